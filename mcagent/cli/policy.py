@@ -114,7 +114,7 @@ def _side(args: argparse.Namespace, context: str) -> Side:
 
 def _listed(args: argparse.Namespace, context: str) -> Iterator[Change]:
     from mcagent.cli.common.cluster_flags import open_cluster
-    from mcagent.core.policies.steps import POLICY_NEEDS
+    from mcagent.core.policies.selection import POLICY_NEEDS
     from mcagent.core.snapshot import Relist
     from mcagent.kube.errors import ApiRefusalError
     from mcagent.kube.sources.apiserver import OPTIONAL
@@ -143,7 +143,7 @@ def _manifests(paths: Iterable[Path]) -> Iterator[Change]:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mcagent.core.policies.steps import POLICY_NEEDS
+    from mcagent.core.policies.selection import POLICY_NEEDS
 
     side = _side(args, args.context)
     known = {pod.node_name for pod in side.snapshot.pods.values()}

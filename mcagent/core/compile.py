@@ -1,34 +1,48 @@
-"""Desired state of one Node's dataplane from what the API, the Node and the configuration say.
+"""Compiles what the API, the Node and the configuration say into the desired state of one Node's dataplane.
 
-Pure, total, deterministic. How one follows from the other is `mcagent.core.walk`'s business.
+Pure, total, deterministic. `mcagent.core.forwarding` decides how the Node forwards; this module turns the decision
+into fragments: the resources of one owner (the Node itself, another Node, a cluster, a Service, a policy level).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mcagent.core.engine import Engine
-from mcagent.core.walk import Walk
+from flows.pipeline import Env
+from flows.pipeline.registers import HOST_OFPORT
+from mcagent.core import imported_services, wireguard
+from mcagent.core.engine import Engine, joined
+from mcagent.core.forwarding import Forwarding, forwarding, unreachable_peers
+from mcagent.core.fragments import build, tunnel_guard
+from mcagent.core.fragments.policies import Enforcement, claimed_flows, enforcement
+from mcagent.core.fragments.wireguard import wireguard_resources
+from mcagent.core.ids import METERS, NODES, assign_ids
+from mcagent.core.imported_services import Steering, steering
+from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, source_on
+from mcagent.core.policies.selection import policy_needs
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
-from mcagent.model.node_state import NodeState
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.net import Address
+from mcagent.model.node_state import NodeState, Role
 from mcagent.model.objects import Kind, Snapshot
-from mcagent.model.plan import Desired
+from mcagent.model.plan import Desired, Fragment
+from mcagent.model.problem import in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """The desired state of a Node.
 
-    `needs` are the kinds that this Node's state follows from: before all of them are in `Snapshot.synced`,
-    something may be missing from `desired`.
+    `needs` are the kinds that this Node's state depends on: until all of them are in `Snapshot.synced`, something
+    may be missing from `desired`.
     """
 
     desired: Desired
     needs: frozenset[Kind]
 
     def missing(self, snapshot: Snapshot) -> frozenset[Kind]:
-        """Return the kinds of which something may be missing in the snapshot that this was compiled from."""
+        """Return the needed kinds of which objects may be missing in the snapshot that this was compiled from."""
         return self.needs - (snapshot.synced - snapshot.selected if self.state.all_services else snapshot.synced)
 
     @property
@@ -38,25 +52,173 @@ class Compiled:
 
 
 class Compiler:
-    """Compiles again and again; what did not change since the last call is not computed again.
+    """Compiles again and again, and computes only what changed since the last call. For one thread.
 
-    The result is that of `compile_desired`, always. What raises leaves nothing behind: the next call starts from
-    scratch. One thread.
+    The result always equals that of `compile_desired`. After an exception the next call starts from scratch.
     """
 
     def __init__(self) -> None:
         self._engine = Engine()
 
     def compile(self, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
-        """Return what should be on this Node. Unchanged fragments are the last call's very objects."""
+        """Return the desired state. Unchanged fragments are the objects of the last call."""
         engine, self._engine = self._engine, Engine()
         with engine.one_pass():
-            walk = Walk(engine, snapshot, facts, config)
-            compiled = Compiled(desired=walk.desired, needs=walk.needs)
+            compiled = _compile(engine, snapshot, facts, config)
         self._engine = engine
         return compiled
 
 
 def compile_desired(snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
-    """Return what should be on this Node, from scratch."""
+    """Return the desired state, computed from scratch."""
     return Compiler().compile(snapshot, facts, config)
+
+
+def _compile(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
+    forwards = forwarding(engine, snapshot, facts, config)
+    source, source_problems = source_on(forwards.local, facts)
+    fragments = [_base(engine, forwards, facts, config)]
+    steered, enforced = Steering(), Enforcement()
+    if forwards.env is not None and config.steers:
+        steered = steering(engine, snapshot, facts.unreachable, forwards.remote.accepted, config)
+    if forwards.env is not None and forwards.env.identities:
+        enforced = enforcement(engine, snapshot, forwards.env, config, forwards.cluster_ids)
+    if forwards.env is not None and forwards.local.own is not None:
+        fragments += [_guard(engine, forwards, config)]
+        fragments += _nodes(engine, forwards, forwards.env, forwards.local.own, config)
+        fragments += _clusters(engine, forwards, forwards.env, snapshot=snapshot, source=source, config=config)
+        fragments += enforced.fragments
+        fragments += steered.fragments
+        if facts.datapath is DatapathType.NETDEV:
+            fragments += [engine.call(build.endpoints_fragment, forwards.exports, forwards.local.own)]
+        if forwards.env.gateway:
+            fragments += _services(engine, forwards, forwards.env)
+    unreachable = unreachable_peers(engine, forwards, facts, config)
+    problems = engine.call(
+        in_order,
+        *(snapshot.problems, forwards.problems, source_problems),
+        *(unreachable, enforced.problems, steered.problems),
+    )
+    return Compiled(
+        desired=Desired(
+            fragments={fragment.owner: fragment for fragment in fragments},
+            problems=problems,
+            state=_state(forwards, enforced, steered, snapshot=snapshot, facts=facts, config=config),
+        ),
+        needs=_needs(forwards, snapshot, facts, config),
+    )
+
+
+# --- fragments
+
+
+def _base(engine: Engine, forwards: Forwarding, facts: Facts, config: Config) -> Fragment:
+    """Return what a Node has once, with or without a role."""
+    local, call = forwards.local, engine.call
+    parts = [
+        call(build.bridge, forwards.path_rules.order, facts.datapath, config),
+        call(build.host_port, local.gateways, local.own_mapped_address, facts.uplink_mtu, config),
+    ]
+    if forwards.env is not None:
+        encrypted: build.Resources = ()
+        if forwards.encrypting is not None:
+            clusters, lasting_facts = forwards.remote.accepted, wireguard.facts_of(facts)
+            decided = (forwards.encryption, clusters, forwards.encrypting, lasting_facts)
+            encrypted = call(wireguard_resources, *decided, config)
+        parts.append(call(build.base, local.own_pods, forwards.env, forwards.next_hops, encrypted, config))
+    return call(build.fragment, ("base", *parts))
+
+
+def _guard(engine: Engine, forwards: Forwarding, config: Config) -> Fragment:
+    """Return the rules that accept tunnel packets from peers only."""
+    local = forwards.local
+    ends = engine.each(tunnel_guard.ends_of, forwards.accepted_and_checked, config.wireguard_port)
+    peers = engine.call(tunnel_guard.peers_of, local.gateways, local.node_addresses, ends, config)
+    return engine.call(build.guard_fragment, config, peers)
+
+
+def _nodes(engine: Engine, forwards: Forwarding, env: Env, own: LocalPeer, config: Config) -> Iterable[Fragment]:
+    """Return the fragments of this Node and of those that it has tunnels to."""
+    paths, peers = forwards.paths_to_nodes, forwards.local.peers
+    ids = engine.call(assign_ids, (own.name, *(peer.name for peer in peers)), NODES)
+    reached = {peer.name: peer for peer in peers if peer.name in paths}
+    with_flows = {name: (peer, ids[name], paths[name][0].ofport) for name, peer in reached.items() if env.gateway}
+    with_flows[own.name] = (own, ids[own.name], HOST_OFPORT)
+    ports = engine.each(build.ports, paths, config)
+    flows = engine.each(build.node_flows, with_flows, env)
+    return engine.each(build.fragment, joined(build.owners("node", (own.name, *reached)), ports, flows)).values()
+
+
+def _clusters(
+    engine: Engine, forwards: Forwarding, env: Env, *, snapshot: Snapshot, source: Address | None, config: Config
+) -> Iterable[Fragment]:
+    """Return the fragments of the other clusters. `source`: of this Node's own packets to them."""
+    call, each, clusters = engine.call, engine.each, forwards.clusters
+    gateway_ip = forwards.local.own_gateway_ip if env.gateway else None
+    meters = call(assign_ids, tuple(clusters), METERS)
+    inputs = call(joined, clusters, forwards.cluster_ids, meters, forwards.paths_to_clusters)
+    in_flows = each(build.remote_cluster, inputs, gateway_ip, forwards.to_first, config)
+    clusters_and_ends = call(joined, clusters, forwards.encryption.ends)
+    claimed: Mapping[str, build.Resources] = {}
+    if env.gateway and env.identities:
+        claimed = claimed_flows(engine, snapshot, forwards.cluster_ids)
+    parts = call(
+        joined,
+        call(build.owners, "cluster", tuple(clusters)),
+        each(build.ports, forwards.paths_to_clusters, config),
+        each(build.cluster_routes, clusters_and_ends, source, env.gateway, config),
+        each(build.cluster_flows, in_flows, env, config),
+        claimed,
+    )
+    return each(build.fragment, parts).values()
+
+
+def _services(engine: Engine, forwards: Forwarding, env: Env) -> Iterable[Fragment]:
+    """Return the fragments of exported Services."""
+    watched = engine.call(build.watched_nodes, forwards.paths_to_nodes)
+    tunnels = engine.each(build.endpoint_tunnels, forwards.exports, watched)
+    flows = engine.each(build.service_flows, joined(forwards.exports, forwards.service_ids, tunnels), env)
+    return engine.each(build.fragment, joined(build.owners("service", flows), flows)).values()
+
+
+# --- needs and state
+
+
+def _needs(forwards: Forwarding, snapshot: Snapshot, facts: Facts, config: Config) -> frozenset[Kind]:
+    local = forwards.local
+    needs = local.needs | policy_needs(snapshot, config, local.role)
+    needs |= SERVICE_NEEDS if local.serves(facts.datapath) else frozenset()
+    return needs | (imported_services.NEEDS if config.steers and forwards.env is not None else frozenset())
+
+
+def _state(
+    forwards: Forwarding,
+    enforced: Enforcement,
+    steered: Steering,
+    *,
+    snapshot: Snapshot,
+    facts: Facts,
+    config: Config,
+) -> NodeState:
+    local, lasting_facts, encryption = forwards.local, wireguard.facts_of(facts), forwards.encryption
+    gateway = local.role is Role.GATEWAY
+    published = wireguard.publication(snapshot.gateways, lasting_facts, config) if gateway else None
+    paths = (*forwards.paths_to_nodes.values(), *forwards.paths_to_clusters.values())
+    all_services = Kind.ENDPOINT_SLICE in policy_needs(snapshot, config, local.role)
+    return NodeState(
+        role=local.role,
+        why=local.why,
+        all_pods=gateway and Kind.POD in local.needs,
+        all_services=local.serves(facts.datapath) or all_services,
+        gateways=local.gateways,
+        tunnels=sum(map(len, paths)),
+        clusters=forwards.clusters,
+        cluster_ids=forwards.cluster_ids,
+        services=forwards.exports,
+        service_ids=forwards.service_ids,
+        published_pods=local.published_pods,
+        policy_rules=enforced.names,
+        isolating=enforced.isolating,
+        unreachable=steered.unreachable,
+        encryption=wireguard.encryption_state(encryption, published, local.own_gateway_ip, lasting_facts, config),
+    )

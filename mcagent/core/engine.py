@@ -1,20 +1,22 @@
-"""Engine: computes again only what follows from something that changed since the last pass.
+"""Engine: memoises functions from one compilation to the next.
 
-A computation is a plain function of values. `cell` calls one and remembers its arguments and its value; in the
-next pass it hands the value back while the arguments are equal. `each` does the same for every key of a mapping on
-its own: one cluster, Node or Service that changes costs one call. Keys that are gone are forgotten, and so are
-cells that a pass did not come by.
+`call` returns the value of a function and calls it only if an argument changed since the last pass. `each` does
+the same for every key of a mapping on its own: one cluster, Node or Service that changes costs one call. The
+memory of a call is found by the function and by how many calls of it the pass made before, so a step that is
+left out in one pass costs the later calls of the same function one computation, never a wrong value. What a pass
+does not use is forgotten.
 
-A new value that equals the last one is dropped for it (equality cut-off). So an unchanged value is the very same
-object from pass to pass, whatever was computed to find that out, and what follows is compared by identity.
+A new value that equals the last one is replaced by it (equality cut-off). An unchanged value is therefore the same
+object from pass to pass, and comparing it costs nothing.
 
-Only this module knows that there was an earlier pass. A pass with it gives what a pass from scratch gives if
+Only this module knows that there was an earlier pass. A pass with memory gives what a pass without it gives if
 functions depend on their arguments alone, do not change them, and do not depend on the order of a mapping's keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -23,83 +25,84 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
-_NOTHING = object()
+_ABSENT = object()
 
 
-class _Cell:
-    """What a computation was given in its last call, and what it returned. Of `each`: by key."""
+class _Memory:
+    """The arguments and the value of the last call. `values`: for `each`, the mapping it was called with."""
 
     __slots__ = ("arguments", "value", "values")
 
     def __init__(self) -> None:
         self.arguments: tuple[object, ...] | None = None
-        self.values: Mapping[Any, Any] = {}  # of `each`: what the keys had
+        self.values: Mapping[Any, Any] = {}
         self.value: Any = None
 
 
 class Engine:
-    """The cells of one chain of passes. One thread.
+    """The memory of a chain of passes, for one thread.
 
-    What a computation raises comes through. The engine is of no use then: a pass may have been half done.
+    Exceptions of a function pass through. The engine must be discarded then: its pass is incomplete.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, _Cell] = {}
-        self._used: dict[str, _Cell] = {}
+        self._last: dict[Hashable, _Memory] = {}
+        self._current: dict[Hashable, _Memory] = {}
+        self._calls: Counter[Hashable] = Counter()
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
-        """Do one pass inside: cells are computed at most once in it, and those that are not used are forgotten."""
-        self._used = {}
+        """Delimit a pass. What it does not call is forgotten at its end."""
+        self._current, self._calls = {}, Counter()
         yield
-        self._known = self._used
+        self._last = self._current
 
-    def cell(self, name: str, compute: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Return `compute(*args, **named)`. `name` is the cell's own in a pass."""
-        cell = self._cell(name)
-        arguments = (compute, args, named)
-        if cell.arguments != arguments:
-            value = compute(*args, **named)
-            if cell.value != value:
-                cell.value = value
-        cell.arguments = arguments
-        found: T = cell.value
-        return found
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return `function(*args, **kwargs)`."""
+        memory = self._memory("call", function)
+        arguments = (args, kwargs)
+        if memory.arguments != arguments:
+            value = function(*args, **kwargs)
+            if memory.value != value:
+                memory.value = value
+        memory.arguments = arguments
+        result: T = memory.value
+        return result
 
     def each(
         self,
-        name: str,
-        compute: Callable[Concatenate[V, P], T],
+        function: Callable[Concatenate[V, P], T],
         values: Mapping[K, V],
         *shared: P.args,
-        **named: P.kwargs,
+        **kwargs: P.kwargs,
     ) -> Mapping[K, T]:
-        """Return `compute(value, *shared, **named)` for each key and value."""
-        cell = self._cell(name)
-        arguments = (compute, shared, named)
-        before: Mapping[K, T] = cell.value or {}
-        known = cell.values if cell.arguments == arguments else {}
-        if known is values:
-            return before
-        found: dict[K, T] = {}
+        """Return `function(value, *shared, **kwargs)` by key."""
+        memory = self._memory("each", function)
+        arguments = (shared, kwargs)
+        last_results: Mapping[K, T] = memory.value or {}
+        last_values = memory.values if memory.arguments == arguments else {}
+        if last_values is values:
+            return last_results
+        results: dict[K, T] = {}
         for key, value in values.items():
-            last = known.get(key, _NOTHING)
+            last = last_values.get(key, _ABSENT)
             if last is value or last == value:
-                found[key] = before[key]
+                results[key] = last_results[key]
                 continue
-            new = compute(value, *shared, **named)
-            found[key] = before[key] if before.get(key, _NOTHING) == new else new
-        cell.arguments, cell.values = arguments, values
-        if found != cell.value:
-            cell.value = found
-        every: Mapping[K, T] = cell.value
-        return every
+            result = function(value, *shared, **kwargs)
+            results[key] = last_results[key] if last_results.get(key, _ABSENT) == result else result
+        memory.arguments, memory.values = arguments, values
+        if results != memory.value:
+            memory.value = results
+        unchanged_or_new: Mapping[K, T] = memory.value
+        return unchanged_or_new
 
-    def _cell(self, name: str) -> _Cell:
-        if name in self._used:
-            raise ValueError(f'two cells are called "{name}"')
-        cell = self._used[name] = self._known.get(name) or _Cell()
-        return cell
+    def _memory(self, kind: str, function: Hashable) -> _Memory:
+        number = self._calls[kind, function]
+        self._calls[kind, function] += 1
+        place = (kind, function, number)
+        memory = self._current[place] = self._last.get(place) or _Memory()
+        return memory
 
 
 def joined(first: Mapping[K, V], *others: Mapping[K, Any]) -> dict[K, tuple[V, *tuple[Any, ...]]]:

@@ -69,17 +69,16 @@ def steering(
 
     `unreachable`: those of the remote clusters that no gateway of this cluster reaches, by number.
     """
-    left = engine.cell("unreachable clusters", named, unreachable, tuple(clusters))
-    objects = (snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
-    services = engine.cell("imports with slices", imported, *objects)
-    default = engine.cell("default traffic", read_traffic, config.imported_traffic)
-    place = engine.cell("place of this Node", _place_of, snapshot.nodes, config)
-    decided = engine.each("imported Services", decide, services, default, config.cluster_id, left, place)
-    rules = engine.each("rules of imported Services", service_rules, decided, config)
-    chains = engine.cell("fragment of imported Services", fragment, rules, config)
-    problems = engine.cell("problems of imported Services", _problems, decided)
+    call, each = engine.call, engine.each
+    unreachable_names = call(named, unreachable, tuple(clusters))
+    services = call(imported, snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
+    default = call(read_traffic, config.imported_traffic)
+    place = call(_place_of, snapshot.nodes, config)
+    decided = each(decide, services, default, config.cluster_id, unreachable_names, place)
+    chains = call(fragment, each(service_rules, decided, config), config)
+    problems = call(_problems, decided)
     fragments = (chains,) if chains.resources else ()
-    return Steering(fragments=fragments, problems=problems, unreachable=tuple(sorted(left)))
+    return Steering(fragments=fragments, problems=problems, unreachable=tuple(sorted(unreachable_names)))
 
 
 def imported(

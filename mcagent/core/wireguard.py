@@ -17,17 +17,14 @@ from dataclasses import dataclass, field
 
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
-from mcagent.core.fragments import kernel
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.remote_clusters.settle import CheckedCluster, rank_of
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network
-from mcagent.model.node_state import AcceptedCluster, EncryptionState, LocalGateway, Publication, RemoteEnd
+from mcagent.model.node_state import AcceptedCluster, EncryptionState, Publication, RemoteEnd
 from mcagent.model.objects import ClusterInfoImport, Gateway, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
-from mcagent.model.resources import Resource
-from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
 
 Claimed = str | Address  # a key, or where tunnels end
 
@@ -294,48 +291,3 @@ def encryption_state(
 def also_known_by(encryption: Encryption) -> tuple[Address, ...]:
     """Return the address, beside the gatewayIP, by which clusters with a single key know this gateway."""
     return tuple(a for a in encryption.addresses if a not in ENDPOINTS)
-
-
-# --- resources ------------------------------------------------------------------------------------------
-
-
-def wireguard_resources(
-    encryption: Encryption,
-    clusters: Mapping[str, AcceptedCluster],
-    own: LocalGateway,
-    facts: Facts,
-    config: Config,
-) -> tuple[Resource, ...]:
-    """Return what a gateway has once for all clusters: the device, and what lets tunnels go by it only."""
-    ends = [end for found in encryption.ends.values() for end in found]
-    gateways = {address for cluster in clusters.values() for address in cluster.gateways}
-    closed = (gateways | {end.address for end in ends}) - {end.address for end in ends if not end.public_key}
-    forbidden = (*(host_network(address) for address in sorted(closed, key=int)), ENDPOINTS)
-    found = kernel.encrypted_netfilter(config, forbidden, encryption.addresses)
-    if not encryption.addresses or facts.wireguard is None:
-        return tuple(found)
-    device = WireGuardDevice(
-        name=config.wireguard_device,
-        listen_port=config.wireguard_port,
-        # all its peers have addresses of its own family
-        mtu=kernel.wireguard_mtu(facts.uplink_mtu, config, own.gateway_ip.version),
-        public_key=facts.wireguard_public_key,
-        addresses=encryption.addresses,
-        implementation=facts.wireguard,
-    )
-    return (device, *found)
-
-
-def peer_resources(end: RemoteEnd, config: Config) -> list[Resource]:
-    """Return what leads to a tunnel's end through WireGuard; nothing where it is reached in the clear."""
-    if not end.public_key:
-        return []
-    peer = WireGuardPeer(
-        device=config.wireguard_device,
-        public_key=end.public_key,
-        endpoint=(end.gateway, end.port),
-        allowed_ips=(host_network(end.address),),
-        keepalive=config.wireguard_keepalive,
-        successor=end.next_public_key,
-    )
-    return [peer, *kernel.endpoint_routes(config, end.address, end.source)]

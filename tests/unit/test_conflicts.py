@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.engine import Engine
+from mcagent.core.forwarding import forwarding
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.check import judge_of
 from mcagent.core.remote_clusters.settle import CheckedCluster, settle
-from mcagent.core.walk import Walk
 from mcagent.model.config import Config, PodRouting, SourceNat
 from mcagent.model.facts import Facts
 from mcagent.model.net import Network, overlaps
@@ -73,7 +73,7 @@ class Found:
 
 def decided(source: Snapshot, settings: Config, facts: Facts = NO_FACTS) -> Found:
     """Return what is decided, from scratch."""
-    local = Walk(Engine(), source, facts, settings).local
+    local = forwarding(Engine(), source, facts, settings).local
     return Found(local=local, compiled=compile_desired(source, facts, settings))
 
 
@@ -741,7 +741,7 @@ def test_uncontested_clusters_have_what_they_would_have_alone(
 
 def checked_alone(source: Snapshot, made: Config) -> dict[str, CheckedCluster]:
     """Return each cluster as it would be alone."""
-    local = Walk(Engine(), source, NO_FACTS, made).local
+    local = forwarding(Engine(), source, NO_FACTS, made).local
     judge = judge_of(local, NO_FACTS, made)
     return {key: judge.check(info) for key, info in source.cluster_infos.items()}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,9 +45,9 @@ class Program:
                 first, second = values[a % len(values)], values[b % len(values)]
                 if keyed:
                     both = joined({key: key for key in first}, first, second)
-                    values.append(engine.each(f"{step}", self.one, both, step, divisor))
+                    values.append(engine.each(self.one, both, step, divisor))
                 else:
-                    values.append(engine.cell(f"{step}", self.whole, step, first, second, divisor))
+                    values.append(engine.call(self.whole, step, first, second, divisor))
         return values
 
 
@@ -66,7 +65,7 @@ def test_a_pass_gives_what_a_pass_from_scratch_gives(
 def test_what_has_the_input_of_the_last_pass_is_not_computed(
     steps: list[tuple[bool, int, int, int]], inputs: list[Numbers]
 ) -> None:
-    """Neither a cell nor a key; and an equal value is the very object of the last pass."""
+    """Neither a call nor a key; and an equal value is the very object of the last pass."""
     program, engine = Program(steps), Engine()
     before: list[Numbers] = []
     scratch: list[tuple[object, ...]] = []
@@ -92,7 +91,7 @@ def test_a_changed_key_costs_one_call() -> None:
     def run(values: Numbers, base: int) -> Mapping[str, tuple[int, ...]]:
         calls.clear()
         with engine.one_pass():
-            return engine.each("shown", shown, values, base)
+            return engine.each(shown, values, base)
 
     first = run({"a": 1, "b": 20, "c": 30}, 10)
     assert calls == [1, 20, 30]
@@ -107,20 +106,47 @@ def test_a_changed_key_costs_one_call() -> None:
 
 
 def test_what_a_pass_does_not_use_is_forgotten() -> None:
-    """A cell that comes back is computed again."""
+    """A call that comes back is computed again."""
     engine = Engine()
     calls: list[int] = []
     for used in (True, True, False, True):
         with engine.one_pass():
             if used:
-                engine.cell("a", calls.append, 1)
+                engine.call(calls.append, 1)
     assert calls == [1, 1]
 
 
-def test_a_cell_has_one_place_in_a_pass() -> None:
-    """Two of one name are a bug."""
+def test_calls_of_one_function_in_a_pass_have_separate_memory() -> None:
+    """They are told apart by their order, whatever their arguments; one that is left out costs a computation."""
+    engine, calls = Engine(), []
+
+    def double(number: int) -> tuple[int, ...]:
+        calls.append(number)
+        return (2 * number,)
+
+    def run(*numbers: int) -> list[tuple[int, ...]]:
+        calls.clear()
+        with engine.one_pass():
+            return [engine.call(double, number) for number in numbers]
+
+    first = run(1, 2, 3)
+    second = run(1, 2, 3)
+    assert first == second == [(2,), (4,), (6,)]
+    assert calls == []
+    assert all(new is old for new, old in zip(second, first, strict=True))
+    assert run(1, 3) == [(2,), (6,)]
+    assert calls == [3]
+
+
+def test_one_function_may_be_called_for_one_value_and_for_each_of_several() -> None:
+    """The memory of both is separate, also if one of them is left out in a pass."""
     engine = Engine()
-    with engine.one_pass():
-        engine.cell("a", abs, 1)
-        with pytest.raises(ValueError, match="two cells"):
-            engine.cell("a", abs, 2)
+
+    def double(number: int) -> int:
+        return 2 * number
+
+    for single in (True, False, True):
+        with engine.one_pass():
+            assert not single or engine.call(double, 1) == 2
+            assert engine.each(double, {"a": 2}) == {"a": 4}
+            assert engine.call(double, 3) == 6

@@ -15,7 +15,9 @@ from flows.simulator.packet import SYN
 from flows.text import mac_text
 from mcagent.cli.common import policy_view
 from mcagent.core.engine import Engine
-from mcagent.core.policies import numbers, steps
+from mcagent.core.fragments.policies import enforcement, pipeline_rules, pod_policies
+from mcagent.core.policies import numbers
+from mcagent.core.policies.selection import SelectedRules, select_rules
 from mcagent.core.snapshot import ATTRIBUTE, Relist, apply_changes
 from mcagent.model import labels
 from mcagent.model.config import Config, PolicyFailureMode
@@ -109,10 +111,10 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
     objects = world(random)
     engine = Engine()
     with engine.one_pass():
-        found = steps.known(engine, read(objects), config(mode))
-        levels = steps.numbered(engine, found, numbers.rule_ids(found.rules), CLUSTER_IDS)
+        found = select_rules(engine, read(objects), config(mode))
+        levels = pipeline_rules(engine, found, numbers.rule_ids(found.rules), CLUSTER_IDS)
     rules = tuple(rule for level in levels.values() for rule in level)
-    flows = flows_of(Policies(rules=rules, pods=steps.pod_policies(found.isolated, found.rules)))
+    flows = flows_of(Policies(rules=rules, pods=pod_policies(found.isolated, found.rules)))
     assert not list(contradictions(flows))
     switch = Switch.of(flows)
     for _ in range(20):
@@ -137,10 +139,10 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
         changes = [Relist(kind=kind, items=some_of(random, some, kind)) for kind in kinds]
         snapshot = apply_changes(snapshot, changes)
         with engine.one_pass():
-            found = steps.enforced(engine, snapshot, ENV, settings, CLUSTER_IDS)
+            found = enforcement(engine, snapshot, ENV, settings, CLUSTER_IDS)
         afresh = Engine()
         with afresh.one_pass():
-            assert found == steps.enforced(afresh, snapshot, ENV, settings, CLUSTER_IDS)
+            assert found == enforcement(afresh, snapshot, ENV, settings, CLUSTER_IDS)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +168,10 @@ def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdict
     )
     objects = [manifest("v1", "Namespace", "shop", labels={}), pod, policy]
 
-    def enforced(*more: Manifest) -> steps.Known:
+    def enforced(*more: Manifest) -> SelectedRules:
         engine = Engine()
         with engine.one_pass():
-            return steps.known(engine, read([*objects, *more]), config(mode))
+            return select_rules(engine, read([*objects, *more]), config(mode))
 
     without_tier = enforced()
     (problem,) = without_tier.problems

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcagent.core.engine import Engine
-from mcagent.core.policies import numbers, steps
+from mcagent.core.policies import numbers
 from mcagent.core.policies.identities import EVERYBODY
 from mcagent.core.policies.rules import LocalRule
+from mcagent.core.policies.selection import Isolating, isolating_policies, select_rules
 from mcagent.model import labels
 from mcagent.model.config import Config
 from mcagent.model.net import Address
@@ -26,7 +27,7 @@ class InForce:
     """The policies of a Node. `rules`: the first that fits decides. `isolating`: policies by a Pod's address."""
 
     rules: tuple[LocalRule, ...]
-    isolating: steps.Isolating
+    isolating: Isolating
     unknown_dropped: frozenset[Address]
     identities: numbers.Identities
     services: numbers.Backends
@@ -65,11 +66,11 @@ def in_force(snapshot: Snapshot, config: Config) -> InForce:
     """Return what a Node enforces."""
     engine = Engine()
     with engine.one_pass():
-        found = steps.known(engine, snapshot, config)
+        found = select_rules(engine, snapshot, config)
     every = (rule for several in found.rules.values() for rule in several)
     return InForce(
         rules=tuple(sorted(every, key=lambda rule: (_stage(rule), rule.order, rule.key))),
-        isolating=steps.isolating(found.isolated),
+        isolating=isolating_policies(found.isolated),
         unknown_dropped=frozenset(numbers.unknown_dropped(found.rules)),
         identities=found.identities,
         services=found.services,

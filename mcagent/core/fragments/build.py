@@ -15,10 +15,10 @@ from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import Peers, guard, tunnel_port
+from mcagent.core.fragments.wireguard import peer_resources
 from mcagent.core.ids import ASK_METERS, PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
-from mcagent.core.wireguard import peer_resources
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType
 from mcagent.model.net import Address, Network, host_network

@@ -1,9 +1,7 @@
-"""Which tunnels a Node has, and each one's state as a path: watched, on standby, which comes first.
+"""The state of each tunnel as a path: watched by BFD, on standby, its place in the order of active-standby.
 
-A worker has a tunnel to every gateway of its cluster; a gateway one to every other Node of its cluster and to
-every gateway of every remote cluster. Their state puts together BFD (configuration, and what was seen of peers),
-flap damping, Node readiness, drain and the order of active-standby. A change of one tunnel changes the value of
-that tunnel only. Knows nothing of flows.
+It combines BFD (configuration, and whether the peer has ever answered), flap damping, Node readiness, drain and
+the order of active-standby. A change of one tunnel changes the value of that tunnel only. Must not know flows.
 """
 
 from __future__ import annotations
@@ -13,81 +11,15 @@ from dataclasses import dataclass, replace
 
 from flows.pipeline import NextHop, NextHopGroup
 from mcagent.core.fragments.tunnel_guard import tunnel_port
-from mcagent.core.ids import tunnel_port_name
 from mcagent.core.local_cluster.nodes import CheckedNode
-from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
+from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.settle import CheckedCluster
+from mcagent.core.tunnels import Tunnel
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType, Drain, Facts
-from mcagent.model.net import Address
-from mcagent.model.node_state import AcceptedCluster, LocalGateway, RemoteEnd, Role
+from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.resources import Bfd, PeerKind
-
-_TO_NODES, _TO_CLUSTERS = "mcn-", "mcr-"  # alike for all Nodes: one that becomes a gateway keeps its port
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tunnel:
-    """One tunnel that is wanted, named but without a port number yet."""
-
-    name: str
-    address: Address  # where it ends
-    peer_kind: PeerKind
-    peer: str
-    end: RemoteEnd | None = None  # of a gateway of another cluster, while encryption is on
-
-    @property
-    def gateway(self) -> Address:
-        """The peer's address in the API."""
-        return self.address if self.end is None else self.end.gateway
-
-
-def node_tunnels(peer: LocalPeer, config: Config) -> tuple[Tunnel, ...]:
-    """Return the tunnel to a Node of this cluster; none where a problem says why."""
-    if peer.address is None:
-        return ()
-    kind = PeerKind.GATEWAY if peer.gateway else PeerKind.NODE
-    return (
-        Tunnel(
-            name=_name(_TO_NODES, peer.name, peer.address, config),
-            address=peer.address,
-            peer_kind=kind,
-            peer=peer.name,
-        ),
-    )
-
-
-def cluster_tunnels(
-    wanted: tuple[AcceptedCluster, tuple[RemoteEnd, ...] | None], gateway_ip: Address, config: Config
-) -> tuple[Tunnel, ...]:
-    """Return the tunnels of a gateway with this gatewayIP to a cluster; the ends are None without encryption."""
-    cluster, ends = wanted
-    places: list[tuple[Address, RemoteEnd | None]]
-    if ends is None:
-        places = [(address, None) for address in cluster.reached_from(gateway_ip)]
-    else:
-        places = [(end.address, end) for end in ends]
-    return tuple(
-        Tunnel(
-            name=_name(_TO_CLUSTERS, cluster.cluster_id, address, config),
-            address=address,
-            peer_kind=PeerKind.REMOTE,
-            peer=cluster.cluster_id,
-            end=end,
-        )
-        for address, end in places
-    )
-
-
-def names_of(*tunnels: Mapping[str, tuple[Tunnel, ...]]) -> tuple[str, ...]:
-    """Return the names of all ports."""
-    return tuple(tunnel.name for every in tunnels for found in every.values() for tunnel in found)
-
-
-def _name(prefix: str, peer: str, address: Address, config: Config) -> str:
-    return tunnel_port_name(prefix, prefix, peer, address, config.tunnel_type, config.tunnel_port)
-
 
 # A tunnel and what the Node says of it: the port's number; whether the peer has answered BFD once, flap damping
 # keeps it on standby, its session is half up while it is needed. Plain tuples: there are thousands in a pass.

@@ -1,33 +1,132 @@
-"""Fragments of policies: flows of label identities, of rules by direction, stage and level, of Pods with policies.
-
-Knows rules by their numbers and addresses only.
-"""
+"""Fragments of policies: flows of label identities, of rules by level, and of Pods with policies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from flows import pipeline
-from mcagent.core.fragments.build import Resources, entries
+from flows.pipeline.identity import ANY_CLUSTER
+from mcagent.core.engine import Engine
+from mcagent.core.fragments.build import Resources, entries, fragment
+from mcagent.core.policies import numbers
+from mcagent.core.policies.identities import (
+    claimed_identities,
+    numbers_of,
+    pod_identities,
+    unclaimed_identities,
+)
+from mcagent.core.policies.rules import LocalRule
+from mcagent.core.policies.selection import Isolated, Isolating, SelectedRules, isolating_policies, select_rules
+from mcagent.model.config import Config
 from mcagent.model.net import Address
+from mcagent.model.node_state import PolicyRuleName
+from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Fragment
+from mcagent.model.problem import Problem
 
-Rules = tuple[pipeline.PolicyRule, ...]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """The resources of policies on this Node. `names`: of rules, by number."""
+
+    fragments: tuple[Fragment, ...] = ()
+    names: Mapping[int, PolicyRuleName] = field(default_factory=dict)
+    isolating: Isolating = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
 
 
-def identity_flows(value: tuple[Address, int], env: pipeline.Env) -> Resources:
-    """Return the mark of what a Pod of this Node sends, its label identity."""
+def enforcement(
+    engine: Engine, snapshot: Snapshot, env: pipeline.Env, config: Config, cluster_ids: Mapping[str, int]
+) -> Enforcement:
+    """Return the fragments of all policies, the names of their rules, and what is not enforced."""
+    call, each = engine.call, engine.each
+    selected = select_rules(engine, snapshot, config)
+    ids = call(numbers.rule_ids, selected.rules)
+    flows = each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids))
+    parts = {level: (_owner(level), flows[level]) for level in flows}
+    return Enforcement(
+        fragments=(
+            _identities(engine, snapshot, env, config.node_name),
+            *each(fragment, parts).values(),
+            call(_pods_fragment, call(pod_policies, selected.isolated, selected.rules)),
+        ),
+        names=call(_names, selected.rules, ids),
+        isolating=call(isolating_policies, selected.isolated),
+        problems=selected.problems,
+    )
+
+
+def pipeline_rules(
+    engine: Engine, selected: SelectedRules, ids: Mapping[str, int], cluster_ids: Mapping[str, int]
+) -> Mapping[numbers.Level, tuple[pipeline.PolicyRule, ...]]:
+    """Return the rules of each level with the numbers of rules, clusters and identities."""
+    levels = engine.call(numbers.by_level, selected.rules)
+    inputs = {
+        level: numbers.level_input(local_rules, level, ids, selected.identities)
+        for level, local_rules in levels.items()
+    }
+    return engine.each(numbers.to_pipeline_rules, inputs, selected.services, cluster_ids)
+
+
+def pod_policies(
+    isolated: Mapping[str, Isolated], rules: Mapping[str, tuple[LocalRule, ...]]
+) -> pipeline.PodPolicies:
+    """Return the Pods whose requests are dropped if no rule matches them."""
+    return pipeline.PodPolicies(
+        isolated_ingress=numbers.merge_addresses(pods.ingress for pods in isolated.values()),
+        isolated_egress=numbers.merge_addresses(pods.egress for pods in isolated.values()),
+        unknown_dropped=numbers.unknown_dropped(rules),
+    )
+
+
+def claimed_flows(engine: Engine, snapshot: Snapshot, cluster_ids: Mapping[str, int]) -> Mapping[str, Resources]:
+    """Return the flows by which a gateway accepts each cluster's own label identities from it."""
+    claimed = engine.call(claimed_identities, snapshot.label_identities)
+    return engine.each(_identity_claims, {name: (id_, claimed.get(name, ())) for name, id_ in cluster_ids.items()})
+
+
+def _identities(engine: Engine, snapshot: Snapshot, env: pipeline.Env, node: str) -> Fragment:
+    """Return the marks of packets of this Node's Pods, and the identities that are accepted of any cluster."""
+    call, each = engine.call, engine.each
+    numbers_by_labels = call(numbers_of, snapshot.label_identities)
+    pods = call(pod_identities, snapshot.pods, snapshot.namespaces, numbers_by_labels, node)
+    marks = each(_pod_identity_flows, {address: (address, pods[address]) for address in pods}, env)
+    unclaimed = call(unclaimed_identities, snapshot.label_identities) if env.gateway else ()
+    of_any_cluster = call(_identity_claims, (ANY_CLUSTER, unclaimed))
+    return call(fragment, ("identities", *(*marks.values(), of_any_cluster)))
+
+
+def _pod_identity_flows(value: tuple[Address, int], env: pipeline.Env) -> Resources:
     return entries(pipeline.pod_identity(env, *value))
 
 
-def claimed_flows(value: tuple[int, tuple[int, ...]]) -> Resources:
-    """Return the label identities that are believed of a cluster, by its ID."""
+def _identity_claims(value: tuple[int, tuple[int, ...]]) -> Resources:
     return entries(pipeline.claimed_identities(*value))
 
 
-def rule_flows(rules: Rules) -> Resources:
-    """Return the flows of the rules of one level."""
+def _rule_flows(rules: tuple[pipeline.PolicyRule, ...]) -> Resources:
     return entries(pipeline.rules(rules))
 
 
-def pods_fragment(pods: pipeline.PodPolicies) -> Fragment:
-    """Return what does not get to Pods, or from them, where no rule says anything."""
+def _pods_fragment(pods: pipeline.PodPolicies) -> Fragment:
     return Fragment(owner="policy/pods", resources=entries(pipeline.pod_policies(pods)))
+
+
+def _names(rules: Mapping[str, tuple[LocalRule, ...]], ids: Mapping[str, int]) -> dict[int, PolicyRuleName]:
+    return {
+        ids[rule.key]: PolicyRuleName(
+            policy=rule.policy.replace(" ", "/", 1),
+            rule=rule.name,
+            direction=str(rule.direction),
+            verdict=rule.verdict.lower(),
+            log_label=rule.log_label,
+        )
+        for policy_rules in rules.values()
+        for rule in policy_rules
+    }
+
+
+def _owner(level: numbers.Level) -> str:
+    direction, stage, number = level
+    return f"policy/{direction.value}/{stage.value}/{number}"

@@ -67,7 +67,7 @@ def by_level(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[Level, tuple[Lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelInput:
-    """All that the rules of a level follow from, beside what is the same for all."""
+    """The input of the rules of one level, without what all levels share."""
 
     level: Level
     rules: tuple[LocalRule, ...]
@@ -75,10 +75,10 @@ class LevelInput:
     identities: Identities  # of the rules' selectors
 
 
-def about(
+def level_input(
     rules: tuple[LocalRule, ...], level: Level, ids: Mapping[str, int], identities: Identities
 ) -> LevelInput:
-    """Return what concerns the rules of a level."""
+    """Return the input of `to_pipeline_rules` for one level, which no change of another level changes."""
     selectors = {selector for rule in rules for selector in rule.selectors}
     return LevelInput(
         level=level,
@@ -88,7 +88,7 @@ def about(
     )
 
 
-def numbered(
+def to_pipeline_rules(
     value: LevelInput, services: Backends, clusters: Mapping[str, int]
 ) -> tuple[pipeline.PolicyRule, ...]:
     """Return the rules of a level for the pipeline."""
@@ -123,7 +123,7 @@ def numbered(
 
 
 def unknown_dropped(rules: Mapping[str, tuple[LocalRule, ...]]) -> tuple[Address, ...]:
-    """Return the Pods that rules let by label identity: nothing gets to them by chance whose sender is unknown."""
+    """Return the Pods whose rules match label identities; packets of unknown identity to them are dropped."""
     found = (
         address
         for several in rules.values()
@@ -134,9 +134,9 @@ def unknown_dropped(rules: Mapping[str, tuple[LocalRule, ...]]) -> tuple[Address
     return tuple(sorted(set(found), key=str))
 
 
-def united(several: Iterable[tuple[Address, ...]]) -> tuple[Address, ...]:
+def merge_addresses(groups: Iterable[tuple[Address, ...]]) -> tuple[Address, ...]:
     """Return all addresses, sorted."""
-    return tuple(sorted({address for those in several for address in those}, key=str))
+    return tuple(sorted({address for group in groups for address in group}, key=str))
 
 
 def _stage(rule: LocalRule) -> pipeline.Stage:
@@ -146,11 +146,11 @@ def _stage(rule: LocalRule) -> pipeline.Stage:
 
 
 def _identities(rule: LocalRule, known: Identities, clusters: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """Return cluster and number of whom a rule is about; to be strict, also of whom nobody knows."""
-    found = {one for selector in rule.selectors for one in known.get(selector, ())}
-    everybody = {number for cluster, number in found if cluster == EVERYBODY}
-    numbers = {(ANY_CLUSTER, number) for number in everybody}
-    numbers |= {(clusters[c], number) for c, number in found if c in clusters and number not in everybody}
+    """Return (cluster, identity) pairs of the rule's peers; for rules that drop, include the unknown identity."""
+    pairs = {pair for selector in rule.selectors for pair in known.get(selector, ())}
+    of_any_cluster = {number for cluster, number in pairs if cluster == EVERYBODY}
+    numbers = {(ANY_CLUSTER, number) for number in of_any_cluster}
+    numbers |= {(clusters[c], number) for c, number in pairs if c in clusters and number not in of_any_cluster}
     if rule.selectors and rule.verdict in _STRICT:
         numbers.add((ANY_CLUSTER, IDENTITY_UNKNOWN))
     return tuple(sorted(numbers))

@@ -13,20 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mcagent.core.fragments.path_state import Tunnel
 from mcagent.core.local_cluster.nodes import Standby
 from mcagent.core.remote_clusters.settle import CheckedCluster
+from mcagent.core.tunnels import Tunnel
 from mcagent.model.node_state import AcceptedCluster, LocalGateway, NodeState
 from mcagent.model.objects import ClusterInfoImport
 
-Known = tuple[AcceptedCluster, CheckedCluster, tuple[Tunnel, ...] | None]
 
+def with_implementation(
+    value: tuple[AcceptedCluster, CheckedCluster, tuple[Tunnel, ...] | None], unanswered: frozenset[str]
+) -> AcceptedCluster:
+    """Mark a cluster whose gateways run Antrea; return any other unchanged.
 
-def judged(value: Known, unanswered: frozenset[str]) -> AcceptedCluster:
-    """Return a cluster as it is used: the very same where its gateways are ours.
-
-    `value`: what is accepted of it, what it publishes, and this Node's tunnels to its gateways (None on workers).
-    `unanswered`: tunnels whose peer had the time to answer BFD and never did.
+    `value`: the accepted cluster, what it publishes, and this Node's tunnels to its gateways (None on workers).
+    `unanswered`: names of tunnels whose peer had time to answer BFD and never did.
     """
     cluster, checked, tunnels = value
     if not runs_antrea(checked.info, (tunnel.name for tunnel in tunnels or ()), unanswered):

@@ -18,11 +18,11 @@ from flows.pipeline import groups as local_groups
 from flows.pipeline.route import cluster_groups
 from mcagent.core.compile import compile_desired
 from mcagent.core.engine import Engine
+from mcagent.core.forwarding import Forwarding, forwarding
 from mcagent.core.fragments.build import remote_cluster
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.ids import CLUSTERS, assign_ids
 from mcagent.core.imported_services import imported
-from mcagent.core.walk import Walk
 from mcagent.core.whatif.assumptions import World
 from mcagent.core.whatif.shares import ONWARD, WHOLE, shares
 from mcagent.model.config import Config
@@ -70,7 +70,7 @@ class View:
 class _Look:
     """What one Node would have: its groups, and whose ports they name."""
 
-    walk: Walk
+    forwarding: Forwarding
     groups: Mapping[int, Group]
     ids: Mapping[str, int]
     near: Mapping[int, str]  # Nodes by port
@@ -81,10 +81,11 @@ def view_of(world: World, config: Config) -> View:
     """Return what is reached and how, as the Nodes of this cluster have it."""
     desired = compile_desired(world.snapshot, answered(world, config, Engine()), config).desired
     own = _look(world, config.node_name, config)
-    gateways = {gateway.node: gateway for gateway in own.walk.local.gateways}
+    gateways = {gateway.node: gateway for gateway in own.forwarding.local.gateways}
     handing, refused = _handing_over(world, gateways)
     away = world.silent | handing
     looks = {name: own if name == config.node_name else _look(world, name, config) for name in gateways}
+    ordered = own.forwarding.next_hops.ordered
     direct = {name: dict(_leaving(look, gateways[name], world.silent)) for name, look in looks.items()}
     ways = {name: dict(_by_relay(looks[name], name, direct, away, world.silent)) for name in gateways}
     workers = [name for name in sorted(world.snapshot.nodes) if name not in gateways and name not in world.silent]
@@ -92,7 +93,7 @@ def view_of(world: World, config: Config) -> View:
         worker = config.node_name if config.node_name in workers else workers[0]
         look = own if worker == config.node_name else _look(world, worker, config)
         ways[WORKERS] = dict(_from_worker(look, ways, away, world.silent))
-    serving = next((look for name, look in looks.items() if look.walk.local.role is Role.GATEWAY), None)
+    serving = next((look for name, look in looks.items() if look.forwarding.local.role is Role.GATEWAY), None)
     present = {name: name for name in gateways} | dict.fromkeys(workers, WORKERS)
     return View(
         desired=desired,
@@ -100,10 +101,10 @@ def view_of(world: World, config: Config) -> View:
         places={name: place for name, place in present.items() if name not in world.silent},
         ways=ways,
         gateways=gateways,
-        clusters=own.walk.accepted if own.walk.local.role is not Role.NONE else {},
-        published=own.walk.local.published_pods,
-        arriving=_arriving(gateways, away, world.silent, ordered=own.walk.hops.ordered, facts=world.facts),
-        exports=_exports(serving.walk.exported[0] if serving else {}, world.silent),
+        clusters=own.forwarding.clusters if own.forwarding.local.role is not Role.NONE else {},
+        published=own.forwarding.local.published_pods,
+        arriving=_arriving(gateways, away, world.silent, ordered=ordered, facts=world.facts),
+        exports=_exports(serving.forwarding.exports if serving else {}, world.silent),
         imports=_imports(world.snapshot),
         silent=world.silent,
         handing_over=handing,
@@ -114,27 +115,27 @@ def view_of(world: World, config: Config) -> View:
 def _look(world: World, node: str, config: Config) -> _Look:
     own = node == config.node_name
     facts = world.facts if own else _facts_there(world.facts)
-    there, engine = replace(world, facts=facts), Engine()
+    there = replace(world, facts=facts)
     config = config if own else replace(config, node_name=node)
+    engine = Engine()
     facts = answered(there, config, engine)
     with engine.one_pass():
-        walk = Walk(engine, world.snapshot, facts, config)
-        accepted, (near, far) = walk.accepted, walk.paths
-        ids = assign_ids(tuple(accepted), CLUSTERS)
-        groups: list[Group] = []
-        if walk.env is not None:
-            groups += local_groups.local_gateways(walk.env, walk.hops)
-            address = walk.local.own_gateway_ip if walk.env.gateway else None
-            for name, cluster in accepted.items() if walk.env.gateway else ():
-                seen = remote_cluster((cluster, ids[name], 0, far.get(name)), address, walk.to_first, config)
-                tunnels = {one.address: one.next_hop for one in seen.gateways if one.next_hop is not None}
-                groups += cluster_groups(walk.env, seen, tunnels) if tunnels else ()
-        _ = walk.exported
+        forwards = forwarding(engine, world.snapshot, facts, config)
+    env, far = forwards.env, forwards.paths_to_clusters
+    ids = assign_ids(tuple(forwards.clusters), CLUSTERS)
+    groups: list[Group] = []
+    if env is not None:
+        groups += local_groups.local_gateways(env, forwards.next_hops)
+        address = forwards.local.own_gateway_ip if env.gateway else None
+        for name, cluster in forwards.clusters.items() if env.gateway else ():
+            seen = remote_cluster((cluster, ids[name], 0, far.get(name)), address, forwards.to_first, config)
+            tunnels = {one.address: one.next_hop for one in seen.gateways if one.next_hop is not None}
+            groups += cluster_groups(env, seen, tunnels) if tunnels else ()
     return _Look(
-        walk=walk,
+        forwarding=forwards,
         groups={group.group_id: group for group in groups},
         ids=ids,
-        near={path.ofport: name for name, paths in near.items() for path in paths},
+        near={path.ofport: name for name, paths in forwards.paths_to_nodes.items() for path in paths},
         far={path.ofport: path for paths in far.values() for path in paths},
     )
 
@@ -147,8 +148,9 @@ def _facts_there(facts: Facts) -> Facts:
 def answered(world: World, config: Config, engine: Engine) -> Facts:
     """Return the facts, with tunnels that are not there yet taken for such as will answer BFD."""
     with engine.one_pass():
-        paths = Walk(engine, world.snapshot, world.facts, config).paths
-    names = {path.tunnel.name for every in paths for found in every.values() for path in found}
+        forwards = forwarding(engine, world.snapshot, world.facts, config)
+    tunnels = (*forwards.tunnels_to_nodes.values(), *forwards.tunnels_to_clusters.values())
+    names = {tunnel.name for tunnels_of_peer in tunnels for tunnel in tunnels_of_peer}
     new = names - world.facts.ofports.keys()
     return replace(world.facts, bfd_seen=world.facts.bfd_seen | new)
 

@@ -1,0 +1,213 @@
+"""Decides how a Node forwards: what is accepted of this cluster and of the others, which tunnels, in which state.
+
+The first half of a compilation (`mcagent.core.compile`). `forwarding` reads from top to bottom; each step is a
+plain function of `core`, which the engine calls only when its arguments changed. An expensive step gets only those
+parts of facts and Pods that it needs, since these change often. Must not know which resources result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from flows.pipeline import Env, NextHopGroup
+from mcagent.core import wireguard
+from mcagent.core.addresses.rules import Taken
+from mcagent.core.addresses.underlay import endpoint_of
+from mcagent.core.engine import Engine, joined
+from mcagent.core.fragments import path_state
+from mcagent.core.fragments.build import environment
+from mcagent.core.fragments.path_state import PathRules, PathState
+from mcagent.core.ids import CLUSTERS, SERVICES, assign_ids, assign_ofports
+from mcagent.core.local_cluster import services, topology
+from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
+from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
+from mcagent.core.local_cluster.topology import LocalCluster
+from mcagent.core.remote_clusters.check import check_cluster, judge_of
+from mcagent.core.remote_clusters.implementation import first_gateway, with_implementation
+from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters, settle
+from mcagent.core.tunnels import Tunnel, cluster_tunnels, names_of, node_tunnels
+from mcagent.core.wireguard import Encryption
+from mcagent.model.config import Config
+from mcagent.model.facts import Facts
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, Role
+from mcagent.model.objects import Snapshot
+from mcagent.model.problem import Problem, all_problems
+
+Paths = Mapping[str, tuple[PathState, ...]]
+Tunnels = Mapping[str, tuple[Tunnel, ...]]
+AcceptedAndChecked = Mapping[str, tuple[AcceptedCluster, CheckedCluster]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwarding:
+    """How a Node forwards. Mappings are by cluster ID or Node name; paths are those of the tunnels."""
+
+    local: LocalCluster
+    nodes: Mapping[str, CheckedNode]
+    exports: Mapping[str, ExportedPort]
+    remote: RemoteClusters
+    accepted_and_checked: AcceptedAndChecked
+    clusters: Mapping[str, AcceptedCluster]  # the accepted ones, as the implementation of their gateways requires
+    encrypting: LocalGateway | None  # this Node, if it encrypts traffic to other clusters
+    encryption: Encryption
+    tunnels_to_nodes: Tunnels
+    tunnels_to_clusters: Tunnels
+    path_rules: PathRules
+    paths_to_nodes: Paths
+    paths_to_clusters: Paths
+    next_hops: NextHopGroup  # the other gateways of this cluster
+    to_first: int | None  # port of the tunnel to this cluster's first gateway; None on that gateway
+    env: Env | None  # shared by all flows; None without a role
+    cluster_ids: Mapping[str, int]
+    service_ids: Mapping[str, int]
+    problems: tuple[Problem, ...]
+
+
+def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> Forwarding:
+    """Return how Node `config.node_name` forwards."""
+    call, each = engine.call, engine.each
+
+    nodes = each(check_node, snapshot.nodes, config.pod_routing)
+    candidates = call(wanted_gateways, snapshot.gateways, snapshot.nodes, config)
+    gateways, gateway_problems = call(accept_gateways, candidates, snapshot.leaving, nodes)
+    without_pods = call(topology.local_cluster, nodes, gateways, config)
+    pods = _pods(engine, snapshot, without_pods)
+    local = call(topology.with_pods, without_pods, pods)
+    exports, export_problems = _exports(engine, snapshot, local, pods, facts)
+
+    api_servers = services.api_servers(snapshot.endpoint_slices)
+    judge = call(judge_of, without_pods, facts, config, api_servers)
+    checked_clusters = each(check_cluster, snapshot.cluster_infos, judge)
+    remote = call(settle, checked_clusters, pods.hosts, config)
+    accepted_and_checked = call(joined, remote.accepted, remote.checked)
+    encrypting = local.own_gateway if config.encrypts and local.role is Role.GATEWAY else None
+    encryption = _encryption(
+        engine, local, encrypting, remote, accepted_and_checked=accepted_and_checked, facts=facts, config=config
+    )
+
+    peers = {peer.name: peer for peer in local.peers if peer.address is not None}
+    tunnels_to_nodes = each(node_tunnels, peers, config)
+    tunnels_to_clusters = _tunnels_to_clusters(engine, local, remote, encryption, config)
+    accepted_checked_tunnels = call(joined, remote.accepted, remote.checked, tunnels_to_clusters)
+    clusters = each(with_implementation, accepted_checked_tunnels, facts.bfd_unanswered)
+
+    tunnel_names = call(names_of, tunnels_to_nodes, tunnels_to_clusters)
+    ofports = call(assign_ofports, tunnel_names, facts.ofports)
+    rules = call(path_state.path_rules, local, facts, config)
+    bfd = {"seen": facts.bfd_seen, "damped": facts.damped | facts.silent, "begins": facts.bfd_begins}
+    observed_nodes = path_state.observed(tunnels_to_nodes, ofports, **bfd)
+    observed_clusters = call(path_state.observed, tunnels_to_clusters, ofports, **bfd)
+    gateways_by_node = {gateway.node: gateway for gateway in local.gateways}
+    paths_to_nodes = each(path_state.node_paths, joined(observed_nodes, gateways_by_node), rules)
+    next_hops = call(path_state.next_hops, tuple(_all_paths(paths_to_nodes)), rules)
+    also_known_by = wireguard.also_known_by(encryption)
+    env = None
+    if local.role is not Role.NONE:
+        env = call(environment, local, next_hops, also_known_by, facts.datapath, config)
+
+    return Forwarding(
+        local=local,
+        nodes=nodes,
+        exports=exports,
+        remote=remote,
+        accepted_and_checked=accepted_and_checked,
+        clusters=clusters,
+        encrypting=encrypting,
+        encryption=encryption,
+        tunnels_to_nodes=tunnels_to_nodes,
+        tunnels_to_clusters=tunnels_to_clusters,
+        path_rules=rules,
+        paths_to_nodes=paths_to_nodes,
+        paths_to_clusters=each(path_state.cluster_paths, observed_clusters, rules),
+        next_hops=next_hops,
+        to_first=next((path.ofport for path in paths_to_nodes.get(first_gateway(local.gateways), ())), None),
+        env=env,
+        cluster_ids=call(assign_ids, tuple(remote.accepted), CLUSTERS),
+        service_ids=call(assign_ids, tuple(exports), SERVICES),
+        problems=(
+            *gateway_problems,
+            *without_pods.problems,
+            *export_problems,
+            *remote.problems,
+            *encryption.problems,
+        ),
+    )
+
+
+def unreachable_peers(engine: Engine, forwarding: Forwarding, facts: Facts, config: Config) -> tuple[Problem, ...]:
+    """Return the problems of peers from which no packets, or only small ones, arrive."""
+    problems = topology.uplink_problems(forwarding.local, facts) if forwarding.env is not None else ()
+    if not facts.silent and not facts.narrow:
+        return problems
+    # Antrea's gateways send to this cluster's first gateway only.
+    monitored = {
+        name: tunnels
+        for name, tunnels in forwarding.tunnels_to_clusters.items()
+        if forwarding.to_first is None or not forwarding.clusters[name].antrea
+    }
+    seen = (facts.silent, facts.narrow, facts.datapath, config)
+    node_peers = joined(forwarding.tunnels_to_nodes, forwarding.nodes)
+    cluster_peers = joined(monitored, forwarding.remote.checked)
+    of_nodes = engine.each(path_state.problems, node_peers, *seen)
+    of_clusters = engine.each(path_state.problems, cluster_peers, *seen)
+    return (*problems, *engine.call(all_problems, of_nodes), *engine.call(all_problems, of_clusters))
+
+
+def _pods(engine: Engine, snapshot: Snapshot, local: LocalCluster) -> PodHosts:
+    """Return the Pods of Nodes whose Pods do not follow from their podCIDRs."""
+    if not local.one_by_one:
+        return NO_PODS
+    checked_pods = engine.each(check_pod, snapshot.pods)
+    return engine.call(pods_by_node, checked_pods, local.one_by_one, local.hosts)
+
+
+def _exports(
+    engine: Engine, snapshot: Snapshot, local: LocalCluster, pods: PodHosts, facts: Facts
+) -> tuple[Mapping[str, ExportedPort], tuple[Problem, ...]]:
+    """Return the ports of exported Services, on Nodes that need them."""
+    if not local.serves(facts.datapath):
+        return {}, ()
+    objects = services.exports_of(snapshot.service_exports, snapshot.services, snapshot.endpoint_slices)
+    places = engine.call(services.Places, local.networks, pods.hosts, local.node_addresses, local.node_cidrs)
+    checked = engine.each(services.check_export, objects, local.service_cidrs, places)
+    ports, problems = engine.call(services.exported_ports, checked)
+    return ports, problems if local.role is Role.GATEWAY else ()  # a worker knows only its own endpoints
+
+
+def _encryption(
+    engine: Engine,
+    local: LocalCluster,
+    own: LocalGateway | None,
+    remote: RemoteClusters,
+    *,
+    accepted_and_checked: AcceptedAndChecked,
+    facts: Facts,
+    config: Config,
+) -> Encryption:
+    """Return which gateways are encrypted to. `own`: this Node, if it encrypts."""
+    if own is None:
+        return Encryption()
+    lasting_facts = wireguard.facts_of(facts)
+    end = endpoint_of(own.gateway_ip)
+    wants = engine.each(wireguard.wants_of, accepted_and_checked, own.gateway_ip, own.service_cidr, config)
+    own_claims = (facts.wireguard_public_key, facts.wireguard_next_key, end)
+    lost = engine.call(wireguard.lost_claims, wants, remote.accepted, own_claims)
+    taken = engine.call(Taken, local.taken)
+    claimants = engine.call(joined, remote.checked, wants, lost)
+    ends = engine.each(wireguard.ends_of, claimants, taken, lasting_facts, config)
+    return engine.call(wireguard.encryption, ends, end, lasting_facts, config)
+
+
+def _tunnels_to_clusters(
+    engine: Engine, local: LocalCluster, remote: RemoteClusters, encryption: Encryption, config: Config
+) -> Tunnels:
+    own_address = local.own_gateway_ip
+    if local.role is not Role.GATEWAY or own_address is None:
+        return {}
+    clusters_and_ends = engine.call(joined, remote.accepted, encryption.ends)
+    return engine.each(cluster_tunnels, clusters_and_ends, own_address, config)
+
+
+def _all_paths(paths: Paths) -> Iterable[PathState]:
+    return (path for paths_of_peer in paths.values() for path in paths_of_peer)

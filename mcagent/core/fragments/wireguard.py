@@ -1,0 +1,60 @@
+"""Resources of encryption: the WireGuard device, its peers, and the rules that keep tunnels out of any other path.
+
+Must not know which gateways are encrypted to, or why: `mcagent.core.wireguard` decides that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcagent.core.addresses.underlay import ENDPOINTS
+from mcagent.core.fragments.kernel import encrypted_netfilter, endpoint_routes, wireguard_mtu
+from mcagent.core.wireguard import Encryption
+from mcagent.model.config import Config
+from mcagent.model.facts import Facts
+from mcagent.model.net import host_network
+from mcagent.model.node_state import AcceptedCluster, LocalGateway, RemoteEnd
+from mcagent.model.resources import Resource
+from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
+
+
+def wireguard_resources(
+    encryption: Encryption,
+    clusters: Mapping[str, AcceptedCluster],
+    own: LocalGateway,
+    facts: Facts,
+    config: Config,
+) -> tuple[Resource, ...]:
+    """Return what a gateway has once for all clusters: the device, and what lets tunnels go by it only."""
+    ends = [end for cluster_ends in encryption.ends.values() for end in cluster_ends]
+    gateways = {address for cluster in clusters.values() for address in cluster.gateways}
+    closed = (gateways | {end.address for end in ends}) - {end.address for end in ends if not end.public_key}
+    forbidden = (*(host_network(address) for address in sorted(closed, key=int)), ENDPOINTS)
+    netfilter = encrypted_netfilter(config, forbidden, encryption.addresses)
+    if not encryption.addresses or facts.wireguard is None:
+        return tuple(netfilter)
+    device = WireGuardDevice(
+        name=config.wireguard_device,
+        listen_port=config.wireguard_port,
+        # all its peers have addresses of its own family
+        mtu=wireguard_mtu(facts.uplink_mtu, config, own.gateway_ip.version),
+        public_key=facts.wireguard_public_key,
+        addresses=encryption.addresses,
+        implementation=facts.wireguard,
+    )
+    return (device, *netfilter)
+
+
+def peer_resources(end: RemoteEnd, config: Config) -> list[Resource]:
+    """Return what leads to a tunnel's end through WireGuard; nothing where it is reached in the clear."""
+    if not end.public_key:
+        return []
+    peer = WireGuardPeer(
+        device=config.wireguard_device,
+        public_key=end.public_key,
+        endpoint=(end.gateway, end.port),
+        allowed_ips=(host_network(end.address),),
+        keepalive=config.wireguard_keepalive,
+        successor=end.next_public_key,
+    )
+    return [peer, *endpoint_routes(config, end.address, end.source)]

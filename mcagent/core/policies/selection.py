@@ -1,0 +1,114 @@
+"""Selects the policy rules that concern one Node: rules for its Pods, and the peers these rules name.
+
+A Pod that changes is matched again, but no selector is matched twice with the same labels. A label identity that
+comes or goes is matched with all selectors, and only rules with such a selector are computed again.
+Must not know flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from mcagent.core.engine import Engine
+from mcagent.core.policies import numbers, rules, select
+from mcagent.core.policies.identities import IDENTITY_NEEDS
+from mcagent.model.config import Config
+from mcagent.model.net import Address
+from mcagent.model.node_state import Role
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.policies import Direction, Policy, Selector
+from mcagent.model.problem import Problem
+
+POLICY_NEEDS = frozenset({Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
+
+Isolating = Mapping[tuple[Direction, Address], tuple[str, ...]]
+
+
+class Isolated(NamedTuple):
+    """The Pods that a policy isolates, by direction."""
+
+    ingress: tuple[Address, ...]
+    egress: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedRules:
+    """The rules for a Node's Pods. `rules` and `isolated` are by the subject of the policy."""
+
+    rules: Mapping[str, tuple[rules.LocalRule, ...]]
+    isolated: Mapping[str, Isolated]
+    identities: numbers.Identities
+    services: numbers.Backends
+    problems: tuple[Problem, ...]
+
+
+def policy_needs(snapshot: Snapshot, config: Config, role: Role) -> frozenset[Kind]:
+    """Return the kinds that policies depend on; EndpointSlices of all Services only if a rule names Services."""
+    if not (config.stretched_network_policy and role is not Role.NONE):
+        return frozenset()
+    policies = chain(snapshot.antrea_network_policies.values(), snapshot.cluster_network_policies.values())
+    names_services = any(rule.services for policy in policies for rule in policy.rules)
+    return IDENTITY_NEEDS | POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if names_services else frozenset())
+
+
+def select_rules(engine: Engine, snapshot: Snapshot, config: Config) -> SelectedRules:
+    """Return the rules for the Pods of Node `config.node_name`, with the peers that they name."""
+    call, each = engine.call, engine.each
+    kinds = (snapshot.network_policies, snapshot.antrea_network_policies, snapshot.cluster_network_policies)
+    policies = call(_by_subject, *kinds)
+    own_pods = call(select.own_pods, snapshot.pods, snapshot.namespaces, config.node_name)
+    pod_selectors = call(_union, each(_pod_selectors, policies))
+    here = frozenset({config.cluster_id})
+    pod_matches = each(select.matching, {labels: (labels, here) for labels in own_pods}, pod_selectors)
+    selected_pods = call(select.pods_selected, own_pods, pod_matches)
+    tiers = call(rules.tier_priorities, snapshot.tiers)
+    local_rules = each(rules.local_rules, policies, selected_pods, tiers, config.policy_failure_mode)
+
+    peer_selectors = call(_union, each(_peer_selectors, local_rules))
+    labels_and_clusters = call(select.labels_and_clusters, snapshot.label_identities)
+    peer_matches = each(select.matching, labels_and_clusters, peer_selectors)
+    services = call(numbers.services_of, local_rules)
+    return SelectedRules(
+        rules=local_rules,
+        isolated=each(_isolated, policies, selected_pods),
+        identities=call(select.identities_selected, snapshot.label_identities, peer_matches),
+        services=call(numbers.backends, snapshot.endpoint_slices if services else {}, services),
+        problems=call(_all_sorted, each(rules.tier_problems, policies, tiers)),
+    )
+
+
+def isolating_policies(isolated: Mapping[str, Isolated]) -> Isolating:
+    """Return the policies that isolate Pods, by direction and the Pod's address."""
+    policies: dict[tuple[Direction, Address], list[str]] = {}
+    for policy, by_direction in sorted(isolated.items()):
+        for direction, addresses in zip(Direction, by_direction, strict=True):
+            for address in addresses:
+                policies.setdefault((direction, address), []).append(policy)
+    return {key: tuple(names) for key, names in policies.items()}
+
+
+def _by_subject(*kinds: Mapping[str, Policy]) -> dict[str, Policy]:
+    return {policy.meta.subject: policy for policies in kinds for policy in policies.values()}
+
+
+def _pod_selectors(policy: Policy) -> frozenset[Selector]:
+    return frozenset((*policy.applied_to, *chain.from_iterable(rule.applied_to for rule in policy.rules)))
+
+
+def _peer_selectors(local_rules: tuple[rules.LocalRule, ...]) -> frozenset[Selector]:
+    return frozenset(chain.from_iterable(rule.selectors for rule in local_rules))
+
+
+def _union(selectors: Mapping[str, frozenset[Selector]]) -> frozenset[Selector]:
+    return frozenset(chain.from_iterable(selectors.values()))
+
+
+def _isolated(policy: Policy, selected: rules.Selected) -> Isolated:
+    return Isolated(*(rules.isolated(policy, selected, direction) for direction in Direction))
+
+
+def _all_sorted(problems: Mapping[str, tuple[Problem, ...]]) -> tuple[Problem, ...]:
+    return tuple(sorted(chain.from_iterable(problems.values())))

@@ -1,0 +1,84 @@
+"""The tunnels of a Node: their names, ends and peers.
+
+A worker has a tunnel to every gateway of its cluster; a gateway has one to every other Node of its cluster and to
+every gateway of every remote cluster. Must not know the state of tunnels, or flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcagent.core.ids import tunnel_port_name
+from mcagent.core.local_cluster.topology import LocalPeer
+from mcagent.model.config import Config
+from mcagent.model.net import Address
+from mcagent.model.node_state import AcceptedCluster, RemoteEnd
+from mcagent.model.resources import PeerKind
+
+_TO_NODES, _TO_CLUSTERS = (
+    "mcn-",
+    "mcr-",
+)  # also when a worker becomes a gateway
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunnel:
+    """One tunnel that is wanted, named but without a port number yet."""
+
+    name: str
+    address: Address  # where it ends
+    peer_kind: PeerKind
+    peer: str
+    end: RemoteEnd | None = None  # of a gateway of another cluster, while encryption is on
+
+    @property
+    def gateway(self) -> Address:
+        """The peer's address in the API."""
+        return self.address if self.end is None else self.end.gateway
+
+
+def node_tunnels(peer: LocalPeer, config: Config) -> tuple[Tunnel, ...]:
+    """Return the tunnel to a Node of this cluster; none where a problem says why."""
+    if peer.address is None:
+        return ()
+    kind = PeerKind.GATEWAY if peer.gateway else PeerKind.NODE
+    return (
+        Tunnel(
+            name=_name(_TO_NODES, peer.name, peer.address, config),
+            address=peer.address,
+            peer_kind=kind,
+            peer=peer.name,
+        ),
+    )
+
+
+def cluster_tunnels(
+    wanted: tuple[AcceptedCluster, tuple[RemoteEnd, ...] | None], gateway_ip: Address, config: Config
+) -> tuple[Tunnel, ...]:
+    """Return the tunnels of a gateway with this gatewayIP to a cluster; the ends are None without encryption."""
+    cluster, ends = wanted
+    places: list[tuple[Address, RemoteEnd | None]]
+    if ends is None:
+        places = [(address, None) for address in cluster.reached_from(gateway_ip)]
+    else:
+        places = [(end.address, end) for end in ends]
+    return tuple(
+        Tunnel(
+            name=_name(_TO_CLUSTERS, cluster.cluster_id, address, config),
+            address=address,
+            peer_kind=PeerKind.REMOTE,
+            peer=cluster.cluster_id,
+            end=end,
+        )
+        for address, end in places
+    )
+
+
+def names_of(*tunnels: Mapping[str, tuple[Tunnel, ...]]) -> tuple[str, ...]:
+    """Return the names of all ports."""
+    return tuple(tunnel.name for every in tunnels for found in every.values() for tunnel in found)
+
+
+def _name(prefix: str, peer: str, address: Address, config: Config) -> str:
+    return tunnel_port_name(prefix, prefix, peer, address, config.tunnel_type, config.tunnel_port)
