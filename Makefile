@@ -16,7 +16,7 @@ MCAGENT_TEST_RUN := $(or $(MCAGENT_TEST_RUN),$(shell date +%Y%m%d-%H%M%S)-$(shel
 export MCAGENT_TEST_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-all test-rest flaky lint inventory unit properties embedded kube antrea antrea-if-there contract lab attacks test-failover \
+.PHONY: help setup demo quick test test-all test-rest flaky lint inventory language unit properties embedded kube antrea antrea-if-there contract lab attacks test-failover \
 	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench image sbom chart docs site lock clean
 
 help: ## This list
@@ -46,9 +46,13 @@ lint: setup ## Static checks: style, types, layers
 	@$(STEP) "types (mypy, strict)" -- .venv/bin/mypy
 	@$(STEP) "layers (import-linter)" -- .venv/bin/lint-imports
 	@$(STEP) "no test has disappeared" -- $(PY) -m devtools.test_inventory
+	@$(STEP) "standard language" -- $(PY) -m devtools.language
 
 inventory: setup ## List new test functions in tests/inventory, so that `make lint` notices when one disappears
 	@$(PY) -m devtools.test_inventory --update
+
+language: setup ## Lower the list of names and words that are still to be replaced (tests/language/allowed.txt)
+	@$(PY) -m devtools.language --update
 
 unit: setup ## Unit tests: values only, no root
 	@$(STEP) -v "unit tests" -- $(PYTEST) $(EACH) -m "not costly" tests/unit
