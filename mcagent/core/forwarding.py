@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flows.pipeline import Env, NextHopGroup
 from mcagent.core import wireguard
-from mcagent.core.addresses.rules import Taken
+from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.core.engine import Engine, joined
 from mcagent.core.fragments import path_state
@@ -193,7 +193,7 @@ def _encryption(
     wants = engine.each(wireguard.wants_of, accepted_and_checked, own.gateway_ip, own.service_cidr, config)
     own_claims = (facts.wireguard_public_key, facts.wireguard_next_key, end)
     lost = engine.call(wireguard.lost_claims, wants, remote.accepted, own_claims)
-    taken = engine.call(Taken, local.taken)
+    taken = engine.call(ReservedRanges, local.taken)
     claimants = engine.call(joined, remote.checked, wants, lost)
     ends = engine.each(wireguard.ends_of, claimants, taken, lasting_facts, config)
     return engine.call(wireguard.encryption, ends, end, lasting_facts, config)

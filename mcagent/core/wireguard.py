@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mcagent.core.addresses.rules import Taken
+from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.remote_clusters.settle import CheckedCluster, rank_of
@@ -210,7 +210,10 @@ Found = tuple[tuple[RemoteEnd, ...], tuple[Problem, ...]]  # what is used of a c
 
 
 def ends_of(
-    value: tuple[CheckedCluster, Wants, Mapping[Claimed, str] | None], taken: Taken, facts: Facts, config: Config
+    value: tuple[CheckedCluster, Wants, Mapping[Claimed, str] | None],
+    taken: ReservedRanges,
+    facts: Facts,
+    config: Config,
 ) -> Found:
     """Return those of a cluster's gateways that are used. `value`: what they want, and what others have of it."""
     checked, wants, lost = value
@@ -231,7 +234,7 @@ def ends_of(
 
 
 def _contested(
-    info: ClusterInfoImport, wanted: Wanted, lost: Mapping[Claimed, str], taken: Taken
+    info: ClusterInfoImport, wanted: Wanted, lost: Mapping[Claimed, str], taken: ReservedRanges
 ) -> Problem | None:
     """Return the problem of a gateway whose key or tunnel endpoint somebody else has; None if nobody has."""
     gateway, address = wanted.end.gateway, wanted.end.address

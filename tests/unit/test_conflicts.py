@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.addresses.rules import Taken
+from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.engine import Engine
 from mcagent.core.forwarding import forwarding
@@ -772,6 +772,6 @@ def test_what_is_taken_agrees_with_the_obvious(texts: list[str], text: str) -> N
     known: list[Network] = [ip_network(t) for t in texts]
     asked = ip_network(text)
     overlapping = [n for n in known if overlaps(n, asked)]
-    found = Taken((n, str(n)) for n in known).overlapping(asked)
+    found = ReservedRanges((n, str(n)) for n in known).overlapping(asked)
     assert (found is not None) == bool(overlapping)
     assert found is None or found[0] in overlapping

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.addresses.ownership import AddressClaim, lost
+from mcagent.core.addresses.ownership import AddressClaim, losing_claims
 from mcagent.core.addresses.rules import prefix_range
 
 
@@ -53,7 +53,7 @@ def crowded(draw: st.DrawFn) -> AddressClaim:
 @given(st.lists(crowded(), max_size=24), st.randoms(use_true_random=False))
 def test_the_rule(claims: list[AddressClaim], shuffler: random.Random) -> None:
     """Those lose that come after a kept one of another owner, each to such a one, however they are shuffled."""
-    found = lost(claims)
+    found = losing_claims(claims)
     assert found.keys() == naively_lost(claims)
     for loser, winner in found.items():
         assert share(loser, winner)
@@ -61,7 +61,7 @@ def test_the_rule(claims: list[AddressClaim], shuffler: random.Random) -> None:
         assert winner not in found
         assert (winner.rank, winner.owner) < (loser.rank, loser.owner)
     shuffler.shuffle(claims)
-    assert lost(claims) == found
+    assert losing_claims(claims) == found
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_a_claim_of_any_kind_is_in_the_way_of_any_other(first: tuple[str, bool],
     """CIDR against CIDR, CIDR against gateway and gateway against gateway: the lower rank stands."""
     winner = claim("east", first[0], "1", gateway=first[1])
     loser = claim("west", second[0], "2", gateway=second[1])
-    assert lost([loser, winner]) == {loser: winner}
+    assert losing_claims([loser, winner]) == {loser: winner}
 
 
 def test_what_is_ones_own_may_overlap() -> None:
     """A cluster's CIDR may hold its gateways, and another CIDR of its own."""
     claims = [claim("east", n, str(i), gateway=n.endswith("/32")) for i, n in enumerate(OWN)]
-    assert lost(claims) == {}
+    assert losing_claims(claims) == {}
 
 
 OWN = ("10.1.0.7/32", "10.0.0.0/8", "10.1.0.0/16", "10.1.0.7/32")
@@ -97,7 +97,7 @@ def test_a_loser_is_in_nobodys_way() -> None:
         claim("north", "10.0.0.0/8", "2"),
         claim("west", "10.2.0.0/16", "3"),
     )
-    assert lost([west, north, east]) == {north: east}
+    assert losing_claims([west, north, east]) == {north: east}
 
 
 def nested(number: int) -> list[AddressClaim]:
@@ -151,7 +151,7 @@ def test_no_set_of_claims_takes_long(attack: Callable[[int], list[AddressClaim]]
     """20,000 claims that are all in each other's way are decided in less than a second."""
     claims = attack(20_000)
     before = time.process_time()
-    found = lost(claims)
+    found = losing_claims(claims)
     spent = time.process_time() - before
     assert len(found) > 8_000
     assert spent < 4, f"{spent:.1f} s"  # a quadratic rule takes many minutes

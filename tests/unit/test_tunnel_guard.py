@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.agent.reports.counters import NFT_DROP_REASONS
-from mcagent.core.addresses.rules import merged
+from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.fragments.tunnel_guard import BFD_PORT, CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _merged
 from mcagent.model.config import Config, TrafficEncryption
@@ -187,7 +187,7 @@ def test_a_change_that_moves_no_end_costs_nothing() -> None:
 def test_addresses_are_merged_as_nft_lists_them(values: set[int], version: int) -> None:
     """The fewest networks that hold just these: what a restart reads back is what was asked for."""
     made = {n: host_network(IPv4Address(n) if version == 4 else IPv6Address(n)) for n in values}
-    assert _merged(made) == merged(made.values())
+    assert _merged(made) == merge_networks(made.values())
 
 
 @pytest.mark.parametrize("datapath", DatapathType)

@@ -13,10 +13,10 @@ from flows.simulator import Packet
 from mcagent.core.addresses.underlay import (
     ENDPOINTS,
     endpoint_of,
-    first_usable,
-    preferred,
+    preferred_address,
     refuse_underlay,
     source_of,
+    tunnel_address,
 )
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments import kernel
@@ -91,10 +91,10 @@ def test_ordinary_addresses_are_used(text: str) -> None:
 
 def test_a_dual_stack_node_keeps_ipv4() -> None:
     """IPv4 wherever it stands in the list, IPv6 where nothing else can be used."""
-    assert first_usable(addresses("fd00::1", "192.0.2.1")) == ip_address("192.0.2.1")
-    assert first_usable(addresses("fe80::1", "169.254.0.1", "fd00::1")) == ip_address("fd00::1")
-    assert preferred(addresses("fd00::1", "192.0.2.1"), 6) == ip_address("fd00::1")
-    assert preferred(addresses("192.0.2.1"), 6) is None
+    assert tunnel_address(addresses("fd00::1", "192.0.2.1")) == ip_address("192.0.2.1")
+    assert tunnel_address(addresses("fe80::1", "169.254.0.1", "fd00::1")) == ip_address("fd00::1")
+    assert preferred_address(addresses("fd00::1", "192.0.2.1"), 6) == ip_address("fd00::1")
+    assert preferred_address(addresses("192.0.2.1"), 6) is None
 
 
 @given(st.sets(st.ip_addresses(v=6), min_size=1, max_size=30))

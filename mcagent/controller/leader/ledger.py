@@ -32,7 +32,7 @@ from mcagent.controller.leader.exports import read_header
 from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.controller.settings import MemberLimits
-from mcagent.core.addresses.ownership import AddressClaim, lost
+from mcagent.core.addresses.ownership import AddressClaim, losing_claims
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.net import Network, contains, parse_network
@@ -146,7 +146,7 @@ class Ledger:
                     )
                     meant.setdefault(asked, []).append((claim, one))
         found = {c: keys[c.text][1:] for c in wanted if c.range is None and keys[c.text][2] is not own}
-        for loser, winner in lost(meant).items():
+        for loser, winner in losing_claims(meant).items():
             for claim, one in meant[loser]:
                 if one is own:
                     found.setdefault(claim, meant[winner][0])

@@ -1,1 +1,1 @@
-"""Addresses and CIDRs: which may be used, which the underlay has, and whose each is."""
+"""Addresses and CIDRs: which may be used, at which ones tunnels end, and which cluster owns each."""

@@ -1,9 +1,10 @@
-"""Whose an address is: which of many claims to ranges of addresses lose, and to which claim.
+"""Conflicts between claims to address ranges: which claims lose, and to which claim.
 
-The one rule that the leader and every agent decide by: the lower rank stands, whoever comes later and shares an
-address with it does not. Pure; knows nothing of objects, of where ranks come from, or of what becomes of a loser.
+The leader and every agent apply the same rule: of two overlapping claims of different owners, the one with the
+lower rank is granted. Pure; must not know API objects, the source of ranks, or what happens to a losing claim.
 
-Ranges are those of CIDRs (a gateway's is a single address), so any two are nested or disjoint. All rests on that.
+Ranges are CIDRs (a gateway claims a single address), so two ranges are either nested or disjoint. The algorithm
+depends on that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mcagent.core.addresses.rules import PrefixRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressClaim:
-    """What a cluster asks for: a CIDR, or the address of a gateway. Of two claims the lower rank wins."""
+    """A cluster's claim to a CIDR or to the address of a gateway. Of two claims the lower rank wins."""
 
     owner: str  # cluster ID
     range: PrefixRange
@@ -24,33 +25,34 @@ class AddressClaim:
     rank: tuple[str, ...]
 
 
-def lost(claims: Iterable[AddressClaim]) -> Mapping[AddressClaim, AddressClaim]:
-    """Return each claim that loses, with the claim that it loses to.
+def losing_claims(claims: Iterable[AddressClaim]) -> Mapping[AddressClaim, AddressClaim]:
+    """Map each losing claim to the claim that it loses to.
 
-    In order of rank (then owner, range, kind) a claim is kept unless it shares an address with one that was kept
-    for another owner; one's own never collide. The result does not depend on the order of `claims`. Costs a sort,
-    and for claims in each other's way as many steps as ranges are nested, however many claims there are.
+    Claims are granted in order of rank (then owner, range, kind). A claim loses if it overlaps a granted claim of
+    another owner; claims of one owner never conflict. The result does not depend on the order of `claims`. The
+    cost is one sort, and for each claim that conflicts the nesting depth of its range, however many claims there
+    are.
     """
-    found: dict[AddressClaim, AddressClaim] = {}
+    winners: dict[AddressClaim, AddressClaim] = {}
     for overlapping in _overlapping(claims):
         if any(claim.owner != overlapping[0].owner for claim in overlapping):
-            found |= _decide(overlapping)
-    return found
+            winners |= _resolve(overlapping)
+    return winners
 
 
 def _overlapping(claims: Iterable[AddressClaim]) -> Iterator[list[AddressClaim]]:
-    """Cut the claims where no range reaches over, and sort them so that a range comes before those inside it."""
-    rows: list[AddressClaim] = []
+    """Yield the claims within each outermost range, sorted so that a range precedes the ranges inside it."""
+    group: list[AddressClaim] = []
     version, end = 0, -1
     for claim in sorted(claims, key=_outermost_first):
         if claim.range[0] != version or claim.range[1] > end:
-            if rows:
-                yield rows
-            rows = []
+            if group:
+                yield group
+            group = []
             version, _, end = claim.range
-        rows.append(claim)
-    if rows:
-        yield rows
+        group.append(claim)
+    if group:
+        yield group
 
 
 def _outermost_first(claim: AddressClaim) -> tuple[int, int, int]:
@@ -58,49 +60,53 @@ def _outermost_first(claim: AddressClaim) -> tuple[int, int, int]:
     return (version, first, -last)
 
 
-def _by_rank(row: tuple[AddressClaim, int]) -> tuple[tuple[str, ...], str, PrefixRange, bool]:
-    claim = row[0]
+def _by_rank(claim_and_node: tuple[AddressClaim, int]) -> tuple[tuple[str, ...], str, PrefixRange, bool]:
+    claim = claim_and_node[0]
     return (claim.rank, claim.owner, claim.range, claim.gateway)
 
 
-def _decide(claims: list[AddressClaim]) -> dict[AddressClaim, AddressClaim]:
-    """Return the losers among claims that lie in one range, outermost first."""
-    places, parents = _tree(claims)
-    kept: list[AddressClaim | None] = [None] * len(parents)  # the first to have just this range
-    # What is kept in a range: the first claim, and the first of another owner. Two tell any third owner that it is
-    # too late, and where two are, two are in every range around: so each is written once, whatever the depth.
-    within: list[tuple[AddressClaim, ...]] = [()] * len(parents)
-    found: dict[AddressClaim, AddressClaim] = {}
-    for claim, place in sorted(zip(claims, places, strict=True), key=_by_rank):
-        winner = next((one for one in within[place] if one.owner != claim.owner), None)
-        above = place
-        while winner is None and above >= 0:
-            holder = kept[above]
+def _resolve(claims: list[AddressClaim]) -> dict[AddressClaim, AddressClaim]:
+    """Map losing claims to winners. `claims` lie in one range and are sorted outermost first."""
+    nodes, parents = _range_tree(claims)
+    # Per node of the tree of ranges: the first claim that was granted exactly this range.
+    granted: list[AddressClaim | None] = [None] * len(parents)
+    # Per node: the first claim granted in its range, and the first granted there to another owner. A third owner
+    # always conflicts with one of the two. A node with two such claims has ancestors with two, so each entry is
+    # written once, whatever the depth of the tree.
+    granted_within: list[tuple[AddressClaim, ...]] = [()] * len(parents)
+    winners: dict[AddressClaim, AddressClaim] = {}
+    for claim, node in sorted(zip(claims, nodes, strict=True), key=_by_rank):
+        winner = next((other for other in granted_within[node] if other.owner != claim.owner), None)
+        ancestor = node
+        while winner is None and ancestor >= 0:
+            holder = granted[ancestor]
             if holder is not None and holder.owner != claim.owner:
                 winner = holder
-            above = parents[above]
+            ancestor = parents[ancestor]
         if winner is not None:
-            found[claim] = winner
+            winners[claim] = winner
             continue
-        if kept[place] is None:
-            kept[place] = claim
-        around = place
-        while around >= 0 and len(within[around]) < 2 and all(one.owner != claim.owner for one in within[around]):
-            within[around] += (claim,)
-            around = parents[around]
-    return found
+        if granted[node] is None:
+            granted[node] = claim
+        ancestor = node
+        while ancestor >= 0 and len(granted_within[ancestor]) < 2:
+            if any(other.owner == claim.owner for other in granted_within[ancestor]):
+                break
+            granted_within[ancestor] += (claim,)
+            ancestor = parents[ancestor]
+    return winners
 
 
-def _tree(claims: list[AddressClaim]) -> tuple[list[int], list[int]]:
-    """Return for each claim the number of its range, and for each range that of the one around it (-1: none)."""
-    places: list[int] = []
+def _range_tree(claims: list[AddressClaim]) -> tuple[list[int], list[int]]:
+    """Return the tree node (a number) of each claim's range, and the parent of each node (-1: the root)."""
+    nodes: list[int] = []
     parents: list[int] = []
-    around: list[tuple[PrefixRange, int]] = []
+    enclosing: list[tuple[PrefixRange, int]] = []
     for claim in claims:
-        while around and around[-1][0][2] < claim.range[1]:
-            around.pop()
-        if not around or around[-1][0] != claim.range:
-            parents.append(around[-1][1] if around else -1)
-            around.append((claim.range, len(parents) - 1))
-        places.append(around[-1][1])
-    return places, parents
+        while enclosing and enclosing[-1][0][2] < claim.range[1]:
+            enclosing.pop()
+        if not enclosing or enclosing[-1][0] != claim.range:
+            parents.append(enclosing[-1][1] if enclosing else -1)
+            enclosing.append((claim.range, len(parents) - 1))
+        nodes.append(enclosing[-1][1])
+    return nodes, parents

@@ -1,7 +1,7 @@
-"""Which addresses and networks may be used at all, and which of them somebody has already.
+"""Rules for addresses and networks: which ones may be used at all, and which overlap reserved ranges.
 
-Pure sets of prefixes: knows nothing of clusters, Nodes or objects. CIDRs are nested or disjoint, which is
-all that the algorithms rest on.
+Pure functions of prefixes; must not know clusters, Nodes or API objects. The algorithms depend on the fact that
+two CIDRs are either nested or disjoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from mcagent.model.net import Address, Network, network_key
 
 SHORTEST_PREFIX = 8
-# RFC 1918, RFC 6598: what other clusters may have where nobody said otherwise. All else is the Internet's.
+# RFC 1918, RFC 6598: the default of allowedRemoteCIDRs. All other addresses belong to the Internet.
 PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")))
 # Never unicast between Nodes (RFC 6890, RFC 1112): an overlap is enough to refuse.
 _SPECIAL = (
@@ -29,14 +29,14 @@ _SPECIAL_RANGES = tuple((int(n.network_address), int(n.broadcast_address), n, na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why something is not used: the word for `Problem.reason` and the sentence for people."""
+    """The cause of a refusal: the word for `Problem.reason` and a sentence for people."""
 
     reason: str
     message: str
 
 
 def refuse_network(network: Network) -> Refusal | None:
-    """Return why a CIDR cannot be routed to, None when it can."""
+    """Check whether packets can be routed to a CIDR; None if they can."""
     if not isinstance(network, IPv4Network):
         return Refusal(reason="IPv6NotSupported", message=f"{network} is not used: IPv6 is not supported yet")
     if network.prefixlen < SHORTEST_PREFIX:
@@ -51,7 +51,7 @@ def refuse_network(network: Network) -> Refusal | None:
 
 
 def refuse_address(address: Address) -> Refusal | None:
-    """Return why an address cannot be a Pod's or a Service's, None when it can (tunnels: `refuse_underlay`)."""
+    """Check the address of a Pod or Service; None if it is valid. For tunnel endpoints see `refuse_underlay`."""
     if not isinstance(address, IPv4Address):
         return Refusal(reason="IPv6NotSupported", message=f"{address} is not used: IPv6 is not supported yet")
     value = int(address)
@@ -61,25 +61,25 @@ def refuse_address(address: Address) -> Refusal | None:
     return None
 
 
-def usable(networks: Iterable[Network]) -> tuple[Network, ...]:
-    """Return the networks that can be routed to, sorted, without those that lie inside another."""
-    return outermost(n for n in networks if refuse_network(n) is None)
+def routable_networks(networks: Iterable[Network]) -> tuple[Network, ...]:
+    """Return the networks that `refuse_network` accepts, sorted, without those that lie inside another."""
+    return outermost_networks(n for n in networks if refuse_network(n) is None)
 
 
-def outermost(networks: Iterable[Network]) -> tuple[Network, ...]:
+def outermost_networks(networks: Iterable[Network]) -> tuple[Network, ...]:
     """Return the networks sorted, without those equal to or inside another."""
-    kept: list[Network] = []
+    outermost: list[Network] = []
     last: PrefixRange | None = None
     for network in sorted(networks, key=network_key):
-        found = prefix_range(network)
-        if last is None or found[:1] != last[:1] or found[2] > last[2]:
-            kept.append(network)
-            last = found
-    return tuple(kept)
+        current = prefix_range(network)
+        if last is None or current[:1] != last[:1] or current[2] > last[2]:
+            outermost.append(network)
+            last = current
+    return tuple(outermost)
 
 
-def merged(networks: Iterable[Network]) -> tuple[Network, ...]:
-    """Return the fewest disjoint networks, sorted, that hold just these addresses. All of one family."""
+def merge_networks(networks: Iterable[Network]) -> tuple[Network, ...]:
+    """Return the minimal set of disjoint networks, sorted, with the same addresses. All are of one family."""
     return tuple(collapse_addresses(networks))  # type: ignore[type-var]
 
 
@@ -87,33 +87,34 @@ PrefixRange = tuple[int, int, int]  # IP version, first and last address as inte
 
 
 def prefix_range(network: Network) -> PrefixRange:
-    """Return a network as integers: comparing these is some twenty times cheaper than comparing networks."""
+    """Convert a network to integers, which compare about twenty times faster than network objects."""
     first = int(network.network_address)
     return (network.version, first, first + (1 << (network.max_prefixlen - network.prefixlen)) - 1)
 
 
-class Taken:
-    """Ranges somebody has, each with who: answers "who of them overlaps this?" by binary search.
+class ReservedRanges:
+    """Networks in use, each with its description; finds one that overlaps a network by binary search.
 
-    Built once from any mix of nested and disjoint networks; of nested ones the outermost stands for all.
+    The networks may be nested or disjoint. Of nested networks only the outermost is stored; of equal ones the
+    first.
     """
 
     __slots__ = ("_firsts", "_rows")
 
-    def __init__(self, rows: Iterable[tuple[Network, str]]) -> None:
-        kept: list[tuple[PrefixRange, Network, str]] = []
-        # equal networks: the one named first stands
-        for row in sorted(((prefix_range(n), n, who) for n, who in rows), key=lambda r: (r[0][:2], -r[0][2])):
-            if not kept or row[0][:1] != kept[-1][0][:1] or row[0][2] > kept[-1][0][2]:
-                kept.append(row)
-        self._rows = kept
-        self._firsts = [row[0][:2] for row in kept]
+    def __init__(self, reserved: Iterable[tuple[Network, str]]) -> None:
+        outermost: list[tuple[PrefixRange, Network, str]] = []
+        rows = ((prefix_range(network), network, description) for network, description in reserved)
+        for row in sorted(rows, key=lambda row: (row[0][:2], -row[0][2])):
+            if not outermost or row[0][:1] != outermost[-1][0][:1] or row[0][2] > outermost[-1][0][2]:
+                outermost.append(row)
+        self._rows = outermost
+        self._firsts = [row[0][:2] for row in outermost]
 
     def overlapping(self, network: Network) -> tuple[Network, str] | None:
-        """Return one network that shares an address with this one, and who has it."""
+        """Return one reserved network that shares an address with `network`, and its description."""
         version, first, last = prefix_range(network)
         index = bisect_right(self._firsts, (version, last)) - 1
         if index < 0:
             return None
-        (found_version, _, found_last), found, who = self._rows[index]
-        return (found, who) if found_version == version and found_last >= first else None
+        (reserved_version, _, reserved_last), reserved, description = self._rows[index]
+        return (reserved, description) if reserved_version == version and reserved_last >= first else None

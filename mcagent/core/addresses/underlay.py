@@ -1,10 +1,11 @@
-"""The addresses that tunnels and WireGuard use between Nodes, IPv4 or IPv6, and what follows from them.
+"""Underlay addresses: the IPv4 or IPv6 addresses between which tunnels and WireGuard sessions run.
 
-Owns which of them may be used, which of a Node's several is taken, and the IPv4 addresses that stand for an IPv6
-gateway in what tunnels carry (Pods and Services are IPv4). Pure; knows nothing of objects, tunnels or flows.
+Owns which addresses may be used, which of a Node's addresses is selected, and the IPv4 addresses that represent an
+IPv6 gateway inside tunnels (Pods and Services are IPv4). Pure; must not know API objects, tunnels or flows.
 
-Nobody has to tell anybody the addresses that are derived here: every Node of every cluster comes to the same ones.
-They lie in 240.0.0.0/4, which is reserved and routed by nobody (RFC 1112); Linux takes it for unicast.
+The derived addresses are functions of the gatewayIP, so every Node of every cluster computes the same ones and
+they are not exchanged. They lie in 240.0.0.0/4, which is reserved (RFC 1112) and not routed on the Internet; Linux
+treats it as unicast.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mcagent.model.net import Address
 # No two private addresses (RFC 1918) differ in their first four bits only, so no two IPv4 gateways in private
 # networks get one endpoint.
 ENDPOINTS = IPv4Network("240.0.0.0/4")
-# Of IPv6 gateways: halves of the same, so that an endpoint and a source are never one address.
+# For IPv6 gateways: two halves of that range, so that an endpoint never equals a source.
 _ENDPOINTS6, _SOURCES6 = IPv4Network("240.0.0.0/5"), IPv4Network("248.0.0.0/5")
 # Never unicast between Nodes (RFC 4291, RFC 6666); the first one holds "::" and "::1", too.
 _SPECIAL6 = (
@@ -32,7 +33,7 @@ _SPECIAL6 = (
 
 
 def refuse_underlay(address: Address) -> Refusal | None:
-    """Return why no tunnel or WireGuard session can end at an address, None when one can."""
+    """Check the endpoint address of a tunnel or WireGuard session; None if it is valid."""
     if isinstance(address, IPv4Address):
         return refuse_address(address)
     if address.scope_id:
@@ -43,44 +44,44 @@ def refuse_underlay(address: Address) -> Refusal | None:
     return None
 
 
-def usable_ends(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """Return those of the addresses at which a tunnel can end."""
+def usable_tunnel_addresses(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Return the addresses that `refuse_underlay` accepts."""
     return tuple(address for address in addresses if refuse_underlay(address) is None)
 
 
-def preferred(ends: Iterable[Address], version: int = 0) -> Address | None:
-    """Return the first of these addresses of one IP version; by default IPv4 where there is one."""
-    ends = tuple(ends)
+def preferred_address(addresses: Iterable[Address], version: int = 0) -> Address | None:
+    """Return the first address of an IP version; version 0 prefers IPv4 to IPv6."""
+    candidates = tuple(addresses)
     versions = (version,) if version else (4, 6)
-    return next((address for wanted in versions for address in ends if address.version == wanted), None)
+    return next((address for number in versions for address in candidates if address.version == number), None)
 
 
-def first_usable(addresses: Iterable[Address]) -> Address | None:
-    """Return the address at which a Node's tunnels end: the first that can be used, IPv4 where there is one."""
-    return preferred(usable_ends(addresses))
+def tunnel_address(addresses: Iterable[Address]) -> Address | None:
+    """Select the tunnel endpoint of a Node: the first usable IPv4 address, else the first usable IPv6 address."""
+    return preferred_address(usable_tunnel_addresses(addresses))
 
 
 def endpoint_of(gateway_ip: Address) -> Address:
-    """Return the tunnel endpoint behind the WireGuard device of a gateway that has a key of its own."""
+    """Return the tunnel endpoint behind the WireGuard device of a gateway that has its own key."""
     if isinstance(gateway_ip, IPv6Address):
-        return _drawn(gateway_ip, _ENDPOINTS6)
+        return _hash_into(_ENDPOINTS6, gateway_ip)
     return ENDPOINTS[int(gateway_ip) & int(ENDPOINTS.hostmask)]
 
 
 def source_of(gateway_ip: Address) -> IPv4Address:
-    """Return the source of connections that a gateway translates: its gatewayIP, or the one mapped to that."""
-    return _drawn(gateway_ip, _SOURCES6) if isinstance(gateway_ip, IPv6Address) else gateway_ip
+    """Return the SNAT address of a gateway: its gatewayIP, or the mapped IPv4 address of an IPv6 gatewayIP."""
+    return _hash_into(_SOURCES6, gateway_ip) if isinstance(gateway_ip, IPv6Address) else gateway_ip
 
 
-def _drawn(address: IPv6Address, network: IPv4Network) -> IPv4Address:
-    """Return the address of the network that follows from an IPv6 address: by a hash, never its last one.
+def _hash_into(network: IPv4Network, address: IPv6Address) -> IPv4Address:
+    """Map an IPv6 address to an address of the network, never to its last one.
 
-    All 128 bits count: IPv6 addresses of Nodes often differ in their prefix only, or in their last bits only.
+    The hash covers all 128 bits, since the addresses of Nodes often differ only in the prefix or in the last bits.
     """
     number = int.from_bytes(blake2b(address.packed, digest_size=8).digest())
     return network[number % (network.num_addresses - 1)]
 
 
 def family(address: Address) -> str:
-    """Return the name of an address' family, for people."""
+    """Return "IPv4" or "IPv6"."""
     return f"IPv{address.version}"

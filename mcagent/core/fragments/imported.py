@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from mcagent.core.addresses.rules import merged
+from mcagent.core.addresses.rules import merge_networks
 from mcagent.model.config import Config
 from mcagent.model.net import Address, host_network
 from mcagent.model.plan import Fragment
@@ -93,7 +93,11 @@ def fragment(services: Mapping[str, ServiceRules], config: Config) -> Fragment:
     return Fragment(
         owner="imported",
         resources=(
-            NftSet(table=config.nft_table, name="mct_import_own", elements=tuple(merged(map(host_network, own)))),
+            NftSet(
+                table=config.nft_table,
+                name="mct_import_own",
+                elements=tuple(merge_networks(map(host_network, own))),
+            ),
             *map(chains.__getitem__, addresses),
             _chain(config, "mct_import_pre", from_bridge, *jumps, hook="prerouting", priority=-101),
             _chain(config, "mct_import_out", *jumps, hook="output", priority=-101),

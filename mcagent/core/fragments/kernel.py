@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
-from mcagent.core.addresses.rules import merged
+from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.fragments.tunnel_guard import clear_arrivals, filter_chain, tunnel_port
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network
@@ -158,7 +158,7 @@ def _encrypted(config: Config, version: int, forbidden: list[Network], own: tupl
     )
     clear = f'oifname != "{device}" {family} daddr @mct_encrypted udp dport {port} drop'
     return [
-        NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden), family=family),
+        NftSet(table=config.nft_table, name="mct_encrypted", elements=merge_networks(forbidden), family=family),
         filter_chain(config, family, "mct_clear", ("postrouting", 300), clear),
         *clear_arrivals(config, family, own),
         filter_chain(config, family, "mct_untracked_in", ("prerouting", -300), *into),

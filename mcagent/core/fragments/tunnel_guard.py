@@ -20,7 +20,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
-from mcagent.core.addresses.rules import merged
+from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.core.remote_clusters.settle import CheckedCluster
 from mcagent.model.config import Config
@@ -102,7 +102,7 @@ def _peers(version: int, ends: list[PeerEnd], *, encrypts: bool) -> Peers:
 
 
 def _merged(hosts: Mapping[int, Network]) -> tuple[Network, ...]:
-    """Return what `merged` would. By integers, which costs a tenth: all are looked at when one gateway moves."""
+    """Merge as `merge_networks` does, at a tenth of its cost: each move of one gateway merges the hosts of all."""
     values = sorted(hosts)
     found: list[Network] = []
     place = 0
@@ -189,7 +189,7 @@ def clear_arrivals(config: Config, family: str, own: tuple[Address, ...]) -> lis
     rules = [f'iifname != "{device}" udp dport {tunnel_port(config)} {family} saddr @mct_encrypted counter drop']
     found: list[Resource] = []
     if family == "ip" and own:
-        ends = merged(host_network(address) for address in own)
+        ends = merge_networks(host_network(address) for address in own)
         found.append(NftSet(table=config.nft_table, name="mct_own_ends", elements=ends))
         rules.append(f'iifname != "lo" iifname != "{device}" ip daddr @mct_own_ends counter drop')
     return [*found, filter_chain(config, family, CLEAR, ("input", -150), *rules)]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mcagent.core.addresses.rules import refuse_network
-from mcagent.core.addresses.underlay import first_usable, refuse_underlay, source_of
+from mcagent.core.addresses.underlay import refuse_underlay, source_of, tunnel_address
 from mcagent.core.local_cluster.nodes import CheckedNode, Standby, seniority
 from mcagent.model.config import Config, GatewaySelection
 from mcagent.model.net import Address
@@ -42,7 +42,7 @@ def wanted_gateways(
 
 
 def _of_node(node: Node, config: Config) -> Gateway | None:
-    internal = first_usable(node.internal_ips)
+    internal = tunnel_address(node.internal_ips)
     if internal is None:
         return None  # reported where tunnels are decided
     cidr = next(iter(config.service_cidrs), None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mcagent.core.addresses.rules import refuse_address, refuse_network
-from mcagent.core.addresses.underlay import family, preferred, source_of, usable_ends
+from mcagent.core.addresses.underlay import family, preferred_address, source_of, usable_tunnel_addresses
 from mcagent.model.config import PodRouting
 from mcagent.model.net import Address, Network, host_network, overlaps
 from mcagent.model.node_state import LocalGateway
@@ -50,7 +50,7 @@ class CheckedNode:
 
 def check_node(node: Node, routing: PodRouting) -> CheckedNode:
     """Return what can be used of a Node. Pods are known one by one always, never, or where it has no Pod CIDR."""
-    ends = usable_ends(node.internal_ips)
+    ends = usable_tunnel_addresses(node.internal_ips)
     cidrs = tuple(
         (f"spec.podCIDRs[{index}]", cidr)
         for index, cidr in enumerate(node.pod_cidrs)
@@ -143,9 +143,9 @@ def tunnel_addresses(
         name = node.meta.name
         if name in found:
             continue
-        address = preferred(node.ends, here.version if here is not None else 0)
+        address = preferred_address(node.ends, here.version if here is not None else 0)
         if address is None:
-            other = preferred(node.ends)
+            other = preferred_address(node.ends)
             if here is not None and other is not None:
                 problems.append(
                     _mixed(node.meta, "status.addresses", (f"its InternalIP {other}", other), (own, here))
@@ -162,7 +162,7 @@ def tunnel_addresses(
     own_ends = (here,) if here is not None else nodes[own].ends if own in nodes else ()
     for gateway in gateways:
         there = gateway.internal_ip
-        one = preferred(own_ends, there.version) or preferred(own_ends)
+        one = preferred_address(own_ends, there.version) or preferred_address(own_ends)
         if gateway.node != own and one is not None and one.version != there.version:
             meta, what = nodes[gateway.node].meta, f"internalIP {there} of its Gateway"
             problems.append(_mixed(meta, "", (what, there), (own, one)))

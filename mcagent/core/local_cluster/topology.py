@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mcagent.core.addresses.rules import merged, outermost, usable
+from mcagent.core.addresses.rules import merge_networks, outermost_networks, routable_networks
 from mcagent.core.local_cluster.nodes import (
     CheckedNode,
     PodHosts,
@@ -94,10 +94,10 @@ def local_cluster(
     by_node = {gateway.node: gateway for gateway in gateways}
     own_node = nodes.get(config.node_name)
     own_gateway = by_node.get(config.node_name) if config.enable_gateway else None
-    service_cidrs = outermost(g.service_cidr for g in gateways if g.service_cidr is not None)
-    configured = _beside(usable(config.pod_cidrs), service_cidrs, problems)
+    service_cidrs = outermost_networks(g.service_cidr for g in gateways if g.service_cidr is not None)
+    configured = _beside(routable_networks(config.pod_cidrs), service_cidrs, problems)
     cidrs = (cidr for node in nodes.values() if not node.per_pod for _, cidr in node.pod_cidrs)
-    node_cidrs = outermost(c for c in cidrs if not any(overlaps(c, cidr) for cidr in service_cidrs))
+    node_cidrs = outermost_networks(c for c in cidrs if not any(overlaps(c, cidr) for cidr in service_cidrs))
     pods = configured or node_cidrs
     own_per_pod = own_node is not None and own_node.per_pod
     if config.enable_gateway and not configured:
@@ -144,7 +144,7 @@ def local_cluster(
         service_cidrs=service_cidrs,
         pods=pods,
         own_pods=(),
-        published_pods=merged(pods) if config.enable_pod_to_pod else (),
+        published_pods=merge_networks(pods) if config.enable_pod_to_pod else (),
         node_cidrs=node_cidrs,
         taken=_taken(nodes, gateways, (*pods, *node_cidrs)),
         node_addresses=all_addresses(nodes, gateways),
@@ -173,7 +173,7 @@ def with_pods(local: LocalCluster, pods: PodHosts) -> LocalCluster:
 def _own_pods(local: LocalCluster) -> tuple[Network, ...]:
     own = local.own.networks if local.own is not None and local.own_one_by_one else ()
     mapped = () if local.own_mapped_address is None else (host_network(local.own_mapped_address),)
-    return merged((*local.pods, *own, *mapped))
+    return merge_networks((*local.pods, *own, *mapped))
 
 
 def source_on(local: LocalCluster, facts: Facts) -> tuple[Address | None, tuple[Problem, ...]]:

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mcagent.core.addresses.rules import PRIVATE, PrefixRange, Refusal, Taken, prefix_range, refuse_network
+from mcagent.core.addresses.rules import (
+    PRIVATE,
+    PrefixRange,
+    Refusal,
+    ReservedRanges,
+    prefix_range,
+    refuse_network,
+)
 from mcagent.core.addresses.underlay import ENDPOINTS, family, refuse_underlay, source_of
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.settle import CheckedCluster, CidrClaim, accepted, asked, footprint_of
@@ -77,16 +84,16 @@ class Judge:
     gateway_ip: Address | None  # of this Node, as a gateway
 
     @cached_property
-    def _taken(self) -> Taken:
-        return Taken(self.taken)
+    def _taken(self) -> ReservedRanges:
+        return ReservedRanges(self.taken)
 
     @cached_property
-    def _inside(self) -> Taken:
-        return Taken(self.inside)
+    def _inside(self) -> ReservedRanges:
+        return ReservedRanges(self.inside)
 
     @cached_property
-    def _protected(self) -> Taken:
-        return Taken(self.protected)
+    def _protected(self) -> ReservedRanges:
+        return ReservedRanges(self.protected)
 
     @cached_property
     def _whose(self) -> Mapping[Address, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from operator import lt
 
-from mcagent.core.addresses.ownership import AddressClaim, lost
+from mcagent.core.addresses.ownership import AddressClaim, losing_claims
 from mcagent.core.addresses.rules import prefix_range
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network
@@ -199,7 +199,7 @@ def _contested(
                 beaten[claim.asked] = A_POD
             else:
                 standing.append(claim.asked)
-    winners = lost(standing)
+    winners = losing_claims(standing)
     owners = {winner.owner for winner in winners.values()}
     names = {claim.asked: _name(claim) for owner in owners for claim in clusters[owner].claims}
     beaten |= {loser: names[winner] for loser, winner in winners.items()}
