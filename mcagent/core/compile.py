@@ -19,7 +19,7 @@ from mcagent.core.fragments.policies import Enforcement, claimed_flows, enforcem
 from mcagent.core.fragments.wireguard import wireguard_resources
 from mcagent.core.ids import METERS, NODES, assign_ids
 from mcagent.core.imported_services import Steering, steering
-from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, source_on
+from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, route_source
 from mcagent.core.policies.selection import policy_needs
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
@@ -76,7 +76,7 @@ def compile_desired(snapshot: Snapshot, facts: Facts, config: Config) -> Compile
 
 def _compile(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
     forwards = forwarding(engine, snapshot, facts, config)
-    source, source_problems = source_on(forwards.local, facts)
+    source, source_problems = route_source(forwards.local, facts)
     fragments = [_base(engine, forwards, facts, config)]
     steered, enforced = Steering(), Enforcement()
     if forwards.env is not None and config.steers:

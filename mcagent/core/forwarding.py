@@ -20,7 +20,7 @@ from mcagent.core.fragments.build import environment
 from mcagent.core.fragments.path_state import PathRules, PathState
 from mcagent.core.ids import CLUSTERS, SERVICES, assign_ids, assign_ofports
 from mcagent.core.local_cluster import services, topology
-from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
+from mcagent.core.local_cluster.gateways import accept_gateways, requested_gateways
 from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.check import check_cluster, judge_of
@@ -69,7 +69,7 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
     call, each = engine.call, engine.each
 
     nodes = each(check_node, snapshot.nodes, config.pod_routing)
-    candidates = call(wanted_gateways, snapshot.gateways, snapshot.nodes, config)
+    candidates = call(requested_gateways, snapshot.gateways, snapshot.nodes, config)
     gateways, gateway_problems = call(accept_gateways, candidates, snapshot.leaving, nodes)
     without_pods = call(topology.local_cluster, nodes, gateways, config)
     pods = _pods(engine, snapshot, without_pods)
@@ -156,10 +156,10 @@ def unreachable_peers(engine: Engine, forwarding: Forwarding, facts: Facts, conf
 
 def _pods(engine: Engine, snapshot: Snapshot, local: LocalCluster) -> PodHosts:
     """Return the Pods of Nodes whose Pods do not follow from their podCIDRs."""
-    if not local.one_by_one:
+    if not local.per_pod_nodes:
         return NO_PODS
     checked_pods = engine.each(check_pod, snapshot.pods)
-    return engine.call(pods_by_node, checked_pods, local.one_by_one, local.hosts)
+    return engine.call(pods_by_node, checked_pods, local.per_pod_nodes, local.hosts)
 
 
 def _exports(
@@ -169,8 +169,8 @@ def _exports(
     if not local.serves(facts.datapath):
         return {}, ()
     objects = services.exports_of(snapshot.service_exports, snapshot.services, snapshot.endpoint_slices)
-    places = engine.call(services.Places, local.networks, pods.hosts, local.node_addresses, local.node_cidrs)
-    checked = engine.each(services.check_export, objects, local.service_cidrs, places)
+    rules = engine.call(services.EndpointRules, local.networks, pods.hosts, local.node_addresses, local.node_cidrs)
+    checked = engine.each(services.check_export, objects, local.service_cidrs, rules)
     ports, problems = engine.call(services.exported_ports, checked)
     return ports, problems if local.role is Role.GATEWAY else ()  # a worker knows only its own endpoints
 
@@ -193,7 +193,7 @@ def _encryption(
     wants = engine.each(wireguard.wants_of, accepted_and_checked, own.gateway_ip, own.service_cidr, config)
     own_claims = (facts.wireguard_public_key, facts.wireguard_next_key, end)
     lost = engine.call(wireguard.lost_claims, wants, remote.accepted, own_claims)
-    taken = engine.call(ReservedRanges, local.taken)
+    taken = engine.call(ReservedRanges, local.reserved)
     claimants = engine.call(joined, remote.checked, wants, lost)
     ends = engine.each(wireguard.ends_of, claimants, taken, lasting_facts, config)
     return engine.call(wireguard.encryption, ends, end, lasting_facts, config)

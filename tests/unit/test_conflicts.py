@@ -201,7 +201,7 @@ def test_configured_pod_cidrs_that_overlap_the_service_cidr(on: str) -> None:
     decision = topology(on=on, enable_pod_to_pod=True, pod_cidrs=networks("10.96.8.0/24", "10.10.0.0/16"))
     assert decision.local.pods == networks("10.10.0.0/16")
     assert decision.local.published_pods == networks("10.10.0.0/16")
-    assert (ip_network("10.96.8.0/24"), "a Pod CIDR of this cluster") not in decision.local.taken
+    assert (ip_network("10.96.8.0/24"), "a Pod CIDR of this cluster") not in decision.local.reserved
     assert told(decision) == [("configuration", "podCIDRs", "OverlapsLocal")]
     assert "10.96.8.0/24 overlaps this cluster's Service CIDR" in decision.problems[0].message
     only = topology(on=on, enable_pod_to_pod=True, pod_cidrs=networks("10.96.8.0/24"))

@@ -1,9 +1,9 @@
-"""The Nodes and Pods of this cluster: where each Node's tunnels end, and which networks live on it.
+"""Nodes and Pods of this cluster: the tunnel endpoint and the networks of each Node.
 
-`check_node` and `check_pod` turn objects into what can be used of them; what follows trusts that. Refuses what
-cannot be, each with a Problem. Single Pods count where Nodes have no Pod CIDR: there may be ten thousand, and one
-changes at a time, so what one says is worked out once and the rest are loops over integers. Knows nothing of
-roles, remote clusters or flows.
+`check_node` and `check_pod` reduce API objects to their valid parts, which all later steps trust; each refusal is
+a Problem. Individual Pods count on Nodes without a Pod CIDR. There may be ten thousand of them, and they change
+one at a time, so each is checked once and the later steps are loops over integers. Must not know roles, remote
+clusters or flows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcagent.model.problem import Problem
 
 
 class Standby(StrEnum):
-    """Why a gateway takes no new connections while another is there: the words of `LocalGateway.standby`."""
+    """The reason why a gateway gets no new connections while another one is active: see `LocalGateway.standby`."""
 
     NOT_READY = "NotReady"
     CORDONED = "Cordoned"
@@ -31,25 +31,25 @@ class Standby(StrEnum):
 
 
 def seniority(meta: Meta) -> tuple[str, str, str]:
-    """Return the order in which objects get what several want: the oldest first."""
+    """Return the sort key by which objects that claim the same thing are ranked: the oldest first."""
     return (meta.created, meta.name, meta.namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedNode:
-    """A Node, as far as it can be used."""
+    """The valid parts of a Node."""
 
     meta: Meta
-    ends: tuple[Address, ...]  # InternalIPs at which tunnels can end
-    mapped: Address | None  # the IPv4 address that stands for it between clusters; None: it has one of its own
-    addresses: tuple[Address, ...]  # all that it has or is known by
-    pod_cidrs: tuple[tuple[str, Network], ...]  # each with its path
-    per_pod: bool  # its Pods are known one by one
+    ends: tuple[Address, ...]  # the InternalIPs that can be tunnel endpoints
+    mapped: Address | None  # the IPv4 address that represents an IPv6 Node in other clusters
+    addresses: tuple[Address, ...]  # internal, external and mapped addresses
+    pod_cidrs: tuple[tuple[str, Network], ...]  # (path, CIDR)
+    per_pod: bool  # its Pods are watched individually
     standby: str  # why it should not serve as a gateway; "" if it should
 
 
 def check_node(node: Node, routing: PodRouting) -> CheckedNode:
-    """Return what can be used of a Node. Pods are known one by one always, never, or where it has no Pod CIDR."""
+    """Check a Node. `routing` says whether its Pods are watched individually; AUTO: if it has no Pod CIDR."""
     ends = usable_tunnel_addresses(node.internal_ips)
     cidrs = tuple(
         (f"spec.podCIDRs[{index}]", cidr)
@@ -77,18 +77,18 @@ def _standby(node: Node) -> str:
 
 
 def mapped_address(ends: Iterable[Address]) -> Address | None:
-    """Return the IPv4 address of the processes of a Node with these ends; None where it has one of its own."""
+    """Return the IPv4 address that represents a Node with only IPv6 tunnel endpoints; None if one is IPv4."""
     ends = tuple(ends)
     return source_of(ends[0]) if ends and all(address.version == 6 for address in ends) else None
 
 
 def ends_of(node: CheckedNode, gateway: LocalGateway | None) -> tuple[Address, ...]:
-    """Return where a Node can be reached, as a gateway at its internalIP first."""
+    """Return the possible tunnel endpoints of a Node, for a gateway its internalIP first."""
     return node.ends if gateway is None else (gateway.internal_ip, *node.ends)
 
 
 def own_addresses(node: CheckedNode, gateway: LocalGateway | None) -> tuple[Network, ...]:
-    """Return the Node's own addresses as networks: IPv4, as what tunnels carry, or the one it is mapped to."""
+    """Return the Node's own IPv4 addresses, or its mapped address, as networks (tunnels carry IPv4 only)."""
     ends = ends_of(node, gateway)
     mapped = mapped_address(ends)
     if mapped is not None:
@@ -102,14 +102,14 @@ def networks_of_nodes(
     service_cidrs: tuple[Network, ...],
     problems: list[Problem],
 ) -> dict[str, tuple[Network, ...]]:
-    """Return what lives on each Node beside single Pods: its addresses and Pod CIDRs. The older has equal ones."""
-    found: dict[str, tuple[Network, ...]] = {}
+    """Return the addresses and Pod CIDRs of each Node. Of two Nodes with the same network the older has it."""
+    networks_by_node: dict[str, tuple[Network, ...]] = {}
     holders: dict[Network, str] = {}
     for node in sorted(nodes, key=lambda node: seniority(node.meta)):
         name = node.meta.name
         networks: list[Network] = []
         for network in own_addresses(node, gateways.get(name)):
-            # two Nodes with one address: reported where tunnels are decided
+            # Two Nodes with one address: `tunnel_addresses` reports them.
             if network not in holders and network not in service_cidrs:
                 holders[network] = name
                 networks.append(network)
@@ -124,31 +124,32 @@ def networks_of_nodes(
             else:
                 holders[network] = name
                 networks.append(network)
-        found[name] = tuple(sorted(networks))
-    return {name: found[name] for name in sorted(found)}
+        networks_by_node[name] = tuple(sorted(networks))
+    return {name: networks_by_node[name] for name in sorted(networks_by_node)}
 
 
 def tunnel_addresses(
     nodes: Mapping[str, CheckedNode], gateways: tuple[LocalGateway, ...], own: str, problems: list[Problem]
 ) -> dict[str, Address]:
-    """Return where each Node's tunnels end, as Node `own` reaches it.
+    """Return the tunnel endpoint of each Node by name, as Node `own` reaches it.
 
-    A gateway's do at its internalIP. A worker's do at its first usable InternalIP: as a gateway sees it, of the
-    family of its own internalIP, else IPv4 where it has one. A problem names Nodes that share no family.
+    The endpoint of a gateway is its internalIP. The endpoint of a worker is its first usable InternalIP: on a
+    gateway, of the family of the gateway's own internalIP, else preferably IPv4. Nodes without a common family are
+    reported.
     """
-    found = {gateway.node: gateway.internal_ip for gateway in gateways}
-    holders = {address: name for name, address in found.items()}
-    here = found.get(own)  # of this Node, if it is a gateway
+    endpoints = {gateway.node: gateway.internal_ip for gateway in gateways}
+    holders = {address: name for name, address in endpoints.items()}
+    own_endpoint = endpoints.get(own)  # None on workers
     for node in sorted(nodes.values(), key=lambda node: seniority(node.meta)):
         name = node.meta.name
-        if name in found:
+        if name in endpoints:
             continue
-        address = preferred_address(node.ends, here.version if here is not None else 0)
+        address = preferred_address(node.ends, own_endpoint.version if own_endpoint is not None else 0)
         if address is None:
             other = preferred_address(node.ends)
-            if here is not None and other is not None:
+            if own_endpoint is not None and other is not None:
                 problems.append(
-                    _mixed(node.meta, "status.addresses", (f"its InternalIP {other}", other), (own, here))
+                    _mixed(node.meta, "status.addresses", (f"its InternalIP {other}", other), (own, own_endpoint))
                 )
                 continue
             message = "no usable InternalIP: no tunnel to this Node"
@@ -157,24 +158,24 @@ def tunnel_addresses(
             message = f'{address} already belongs to Node "{holders[address]}": no tunnel to this one'
             problems.append(node.meta.problem("status.addresses", "DuplicateAddress", message))
         else:
-            found[name] = address
+            endpoints[name] = address
             holders[address] = name
-    own_ends = (here,) if here is not None else nodes[own].ends if own in nodes else ()
+    own_ends = (own_endpoint,) if own_endpoint is not None else nodes[own].ends if own in nodes else ()
     for gateway in gateways:
-        there = gateway.internal_ip
-        one = preferred_address(own_ends, there.version) or preferred_address(own_ends)
-        if gateway.node != own and one is not None and one.version != there.version:
-            meta, what = nodes[gateway.node].meta, f"internalIP {there} of its Gateway"
-            problems.append(_mixed(meta, "", (what, there), (own, one)))
-            del found[gateway.node]
-    return found
+        internal_ip = gateway.internal_ip
+        own_end = preferred_address(own_ends, internal_ip.version) or preferred_address(own_ends)
+        if gateway.node != own and own_end is not None and own_end.version != internal_ip.version:
+            meta, description = nodes[gateway.node].meta, f"internalIP {internal_ip} of its Gateway"
+            problems.append(_mixed(meta, "", (description, internal_ip), (own, own_end)))
+            del endpoints[gateway.node]
+    return endpoints
 
 
-def _mixed(meta: Meta, path: str, there: tuple[str, Address], here: tuple[str, Address]) -> Problem:
-    """Return the problem of two Nodes without a common family; `there` and `here` say what is of which."""
+def _mixed(meta: Meta, path: str, peer: tuple[str, Address], own: tuple[str, Address]) -> Problem:
+    """Report two Nodes without a common address family. `peer`: (description, address); `own`: (Node, address)."""
     message = (
-        f'no tunnel between this Node and "{here[0]}": {there[0]} is {family(there[1])}, and {here[1]} of '
-        f'"{here[0]}" is {family(here[1])}; both need InternalIPs of one family'
+        f'no tunnel between this Node and "{own[0]}": {peer[0]} is {family(peer[1])}, and {own[1]} of '
+        f'"{own[0]}" is {family(own[1])}; both need InternalIPs of one family'
     )
     return meta.problem(path, "MixedFamilies", message)
 
@@ -182,20 +183,20 @@ def _mixed(meta: Meta, path: str, there: tuple[str, Address], here: tuple[str, A
 def all_addresses(
     nodes: Mapping[str, CheckedNode], gateways: tuple[LocalGateway, ...]
 ) -> tuple[tuple[Address, str], ...]:
-    """Return every address that a Node or Gateway of this cluster has or is known by, and whose it is."""
-    found: dict[Address, str] = {}
+    """Return all addresses of Nodes and Gateways of this cluster, sorted, each with its owner (`Node "n1"`)."""
+    owners: dict[Address, str] = {}
     for gateway in gateways:
-        who = f'Gateway "{gateway.node}"'
-        found |= dict.fromkeys((gateway.gateway_ip, gateway.internal_ip, gateway.source), who)
+        owner = f'Gateway "{gateway.node}"'
+        owners |= dict.fromkeys((gateway.gateway_ip, gateway.internal_ip, gateway.source), owner)
     for _, node in sorted(nodes.items()):
         for address in node.addresses:
-            found.setdefault(address, f'Node "{node.meta.name}"')
-    return tuple(sorted(found.items(), key=lambda item: (item[0].version, int(item[0]))))
+            owners.setdefault(address, f'Node "{node.meta.name}"')
+    return tuple(sorted(owners.items(), key=lambda item: (item[0].version, int(item[0]))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPod:
-    """A Pod and its usable addresses, as integers and as networks."""
+    """A Pod with its valid addresses, each as an integer and as a network."""
 
     meta: Meta
     node_name: str
@@ -203,14 +204,14 @@ class CheckedPod:
 
 
 def check_pod(pod: Pod) -> CheckedPod:
-    """Return what can be used of a Pod."""
+    """Drop the addresses of a Pod that cannot be routed to."""
     hosts = tuple((int(address), host_network(address)) for address in pod.ips if refuse_address(address) is None)
     return CheckedPod(meta=pod.meta, node_name=pod.node_name, hosts=hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodHosts:
-    """Pods that are known one by one: their networks by Node, in order of address, and all addresses, sorted."""
+    """The individually watched Pods: networks by Node name, and all addresses as integers; both sorted."""
 
     by_node: Mapping[str, tuple[Network, ...]]
     hosts: tuple[int, ...]
@@ -219,10 +220,10 @@ class PodHosts:
 NO_PODS = PodHosts(by_node={}, hosts=())
 
 
-def pods_by_node(pods: Mapping[str, CheckedPod], nodes: frozenset[str], taken: frozenset[int]) -> PodHosts:
-    """Return the Pods of these Nodes with an address that is not `taken`.
+def pods_by_node(pods: Mapping[str, CheckedPod], nodes: frozenset[str], excluded: frozenset[int]) -> PodHosts:
+    """Group the Pods of `nodes` by Node, without addresses in `excluded`.
 
-    Of several Pods with one address the newest has it: the others are about to go.
+    Of several Pods with one address only the newest counts: the others are being deleted.
     """
     holders: dict[int, tuple[CheckedPod, Network]] = {}
     for pod in pods.values():
@@ -232,9 +233,9 @@ def pods_by_node(pods: Mapping[str, CheckedPod], nodes: frozenset[str], taken: f
             other = holders.get(host)
             if other is None or seniority(other[0].meta) < seniority(pod.meta):
                 holders[host] = (pod, network)
-    found: dict[str, list[Network]] = {}
-    hosts = sorted(holders.keys() - taken)
+    by_node: dict[str, list[Network]] = {}
+    hosts = sorted(holders.keys() - excluded)
     for host in hosts:
         pod, network = holders[host]
-        found.setdefault(pod.node_name, []).append(network)
-    return PodHosts(by_node={name: tuple(networks) for name, networks in found.items()}, hosts=tuple(hosts))
+        by_node.setdefault(pod.node_name, []).append(network)
+    return PodHosts(by_node={name: tuple(networks) for name, networks in by_node.items()}, hosts=tuple(hosts))

@@ -1,7 +1,7 @@
-"""Exported Services of this cluster: which address and port leads to which endpoints.
+"""Exported Services of this cluster: the endpoints behind each exported address and port.
 
-`check_export` looks at one ServiceExport with its Service and EndpointSlices; `exported_ports` decides between
-them. Knows nothing of flows. Only what is exported exists for other clusters.
+`check_export` checks one ServiceExport with its Service and EndpointSlices; `exported_ports` resolves conflicts
+between exports. Other clusters reach exported Services only. Must not know flows.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from mcagent.model.node_state import ExportedPort
 from mcagent.model.objects import EndpointSlice, Meta, Service, ServiceExport, ServicePort
 from mcagent.model.problem import Problem, Severity
 
-Place = tuple[Address, int]  # address and port of an endpoint
+EndpointAddress = tuple[Address, int]  # address and port
 # One bucket takes about 150 bytes of the 64 KiB that an OpenFlow message can have.
 MAX_ENDPOINTS = 256
-# Where Kubernetes itself listens on a Node (kubernetes.io, "Ports and Protocols"; defaults of kubelet's and
-# kube-proxy's flags): etcd, API server, kubelet, kube-proxy, controller manager, scheduler. Those of kube-system
-# and default/kubernetes, which are the administrators', may lead there.
+# Ports of Kubernetes components on a Node (kubernetes.io, "Ports and Protocols"; flag defaults of kubelet and
+# kube-proxy): etcd, API server, kubelet, kube-proxy, controller manager, scheduler. Only Services of kube-system
+# and default/kubernetes, which administrators control, may have such endpoints.
 KUBERNETES_PORTS = frozenset({2379, 2380, 6443, 10248, 10249, 10250, 10255, 10256, 10257, 10259})
 # The name that the API server gives the EndpointSlice of its own Service (pkg/controlplane/reconcilers).
 API_SERVERS = "default/kubernetes"
 
 
 def api_servers(slices: Mapping[str, EndpointSlice]) -> tuple[Address, ...]:
-    """Return the API servers behind the Service `kubernetes`, on Nodes that read EndpointSlices."""
-    found = slices.get(API_SERVERS)
-    return () if found is None else tuple(a for endpoint in found.endpoints for a in endpoint.addresses)
+    """Return the endpoints of the Service `kubernetes`; none on Nodes that do not watch EndpointSlices."""
+    own_slice = slices.get(API_SERVERS)
+    return () if own_slice is None else tuple(a for endpoint in own_slice.endpoints for a in endpoint.addresses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
-    """A ServiceExport, and what it exports."""
+class ExportInput:
+    """A ServiceExport with the Service and EndpointSlices of its name."""
 
     meta: Meta
     service: Service | None
@@ -45,21 +45,21 @@ class Export:
 
 def exports_of(
     exports: Mapping[str, ServiceExport], services: Mapping[str, Service], slices: Mapping[str, EndpointSlice]
-) -> dict[str, Export]:
-    """Return the ServiceExports with what they export."""
-    found: dict[str, list[EndpointSlice]] = {key: [] for key in exports}
-    for one in slices.values():
-        of_service = found.get(f"{one.meta.namespace}/{one.service_name}")
-        if of_service is not None:
-            of_service.append(one)
+) -> dict[str, ExportInput]:
+    """Join each ServiceExport with the Service and EndpointSlices of its name, by "namespace/name"."""
+    slices_by_key: dict[str, list[EndpointSlice]] = {key: [] for key in exports}
+    for endpoint_slice in slices.values():
+        service_slices = slices_by_key.get(f"{endpoint_slice.meta.namespace}/{endpoint_slice.service_name}")
+        if service_slices is not None:
+            service_slices.append(endpoint_slice)
     return {
-        key: Export(meta=export.meta, service=services.get(key), slices=tuple(found[key]))
+        key: ExportInput(meta=export.meta, service=services.get(key), slices=tuple(slices_by_key[key]))
         for key, export in exports.items()
     }
 
 
-class Places:
-    """Where endpoints may be: on Nodes of this cluster, but not where Kubernetes listens."""
+class EndpointRules:
+    """Rules for endpoints: they are on Nodes of this cluster, and not ports of Kubernetes components."""
 
     def __init__(
         self,
@@ -68,39 +68,39 @@ class Places:
         nodes: tuple[tuple[Address, str], ...] = (),
         node_cidrs: tuple[Network, ...] = (),
     ) -> None:
-        """`networks` and `pods` (IPv4 addresses) lie on Nodes, `nodes` are the Nodes' own addresses.
+        """Take the networks of Nodes, individual Pods (IPv4 addresses as integers) and the Nodes' own addresses.
 
-        `node_cidrs` are their Pod CIDRs: the first two addresses of one are a Node's bridge's.
+        `node_cidrs`: the Nodes' Pod CIDRs. The first two addresses of each count as the Node's (the CNI's bridge).
         """
         self._networks, self._pods = NetworkSet(networks), frozenset(pods)
         bridges = (int(cidr.network_address) + n for cidr in node_cidrs for n in (0, 1))
         self._nodes = frozenset((*(int(address) for address, _ in nodes if address.version == 4), *bridges))
 
-    def holds(self, address: Address) -> bool:
-        """Tell whether an IPv4 address is a Pod's or Node's of this cluster."""
+    def is_local(self, address: Address) -> bool:
+        """Tell whether an IPv4 address belongs to a Pod or Node of this cluster."""
         return int(address) in self._pods or int(address) in self._networks
 
-    def kubernetes(self, address: Address, port: int) -> bool:
-        """Tell whether Kubernetes may listen there."""
+    def is_kubernetes(self, address: Address, port: int) -> bool:
+        """Tell whether a component of Kubernetes may listen on an address and port."""
         return port in KUBERNETES_PORTS and int(address) in self._nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedExport:
-    """What a ServiceExport exports if no older one has the address; `ports` may be none."""
+    """The ports of a ServiceExport, maybe none, before conflicts with older exports are resolved."""
 
     meta: Meta
     ports: tuple[ExportedPort, ...]
     problems: tuple[Problem, ...]
 
 
-def check_export(export: Export, service_cidrs: tuple[Network, ...], places: Places) -> CheckedExport:
-    """Return what can be exported."""
+def check_export(export: ExportInput, service_cidrs: tuple[Network, ...], rules: EndpointRules) -> CheckedExport:
+    """Check one ServiceExport. A ClusterIP outside `service_cidrs` is reported, but accepted."""
     problems: list[Problem] = []
     service, address = export.service, _address(export, service_cidrs, problems)
     ports: tuple[ExportedPort, ...] = ()
     if service is not None and address is not None:
-        chosen = ((port, *_endpoints(export, port, places, problems)) for port in service.ports)
+        chosen = ((port, *_endpoints(export, port, rules, problems)) for port in service.ports)
         ports = tuple(
             ExportedPort(
                 name=f"{service.meta.key}:{port.port}/{port.protocol.lower()}",
@@ -118,7 +118,7 @@ def check_export(export: Export, service_cidrs: tuple[Network, ...], places: Pla
 
 
 def exported_ports(exports: Mapping[str, CheckedExport]) -> tuple[dict[str, ExportedPort], tuple[Problem, ...]]:
-    """Return the exported ports by name: of two Services with one address and port, the older one's."""
+    """Return the exported ports by name. Of two exports with the same address and port the older one is used."""
     problems: set[Problem] = set()
     ports: dict[str, ExportedPort] = {}
     holders: dict[tuple[Address, str, int], str] = {}
@@ -131,27 +131,27 @@ def exported_ports(exports: Mapping[str, CheckedExport]) -> tuple[dict[str, Expo
                 continue
             message = f"{port.address} port {port.port}/{port.protocol} belongs to Service {holder}: not used"
             problems.add(export.meta.problem("", "DuplicateAddress", message))
-    leading = Counter((port.protocol, endpoint) for port in ports.values() for endpoint in port.endpoints)
+    uses = Counter((port.protocol, endpoint) for port in ports.values() for endpoint in port.endpoints)
     for name, port in ports.items():
-        if any(leading[port.protocol, endpoint] > 1 for endpoint in port.endpoints):
+        if any(uses[port.protocol, endpoint] > 1 for endpoint in port.endpoints):
             ports[name] = replace(port, shares_endpoints=True)
     return {name: ports[name] for name in sorted(ports)}, tuple(problems)
 
 
-def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) -> set[Place]:
-    """Return the TCP endpoints of exported Services that lie in these networks: those of one Node."""
-    here = NetworkSet(networks)
+def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) -> set[EndpointAddress]:
+    """Return the TCP endpoints of exported Services in the networks of a Node."""
+    addresses = NetworkSet(networks)
     return {
         (address, number)
         for port in ports
         if port.protocol == "tcp"
         for address, number in (*port.endpoints, *port.old_endpoints)
-        if int(address) in here
+        if int(address) in addresses
     }
 
 
-def _address(export: Export, cidrs: tuple[Network, ...], problems: list[Problem]) -> Address | None:
-    """Return the ClusterIP that is served; a problem says why there is none."""
+def _address(export: ExportInput, cidrs: tuple[Network, ...], problems: list[Problem]) -> Address | None:
+    """Return the exported ClusterIP; None and a problem if the Service has none that can be exported."""
     service, meta = export.service, export.meta
     if service is None:
         problems.append(meta.problem("", "NoService", "there is no Service of this name and namespace"))
@@ -172,41 +172,41 @@ def _address(export: Export, cidrs: tuple[Network, ...], problems: list[Problem]
 
 
 def _endpoints(
-    export: Export, port: ServicePort, places: Places, problems: list[Problem]
-) -> tuple[dict[Place, str], tuple[Place, ...]]:
-    """Return the endpoints that get new connections, in order, with their Nodes' names, and all others.
+    export: ExportInput, port: ServicePort, rules: EndpointRules, problems: list[Problem]
+) -> tuple[dict[EndpointAddress, str], tuple[EndpointAddress, ...]]:
+    """Return the endpoints for new connections, sorted, with their Nodes' names, and the old endpoints.
 
-    Ready endpoints get them, or serving ones when none is ready (so that a rollout never serves nobody).
+    New connections go to ready endpoints, or to serving ones if none is ready (so that a rollout has no outage).
 
-    Whoever writes EndpointSlices says what an endpoint is. Outside of the cluster there is none, nor, of a Service
-    that a namespace user may have made, where Kubernetes listens.
+    EndpointSlices may be written by users of a namespace. So endpoints outside the cluster are ignored, and so are
+    ports of Kubernetes components, unless administrators control the Service.
     """
-    anybodys = export.meta.namespace != "kube-system" and export.meta.key != API_SERVERS
-    ready: dict[Place, str] = {}
-    serving: dict[Place, str] = {}
-    listed: set[Place] = set()
-    elsewhere = kubernetes = 0
-    for found in export.slices:
+    restricted = export.meta.namespace != "kube-system" and export.meta.key != API_SERVERS
+    ready: dict[EndpointAddress, str] = {}
+    serving: dict[EndpointAddress, str] = {}
+    listed: set[EndpointAddress] = set()
+    foreign = kubernetes = 0
+    for endpoint_slice in export.slices:
         # the Service's port and the slice's are joined by name: target ports may differ per Pod
-        numbers = [p.port for p in found.ports if p.name == port.name and p.protocol == port.protocol]
-        for endpoint in found.endpoints:
+        numbers = [p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol == port.protocol]
+        for endpoint in endpoint_slice.endpoints:
             serves = endpoint.ready or endpoint.serving
             for address in endpoint.addresses:
-                if refuse_address(address) is not None or not places.holds(address):
-                    elsewhere += serves and address.version == 4
+                if refuse_address(address) is not None or not rules.is_local(address):
+                    foreign += serves and address.version == 4
                     continue
-                theirs = {(address, number) for number in numbers if number is not None}
-                refused = {place for place in theirs if anybodys and places.kubernetes(*place)}
+                places = {(address, number) for number in numbers if number is not None}
+                refused = {place for place in places if restricted and rules.is_kubernetes(*place)}
                 kubernetes += len(refused) if serves else 0
-                usable = dict.fromkeys(theirs - refused, endpoint.node_name)
+                usable = dict.fromkeys(places - refused, endpoint.node_name)
                 listed.update(usable)
                 if serves:
                     serving |= usable
                 if endpoint.ready:
                     ready |= usable
     chosen = sorted((ready or serving).items())
-    if elsewhere:
-        message = f"{elsewhere} endpoints of port {port.port} match no Pod or Node of this cluster: not used"
+    if foreign:
+        message = f"{foreign} endpoints of port {port.port} match no Pod or Node of this cluster: not used"
         problems.append(export.meta.problem("", "EndpointElsewhere", message, Severity.WARNING))
     if kubernetes:
         message = f"{kubernetes} endpoints of port {port.port} are where Kubernetes listens on a Node: not used"
@@ -214,5 +214,5 @@ def _endpoints(
     if len(chosen) > MAX_ENDPOINTS:
         message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
         problems.append(export.meta.problem("", "TooManyEndpoints", message, Severity.WARNING))
-    others = sorted(listed - dict(chosen).keys())
-    return dict(chosen[:MAX_ENDPOINTS]), tuple(others[:MAX_ENDPOINTS])
+    old_endpoints = sorted(listed - dict(chosen).keys())
+    return dict(chosen[:MAX_ENDPOINTS]), tuple(old_endpoints[:MAX_ENDPOINTS])

@@ -51,7 +51,7 @@ def judge_of(local: LocalCluster, facts: Facts, config: Config, api_servers: Ite
         config=config,
         # the first names one that is there twice: what belongs to the cluster says more than what a device has
         taken=(
-            *local.taken,
+            *local.reserved,
             *((host_network(address), "an address of this Node") for address in facts.addresses),
             *((network, "a network that this Node is connected to") for network in facts.connected),
         ),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from mcagent.core.local_cluster.gateways import wanted_gateways
+from mcagent.core.local_cluster.gateways import requested_gateways
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.errors import InputError
 from mcagent.model.facts import DatapathType, Facts
@@ -84,7 +84,7 @@ def read_assumption(text: str, snapshot: Snapshot, config: Config) -> Assumption
     if event not in _EVENTS[what]:
         raise wrong(f'a {what} can be {" or ".join(_EVENTS[what])}, not "{printable(event)}"')
     far = sorted({str(ip) for info in snapshot.cluster_infos.values() for ip in info.gateway_ips})
-    gateways = [gateway.meta.name for gateway in wanted_gateways(snapshot.gateways, snapshot.nodes, config)]
+    gateways = [gateway.meta.name for gateway in requested_gateways(snapshot.gateways, snapshot.nodes, config)]
     if what == "gateway" and name in far and event != Event.DOWN:
         raise wrong(f'{name} is a gateway of another cluster: drain it there; here it can be assumed "down"')
     there = {
