@@ -23,9 +23,10 @@ from mcagent.core.local_cluster import services, topology
 from mcagent.core.local_cluster.gateways import accept_gateways, requested_gateways
 from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
 from mcagent.core.local_cluster.topology import LocalCluster
-from mcagent.core.remote_clusters.check import check_cluster, judge_of
+from mcagent.core.remote_clusters.check import check_cluster, cluster_validator
+from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.remote_clusters.implementation import first_gateway, with_implementation
-from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters, settle
+from mcagent.core.remote_clusters.resolve import RemoteClusters, resolve_clusters
 from mcagent.core.tunnels import Tunnel, cluster_tunnels, names_of, node_tunnels
 from mcagent.core.wireguard import Encryption
 from mcagent.model.config import Config
@@ -77,9 +78,9 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
     exports, export_problems = _exports(engine, snapshot, local, pods, facts)
 
     api_servers = services.api_servers(snapshot.endpoint_slices)
-    judge = call(judge_of, without_pods, facts, config, api_servers)
-    checked_clusters = each(check_cluster, snapshot.cluster_infos, judge)
-    remote = call(settle, checked_clusters, pods.hosts, config)
+    validator = call(cluster_validator, without_pods, facts, config, api_servers)
+    checked_clusters = each(check_cluster, snapshot.cluster_infos, validator)
+    remote = call(resolve_clusters, checked_clusters, pods.hosts, config)
     accepted_and_checked = call(joined, remote.accepted, remote.checked)
     encrypting = local.own_gateway if config.encrypts and local.role is Role.GATEWAY else None
     encryption = _encryption(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.local_cluster.nodes import seniority
-from mcagent.core.remote_clusters.settle import CheckedCluster, rank_of
+from mcagent.core.remote_clusters.claims import CheckedCluster, claim_rank
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network
@@ -141,7 +141,7 @@ def _wanted_by(
         ),
         path=path,
         who=f'gateway {gateway} of cluster "{info.cluster_id}"',
-        claims=((address, rank_of(info, claim)), *((key, rank_of(info, key)) for key in keys)),
+        claims=((address, claim_rank(info, claim)), *((key, claim_rank(info, key)) for key in keys)),
     )
 
 

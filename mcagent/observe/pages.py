@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from mcagent.core.plan.render import problem_json, state_json
-from mcagent.core.remote_clusters.implementation import unneeded
+from mcagent.core.remote_clusters.implementation import unused_clusters
 from mcagent.http.server import PlainPages
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import NodeState, Role
@@ -107,7 +107,7 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "exports": _exports(state, sources),
         "nftDrops": dict(sources.nft_drops()),
         "encryption": encryption_of(
-            encryption, sources.wireguard(), unneeded(state, identity.node) if state else ()
+            encryption, sources.wireguard(), unused_clusters(state, identity.node) if state else ()
         ),
         "drain": drain_of(live),
         "gateways": gateways_of(

@@ -18,8 +18,9 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.engine import Engine
 from mcagent.core.forwarding import forwarding
 from mcagent.core.local_cluster.topology import LocalCluster
-from mcagent.core.remote_clusters.check import judge_of
-from mcagent.core.remote_clusters.settle import CheckedCluster, settle
+from mcagent.core.remote_clusters.check import cluster_validator
+from mcagent.core.remote_clusters.claims import CheckedCluster
+from mcagent.core.remote_clusters.resolve import resolve_clusters
 from mcagent.model.config import Config, PodRouting, SourceNat
 from mcagent.model.facts import Facts
 from mcagent.model.net import Network, overlaps
@@ -718,7 +719,7 @@ def test_one_change_after_the_other_gives_what_all_at_once_give(
             after, fresh = compiler.compile(source, NO_FACTS, made), compile_desired(source, NO_FACTS, made)
             assert after.state == fresh.state
             assert after.desired.problems == fresh.desired.problems
-            everything = settle(checked_alone(source, made), sorted_hosts(pods), made)
+            everything = resolve_clusters(checked_alone(source, made), sorted_hosts(pods), made)
             assert after.state.clusters == everything.accepted
 
 
@@ -730,20 +731,20 @@ def test_uncontested_clusters_have_what_they_would_have_alone(
     """The quick answer, that nobody is in anybody's way, is given when comparing each with each gives it."""
     made = config("g1", enable_pod_to_pod=True)
     infos = {one.meta.key: one for one in changes}
-    found = settle(checked_alone(snapshot(*HOME, *infos.values()), made), sorted_hosts(pods), made)
+    found = resolve_clusters(checked_alone(snapshot(*HOME, *infos.values()), made), sorted_hosts(pods), made)
     claims = [(name, claim) for name, one in found.checked.items() for claim in one.claims]
     contested = any(
         a != b and overlaps(first.network, second.network) for (a, first), (b, second) in combinations(claims, 2)
     ) or any(ip_address(ip) in claim.network for ip in pods for _, claim in claims)
-    alone = {name: one.alone for name, one in found.checked.items()}
+    alone = {name: one.uncontested for name, one in found.checked.items()}
     assert (found.accepted == alone) is not contested
 
 
 def checked_alone(source: Snapshot, made: Config) -> dict[str, CheckedCluster]:
     """Return each cluster as it would be alone."""
     local = forwarding(Engine(), source, NO_FACTS, made).local
-    judge = judge_of(local, NO_FACTS, made)
-    return {key: judge.check(info) for key, info in source.cluster_infos.items()}
+    validator = cluster_validator(local, NO_FACTS, made)
+    return {key: validator.check(info) for key, info in source.cluster_infos.items()}
 
 
 def sorted_hosts(pods: frozenset[str]) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.failover.liveness import PATIENCE, Damping, Observation, advance
-from mcagent.core.remote_clusters.implementation import runs_antrea, unneeded
+from mcagent.core.remote_clusters.implementation import runs_antrea, unused_clusters
 from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.plan import Fragment
@@ -65,8 +65,8 @@ def test_to_antrea_everything_leaves_by_the_first_gateway_with_its_address() -> 
     for found in (first, second):
         assert found.state.clusters["east"].snat
         assert not found.state.clusters["west"].snat
-    assert unneeded(first.state, "g1") == frozenset()
-    assert unneeded(second.state, "g2") == {"east"}
+    assert unused_clusters(first.state, "g1") == frozenset()
+    assert unused_clusters(second.state, "g2") == {"east"}
     relay = 7 << 24 | second.state.cluster_ids["east"]
     (to_first,) = (r for r in second.desired.fragments["node/g1"].resources if isinstance(r, TunnelPort))
     groups = {

@@ -13,7 +13,7 @@ from flows.pipeline import NextHop, NextHopGroup
 from mcagent.core.fragments.tunnel_guard import tunnel_port
 from mcagent.core.local_cluster.nodes import CheckedNode
 from mcagent.core.local_cluster.topology import LocalCluster
-from mcagent.core.remote_clusters.settle import CheckedCluster
+from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.tunnels import Tunnel
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType, Drain, Facts

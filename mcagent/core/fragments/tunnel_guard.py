@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.addresses.underlay import ENDPOINTS
-from mcagent.core.remote_clusters.settle import CheckedCluster
+from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import AcceptedCluster, LocalGateway

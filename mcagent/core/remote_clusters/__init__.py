@@ -1,1 +1,1 @@
-"""The other clusters: what each claims, and what of it is used."""
+"""Remote clusters: what each one claims, and which claims are granted."""

@@ -1,7 +1,7 @@
-"""One ClusterInfoImport looked at alone: what it may have if no older cluster wants the same.
+"""The checks of a single ClusterInfoImport: which of its CIDRs and gateways this Node can accept.
 
-Judges against this cluster, this Node and the configuration; each refusal is a Problem. What the clusters want
-of each other is `mcagent.core.remote_clusters.settle`'s business.
+Compares it with this cluster, this Node and the configuration; each refusal is a Problem. Must not know other
+remote clusters: `mcagent.core.remote_clusters.resolve` resolves conflicts between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from mcagent.core.addresses.rules import (
 )
 from mcagent.core.addresses.underlay import ENDPOINTS, family, refuse_underlay, source_of
 from mcagent.core.local_cluster.topology import LocalCluster
-from mcagent.core.remote_clusters.settle import CheckedCluster, CidrClaim, accepted, asked, footprint_of
+from mcagent.core.remote_clusters.claims import (
+    CheckedCluster,
+    RemoteClaim,
+    accepted_cluster,
+    address_claim,
+    claimed_ranges,
+)
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.facts import Facts
 from mcagent.model.field import printable
@@ -34,28 +40,30 @@ SHOWN = 4  # refused CIDRs that a message names
 ANNOTATION_PATH = f"metadata.annotations[{CLAIMS_ANNOTATION}]"
 
 
-def check_cluster(info: ClusterInfoImport, judge: Judge) -> CheckedCluster:
-    """Return what the object may have if nobody older wants it."""
-    return judge.check(info)
+def check_cluster(info: ClusterInfoImport, validator: ClusterValidator) -> CheckedCluster:
+    """Check one object, without regard to other remote clusters."""
+    return validator.check(info)
 
 
-def judge_of(local: LocalCluster, facts: Facts, config: Config, api_servers: Iterable[Address] = ()) -> Judge:
-    """Return who judges on this Node. `api_servers`: those that are known beside `facts`."""
+def cluster_validator(
+    local: LocalCluster, facts: Facts, config: Config, api_servers: Iterable[Address] = ()
+) -> ClusterValidator:
+    """Build the validator of this Node. `api_servers`: addresses in addition to those in `facts`."""
     protected = (
         *((network, "listed in protectedCIDRs") for network in config.protected_cidrs),
         *((host_network(a), "an API server of this cluster") for a in (*facts.api_servers, *api_servers)),
         *((host_network(a), "a resolver of this Node") for a in facts.resolvers),
         *((host_network(a), "a default gateway of this Node") for a in facts.default_gateways),
     )
-    return Judge(
+    return ClusterValidator(
         config=config,
-        # the first names one that is there twice: what belongs to the cluster says more than what a device has
-        taken=(
+        # Of equal networks the first is reported, so the networks of the cluster precede those of devices.
+        reserved=(
             *local.reserved,
             *((host_network(address), "an address of this Node") for address in facts.addresses),
             *((network, "a network that this Node is connected to") for network in facts.connected),
         ),
-        inside=(
+        cluster_cidrs=(
             *((network, "this cluster's Service CIDR") for network in local.service_cidrs),
             *((network, "a Pod CIDR of this cluster") for network in local.node_cidrs),
         ),
@@ -67,36 +75,36 @@ def judge_of(local: LocalCluster, facts: Facts, config: Config, api_servers: Ite
     )
 
 
-Held = tuple[tuple[Network, str], ...]  # networks, each with what it is
+DescribedNetworks = tuple[tuple[Network, str], ...]  # (network, description)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge:
-    """Looks at one object alone. Its fields are all that this rests on beside the other clusters."""
+class ClusterValidator:
+    """Checks single objects. Its fields are the whole context of a check, and are compared to detect changes."""
 
     config: Config
-    taken: Held  # no CIDR of another cluster may overlap these
-    inside: Held  # nor may a gateway lie in these
-    protected: Held  # what nobody else may ever have
+    reserved: DescribedNetworks  # CIDRs of remote clusters must not overlap these
+    cluster_cidrs: DescribedNetworks  # gateways of remote clusters must not lie in these
+    protected: DescribedNetworks  # no CIDR or gateway may overlap these, whatever the configuration allows
     node_addresses: tuple[tuple[Address, str], ...]
     addresses: tuple[Address, ...]  # of this Node
     publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
-    gateway_ip: Address | None  # of this Node, as a gateway
+    gateway_ip: Address | None  # of this Node, if it is a gateway
 
     @cached_property
-    def _taken(self) -> ReservedRanges:
-        return ReservedRanges(self.taken)
+    def _reserved(self) -> ReservedRanges:
+        return ReservedRanges(self.reserved)
 
     @cached_property
-    def _inside(self) -> ReservedRanges:
-        return ReservedRanges(self.inside)
+    def _cluster_cidrs(self) -> ReservedRanges:
+        return ReservedRanges(self.cluster_cidrs)
 
     @cached_property
     def _protected(self) -> ReservedRanges:
         return ReservedRanges(self.protected)
 
     @cached_property
-    def _whose(self) -> Mapping[Address, str]:
+    def _owners(self) -> Mapping[Address, str]:
         return dict(self.node_addresses)
 
     @cached_property
@@ -104,96 +112,96 @@ class Judge:
         return [prefix_range(n) for n in self.config.allowed_remote_cidrs or PRIVATE if n.version == 4]
 
     def check(self, info: ClusterInfoImport) -> CheckedCluster:
-        """Return what the object may have if nobody older wants it."""
+        """Check one object, without regard to other remote clusters."""
         config = self.config
         problems: list[Problem] = []
-        wanted: list[tuple[Network, str, bool]] = []
+        published: list[tuple[Network, str, bool]] = []
         if info.service_cidr is not None:
-            wanted.append((info.service_cidr, "spec.serviceCIDR", False))
+            published.append((info.service_cidr, "spec.serviceCIDR", False))
         if config.enable_pod_to_pod:
-            wanted.extend((n, f"spec.podCIDRs[{i}]", True) for i, n in enumerate(info.pod_cidrs))
-        cidrs: list[CidrClaim] = []
-        pods_whole = config.enable_pod_to_pod and bool(info.pod_cidrs)
+            published.extend((n, f"spec.podCIDRs[{i}]", True) for i, n in enumerate(info.pod_cidrs))
+        cidrs: list[RemoteClaim] = []
+        all_pod_cidrs_accepted = config.enable_pod_to_pod and bool(info.pod_cidrs)
         gateways = self._gateways(info, problems)
         if not config.encrypts and (info.wireguard is not None or info.gateway_wireguard):
             message = "this cluster encrypts and we do not (trafficEncryptionMode): it takes nothing in the clear"
             problems.append(info.meta.problem("spec.wireGuard", "PeerEncrypts", message, Severity.WARNING))
         refused = sorted(claim for claim, since in info.granted.items() if since == REFUSED and "/" in claim)
         if refused:
-            # it is in no list of the spec, so nobody can tell whether it was one of Pods
-            pods_whole = False
-            some = ", ".join(map(printable, refused[:SHOWN])) + (", …" if len(refused) > SHOWN else "")
-            message = f"the leader has refused {some} to this cluster: sources are translated"
+            # A refused CIDR is not in the spec, so it may have been a Pod CIDR.
+            all_pod_cidrs_accepted = False
+            shown = ", ".join(map(printable, refused[:SHOWN])) + (", …" if len(refused) > SHOWN else "")
+            message = f"the leader has refused {shown} to this cluster: sources are translated"
             problems.append(info.meta.problem(ANNOTATION_PATH, "RefusedByLeader", message, Severity.WARNING))
-        ends = {claim.network for claim in gateways}
-        for network, path, pod in wanted:
+        gateway_networks = {claim.network for claim in gateways}
+        for network, path, pod in published:
             refusal = self._refuse(network)
-            if refusal is None and network in ends:
+            if refusal is None and network in gateway_networks:
                 refusal = _refused("IsGateway", network, "it is the cluster's own gateway")
             if refusal is None:
-                cidrs.append(CidrClaim(asked=asked(info, network), network=network, path=path, pod=pod))
+                cidrs.append(RemoteClaim(claim=address_claim(info, network), network=network, path=path, pod=pod))
             else:
                 problems.append(info.meta.problem(path, refusal.reason, refusal.message))
-                pods_whole = pods_whole and not pod
+                all_pod_cidrs_accepted = all_pod_cidrs_accepted and not pod
         cidrs.sort(key=lambda c: (network_key(c.network), c.path))
         _report_redundant(info, cidrs, problems)
         claims = (*cidrs, *gateways)
-        footprint = footprint_of(claims)
+        ranges = claimed_ranges(claims)
         return CheckedCluster(
             info=info,
             order=(info.meta.created, info.cluster_id, info.meta.name, info.meta.namespace),
             claims=claims,
-            firsts=tuple(first for first, _ in footprint),
-            lasts=tuple(last for _, last in footprint),
+            firsts=tuple(first for first, _ in ranges),
+            lasts=tuple(last for _, last in ranges),
             problems=tuple(problems),
-            alone=accepted(info.cluster_id, claims, snat=self._snat(pods_whole)),
+            uncontested=accepted_cluster(info.cluster_id, claims, snat=self._snat(all_pod_cidrs_accepted)),
         )
 
-    def _snat(self, pods_whole: bool) -> bool:
+    def _snat(self, all_pod_cidrs_accepted: bool) -> bool:
         config = self.config
-        return config.source_nat is SourceNat.ALWAYS or not (self.publishes and pods_whole)
+        return config.source_nat is SourceNat.ALWAYS or not (self.publishes and all_pod_cidrs_accepted)
 
     def _refuse(self, network: Network) -> Refusal | None:
-        """Return why no other cluster can have a CIDR, None when one can."""
+        """Check a CIDR of a remote cluster; None if it is accepted."""
         refusal = refuse_network(network)
         if refusal is not None:
             return refusal
-        for reason, holders in (("Protected", self._protected), ("OverlapsLocal", self._taken)):
-            holder = holders.overlapping(network)
+        for reason, ranges in (("Protected", self._protected), ("OverlapsLocal", self._reserved)):
+            holder = ranges.overlapping(network)
             if holder is not None:
                 return _refused(reason, network, f"it overlaps {holder[0]}, {holder[1]}")
         _, first, last = prefix_range(network)
-        if last >= _ENDPOINTS_BEGIN:  # IPv4, and they go to its end
+        if last >= _ENDPOINTS_BEGIN:  # the network is IPv4, and the endpoints reach to the end of IPv4
             return _refused("NotUnicast", network, f"it overlaps {ENDPOINTS}, where encrypted tunnels end")
         if not any(outer[1] <= first and last <= outer[2] for outer in self._allowed):
-            what = "it is not in allowedRemoteCIDRs"
+            problem = "it is not in allowedRemoteCIDRs"
             if not self.config.allowed_remote_cidrs:
-                what = "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"
-            return _refused("NotAllowed", network, what)
+                problem = "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"
+            return _refused("NotAllowed", network, problem)
         return None
 
     def _refuse_gateway(self, address: Address, source: Address) -> Refusal | None:
-        """Return why no gateway of another cluster can have an address, with that source; None when one can."""
+        """Check the address of a remote gateway and its SNAT address `source`; None if both are accepted."""
         refusal = refuse_underlay(address)
         if refusal is not None:
             return refusal
-        own = self._whose.get(address) or self._whose.get(source)
-        if own is not None or address in self.addresses:
+        owner = self._owners.get(address) or self._owners.get(source)
+        if owner is not None or address in self.addresses:
             return _refused(
-                "DuplicateAddress", address, f"it is the address of {own or 'this Node'} of this cluster"
+                "DuplicateAddress", address, f"it is the address of {owner or 'this Node'} of this cluster"
             )
         if address.version == 4 and int(address) >= _ENDPOINTS_BEGIN:
             return _refused("NotUnicast", address, f"it lies in {ENDPOINTS}, where encrypted tunnels end")
-        looked_at = ((self._protected, address), (self._protected, source), (self._inside, source))
-        for holders, one in looked_at:
-            holder = holders.overlapping(host_network(one))
+        checks = ((self._protected, address), (self._protected, source), (self._cluster_cidrs, source))
+        for ranges, checked_address in checks:
+            holder = ranges.overlapping(host_network(checked_address))
             if holder is not None:
-                reason = "Protected" if holders is self._protected else "OverlapsLocal"
+                reason = "Protected" if ranges is self._protected else "OverlapsLocal"
                 return _refused(reason, address, f"it lies in {holder[0]}, {holder[1]}")
         return None
 
-    def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> list[CidrClaim]:
-        found: list[CidrClaim] = []
+    def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> list[RemoteClaim]:
+        claims: list[RemoteClaim] = []
         sources: dict[Address, Address] = {}
         for address in dict.fromkeys(info.gateway_ips):
             path = f"spec.gatewayInfos[{info.gateway_ips.index(address)}].gatewayIP"
@@ -205,23 +213,23 @@ class Judge:
                 problems.append(info.meta.problem(path, refusal.reason, refusal.message))
                 continue
             sources[source] = address
-            claim = asked(info, host_network(source), gateway=str(address))
-            found.append(CidrClaim(asked=claim, network=host_network(source), path=path, gateway=address))
-        if not self._report_mixed(info, found, problems):
+            claim = address_claim(info, host_network(source), gateway=str(address))
+            claims.append(RemoteClaim(claim=claim, network=host_network(source), path=path, gateway=address))
+        if not self._report_mixed(info, claims, problems):
             message = "has no usable gateway: nothing reaches this cluster"
             problems.append(info.meta.problem("spec.gatewayInfos", "NoGateway", message))
-        return found
+        return claims
 
-    def _report_mixed(self, info: ClusterInfoImport, found: list[CidrClaim], problems: list[Problem]) -> bool:
-        """Report gateways of another family than this one; return whether any is reached from here."""
+    def _report_mixed(self, info: ClusterInfoImport, claims: list[RemoteClaim], problems: list[Problem]) -> bool:
+        """Report gateways of another family than this Node's gatewayIP; return whether another one is left."""
         own = self.gateway_ip
-        others = [
-            (one.gateway, one.path)
-            for one in found
-            if own is not None and one.gateway is not None and one.gateway.version != own.version
+        unreachable = [
+            (remote.gateway, remote.path)
+            for remote in claims
+            if own is not None and remote.gateway is not None and remote.gateway.version != own.version
         ]
-        severity = Severity.WARNING if len(found) > len(others) else Severity.ERROR
-        for address, path in others:
+        severity = Severity.WARNING if len(claims) > len(unreachable) else Severity.ERROR
+        for address, path in unreachable:
             assert own is not None
             message = (
                 f"no tunnel between {address} ({family(address)}) and this cluster's gateway "
@@ -229,20 +237,20 @@ class Judge:
                 "same family (annotation multicluster.antrea.io/gateway-ip)"
             )
             problems.append(info.meta.problem(path, "MixedFamilies", message, severity))
-        return len(found) > len(others)
+        return len(claims) > len(unreachable)
 
 
-def _report_redundant(info: ClusterInfoImport, cidrs: list[CidrClaim], problems: list[Problem]) -> None:
-    """Warn of CIDRs (sorted) that lie inside another of the same cluster: it stands for them, if it is granted."""
-    outer: CidrClaim | None = None
-    for claim in cidrs:
-        last = claim.asked.range[2]
-        if outer is not None and last <= outer.asked.range[2]:
-            message = f"{claim.network} lies in {outer.network} of the same cluster: not needed"
-            problems.append(info.meta.problem(claim.path, "RedundantCIDR", message, Severity.WARNING))
+def _report_redundant(info: ClusterInfoImport, cidrs: list[RemoteClaim], problems: list[Problem]) -> None:
+    """Warn of CIDRs (sorted) that lie inside another CIDR of the same cluster."""
+    outer: RemoteClaim | None = None
+    for remote in cidrs:
+        last = remote.claim.range[2]
+        if outer is not None and last <= outer.claim.range[2]:
+            message = f"{remote.network} lies in {outer.network} of the same cluster: not needed"
+            problems.append(info.meta.problem(remote.path, "RedundantCIDR", message, Severity.WARNING))
         else:
-            outer = claim
+            outer = remote
 
 
-def _refused(reason: str, what: Network | Address, why: str) -> Refusal:
-    return Refusal(reason=reason, message=f"{what} is not used: {why}")
+def _refused(reason: str, subject: Network | Address, why: str) -> Refusal:
+    return Refusal(reason=reason, message=f"{subject} is not used: {why}")

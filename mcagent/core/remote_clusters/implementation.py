@@ -1,11 +1,12 @@
-"""What runs on another cluster's gateways, mcagent or Antrea, and what is done differently for Antrea's.
+"""The implementation of a remote cluster's gateways, mcagent or Antrea, and its consequences.
 
 Antrea's gateways speak no BFD, answer only the first gateway of another cluster (`gatewayInfos[0]`) and send it
-everything, and reject connections only towards its address (pkg/agent/openflow/multicluster.go). So connections to
-such a cluster take the gateway's address, whatever Pod CIDRs say, and leave by this cluster's first gateway.
+all packets, and reject connections only towards its address (pkg/agent/openflow/multicluster.go). So connections
+to such a cluster are SNATed to the gateway's address, even with disjoint Pod CIDRs, and leave through this
+cluster's first gateway.
 
-Decides from what the cluster publishes and what its gateways do. In doubt they are taken for ours: then nothing is
-done differently, so no connection between clusters of ours ever ends because of a verdict. Knows no flows.
+The implementation is detected from what the cluster publishes and from BFD. In doubt it is mcagent, the default,
+so that a wrong result never breaks a connection between two clusters that run mcagent. Must not know flows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mcagent.core.local_cluster.nodes import Standby
-from mcagent.core.remote_clusters.settle import CheckedCluster
+from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.tunnels import Tunnel
 from mcagent.model.node_state import AcceptedCluster, LocalGateway, NodeState
 from mcagent.model.objects import ClusterInfoImport
@@ -23,10 +24,10 @@ from mcagent.model.objects import ClusterInfoImport
 def with_implementation(
     value: tuple[AcceptedCluster, CheckedCluster, tuple[Tunnel, ...] | None], unanswered: frozenset[str]
 ) -> AcceptedCluster:
-    """Mark a cluster whose gateways run Antrea; return any other unchanged.
+    """Mark a cluster whose gateways run Antrea; return any other cluster unchanged.
 
-    `value`: the accepted cluster, what it publishes, and this Node's tunnels to its gateways (None on workers).
-    `unanswered`: names of tunnels whose peer had time to answer BFD and never did.
+    `value`: the accepted cluster, its checked object, and this Node's tunnels to its gateways (None on workers).
+    `unanswered`: names of tunnels whose peer has never answered BFD although it had the time to.
     """
     cluster, checked, tunnels = value
     if not runs_antrea(checked.info, (tunnel.name for tunnel in tunnels or ()), unanswered):
@@ -37,8 +38,8 @@ def with_implementation(
 def runs_antrea(info: ClusterInfoImport, tunnels: Iterable[str], unanswered: frozenset[str]) -> bool:
     """Tell whether a cluster's gateways run Antrea.
 
-    They are ours if the cluster says so or publishes what Antrea never does (several gateways, or a key of each),
-    or if one of them has ever answered BFD.
+    They run mcagent if the cluster says so, if it publishes what Antrea never does (several gateways, or a key per
+    gateway), or if one of them has ever answered BFD.
     """
     if info.our_agents or len(info.gateway_ips) > 1 or info.gateway_wireguard:
         return False
@@ -47,13 +48,13 @@ def runs_antrea(info: ClusterInfoImport, tunnels: Iterable[str], unanswered: fro
 
 
 def first_gateway(gateways: Iterable[LocalGateway]) -> str:
-    """Return the Node of the gateway that this cluster publishes first, which Antrea answers; "" without any."""
-    there = (gateway for gateway in gateways if gateway.standby != Standby.LEAVING)
-    return min(((gateway.place, gateway.node) for gateway in there), default=(0, ""))[1]
+    """Return the Node of the gateway that this cluster publishes first; "" without gateways."""
+    remaining = (gateway for gateway in gateways if gateway.standby != Standby.LEAVING)
+    return min(((gateway.place, gateway.node) for gateway in remaining), default=(0, ""))[1]
 
 
-def unneeded(state: NodeState, node: str) -> frozenset[str]:
-    """Return the clusters that nothing is sent to by a gateway of this cluster, because it is not the first."""
+def unused_clusters(state: NodeState, node: str) -> frozenset[str]:
+    """Return the clusters to which gateway `node` sends nothing, because only the first gateway does."""
     if first_gateway(state.gateways) == node:
         return frozenset()
     return frozenset(name for name, cluster in state.clusters.items() if cluster.antrea)
