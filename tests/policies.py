@@ -71,7 +71,7 @@ def _some(random: Random, found: Sequence[T]) -> tuple[T, ...]:
 
 def _peers(random: Random, direction: Direction) -> PolicyPeers:
     if random.random() < 0.2:
-        return PolicyPeers(anyone=True)
+        return PolicyPeers(any_peer=True)
     networks = _some(random, NETWORKS[1:3] if random.random() < 0.5 else ())
     if direction is Direction.EGRESS:
         ends = ((one, protocol, port) for one in OTHERS for protocol in (IP_TCP, IP_UDP) for port in PORTS[:2])
@@ -130,7 +130,7 @@ def verdict_of(known: Policies, packet: Packet, direction: Direction) -> Verdict
 def _is_peer(peers: PolicyPeers, packet: Packet, peer: object) -> bool:
     cluster = packet.in_port - 10
     return (
-        peers.anyone
+        peers.any_peer
         or any(number in (0, cluster) and identity == packet.tun_id for number, identity in peers.identities)
         or any(peer in network for network in peers.networks)
         or (peer, packet.proto, packet.dst_port) in peers.services

@@ -165,7 +165,7 @@ def _actions(direction: Direction, verdict: Verdict, table: Table) -> Actions:
 def _clauses(rule: PolicyRule) -> Iterator[Iterator[Terms]]:
     """Yield Pods, peers and ports of a rule, unless all match: the matches of which one is to hold."""
     yield _of_pods(rule.direction, rule.pods)
-    if not rule.peers.anyone:
+    if not rule.peers.any_peer:
         yield _of_peers(rule.direction, rule.peers)
     if rule.ports:
         yield chain.from_iterable(map(_of_port, rule.ports))

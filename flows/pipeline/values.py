@@ -173,7 +173,7 @@ class PolicyPeers:
     `identities`: a remote cluster's ID, 0 for any, and a label identity. `services`: address, IP protocol, port.
     """
 
-    anyone: bool = False
+    any_peer: bool = False
     identities: tuple[tuple[int, int], ...] = ()
     networks: tuple[Network, ...] = ()
     services: tuple[tuple[Address, int, int], ...] = ()

@@ -169,7 +169,7 @@ def _rule(rule: LocalRule, side: Side) -> dict[str, Any]:
     from mcagent.cli.common.policy_view import port_text, selector_text
 
     peers = [
-        *(["anyone"] if rule.anyone else []),
+        *(["anyone"] if rule.any_peer else []),
         *map(str, rule.networks),
         *(f"Service {namespace}/{name}" for namespace, name in rule.services),
         *map(selector_text, rule.selectors),

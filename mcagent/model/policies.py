@@ -113,7 +113,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule. `peers` and `services` (namespace and name) count unless it is about `anyone`.
+    """One rule. `peers` and `services` (namespace and name) count unless `any_peer` is set.
 
     `log_label`: what it decides is logged, with this text; None: it is not.
     `fault`: what of it cannot be enforced; then `Policy.applied_to` alone is known to be right.
@@ -123,7 +123,7 @@ class Rule:
     direction: Direction
     verdict: Verdict
     applied_to: tuple[Selector, ...]
-    anyone: bool = False
+    any_peer: bool = False
     peers: tuple[Peer, ...] = ()
     services: tuple[tuple[str, str], ...] = ()
     ports: tuple[Port, ...] = ()  # none: every

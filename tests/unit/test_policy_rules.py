@@ -16,7 +16,7 @@ from flows.text import mac_text
 from mcagent.cli.common import policy_view
 from mcagent.core.engine import Engine
 from mcagent.core.fragments.policies import enforcement, pipeline_rules, pod_policies
-from mcagent.core.policies import numbers
+from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.selection import SelectedRules, select_rules
 from mcagent.core.snapshot import ATTRIBUTE, Relist, apply_changes
 from mcagent.model import labels
@@ -112,7 +112,7 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
     engine = Engine()
     with engine.one_pass():
         found = select_rules(engine, read(objects), config(mode))
-        levels = pipeline_rules(engine, found, numbers.rule_ids(found.rules), CLUSTER_IDS)
+        levels = pipeline_rules(engine, found, pipeline_input.rule_ids(found.rules), CLUSTER_IDS)
     rules = tuple(rule for level in levels.values() for rule in level)
     flows = flows_of(Policies(rules=rules, pods=pod_policies(found.isolated, found.rules)))
     assert not list(contradictions(flows))
@@ -180,13 +180,13 @@ def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdict
     assert problem.message == 'there is no Tier "quarantine": the policy is not enforced'
     rules = [rule for rules_of_policy in without_tier.rules.values() for rule in rules_of_policy]
     assert [rule.verdict.upper() for rule in rules] == [verdict.value.upper() for verdict in verdicts]
-    assert all(rule.anyone and rule.networks == () for rule in rules)
+    assert all(rule.any_peer and rule.networks == () for rule in rules)
 
     tier = manifest("crd.antrea.io/v1beta1", "Tier", "quarantine", spec={"priority": 40})
     with_tier = enforced(tier)
     assert with_tier.problems == ()
     (rule,) = (rule for rules_of_policy in with_tier.rules.values() for rule in rules_of_policy)
-    assert (rule.verdict.upper(), rule.anyone) == (Verdict.ALLOW.value.upper(), False)
+    assert (rule.verdict.upper(), rule.any_peer) == (Verdict.ALLOW.value.upper(), False)
     assert [str(network) for network in rule.networks] == ["10.2.0.0/16"]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, in_force
-from mcagent.core.policies.numbers import backends
+from mcagent.core.policies.pipeline_input import backends
 from mcagent.model import labels
 from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.errors import InputError

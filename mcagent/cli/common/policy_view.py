@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcagent.core.engine import Engine
-from mcagent.core.policies import numbers
-from mcagent.core.policies.identities import EVERYBODY
+from mcagent.core.policies import pipeline_input
+from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.rules import LocalRule
 from mcagent.core.policies.selection import Isolating, isolating_policies, select_rules
 from mcagent.model import labels
@@ -29,8 +29,8 @@ class InForce:
     rules: tuple[LocalRule, ...]
     isolating: Isolating
     unknown_dropped: frozenset[Address]
-    identities: numbers.Identities
-    services: numbers.Backends
+    identities: pipeline_input.Identities
+    services: pipeline_input.Backends
     problems: tuple[Problem, ...]
 
 
@@ -71,7 +71,7 @@ def in_force(snapshot: Snapshot, config: Config) -> InForce:
     return InForce(
         rules=tuple(sorted(every, key=lambda rule: (_stage(rule), rule.order, rule.key))),
         isolating=isolating_policies(found.isolated),
-        unknown_dropped=frozenset(numbers.unknown_dropped(found.rules)),
+        unknown_dropped=frozenset(pipeline_input.unknown_dropped(found.rules)),
         identities=found.identities,
         services=found.services,
         problems=found.problems,
@@ -113,7 +113,7 @@ def _fits(known: InForce, rule: LocalRule, request: Request) -> bool:
         return False
     if rule.ports and not any(_is_port(port, request) for port in rule.ports):
         return False
-    return rule.anyone or any(_peers(known, rule, request))
+    return rule.any_peer or any(_peers(known, rule, request))
 
 
 def _peers(known: InForce, rule: LocalRule, request: Request) -> Iterator[bool]:
@@ -124,7 +124,7 @@ def _peers(known: InForce, rule: LocalRule, request: Request) -> Iterator[bool]:
         yield (request.peer, request.protocol, request.port) in known.services.get(service, ())
     for selector in rule.selectors:
         found = known.identities.get(selector, frozenset())
-        yield any((cluster, request.identity) in found for cluster in (EVERYBODY, request.cluster))
+        yield any((cluster, request.identity) in found for cluster in (UNCLAIMED, request.cluster))
         yield request.identity == labels.UNKNOWN and rule.verdict in (Verdict.DROP, Verdict.REJECT)
 
 

@@ -9,10 +9,10 @@ from flows import pipeline
 from flows.pipeline.identity import ANY_CLUSTER
 from mcagent.core.engine import Engine
 from mcagent.core.fragments.build import Resources, entries, fragment
-from mcagent.core.policies import numbers
+from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.identities import (
     claimed_identities,
-    numbers_of,
+    identity_by_labels,
     pod_identities,
     unclaimed_identities,
 )
@@ -42,7 +42,7 @@ def enforcement(
     """Return the fragments of all policies, the names of their rules, and what is not enforced."""
     call, each = engine.call, engine.each
     selected = select_rules(engine, snapshot, config)
-    ids = call(numbers.rule_ids, selected.rules)
+    ids = call(pipeline_input.rule_ids, selected.rules)
     flows = each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids))
     parts = {level: (_owner(level), flows[level]) for level in flows}
     return Enforcement(
@@ -59,14 +59,14 @@ def enforcement(
 
 def pipeline_rules(
     engine: Engine, selected: SelectedRules, ids: Mapping[str, int], cluster_ids: Mapping[str, int]
-) -> Mapping[numbers.Level, tuple[pipeline.PolicyRule, ...]]:
+) -> Mapping[pipeline_input.Level, tuple[pipeline.PolicyRule, ...]]:
     """Return the rules of each level with the numbers of rules, clusters and identities."""
-    levels = engine.call(numbers.by_level, selected.rules)
+    levels = engine.call(pipeline_input.by_level, selected.rules)
     inputs = {
-        level: numbers.level_input(local_rules, level, ids, selected.identities)
+        level: pipeline_input.level_input(local_rules, level, ids, selected.identities)
         for level, local_rules in levels.items()
     }
-    return engine.each(numbers.to_pipeline_rules, inputs, selected.services, cluster_ids)
+    return engine.each(pipeline_input.to_pipeline_rules, inputs, selected.services, cluster_ids)
 
 
 def pod_policies(
@@ -74,9 +74,9 @@ def pod_policies(
 ) -> pipeline.PodPolicies:
     """Return the Pods whose requests are dropped if no rule matches them."""
     return pipeline.PodPolicies(
-        isolated_ingress=numbers.merge_addresses(pods.ingress for pods in isolated.values()),
-        isolated_egress=numbers.merge_addresses(pods.egress for pods in isolated.values()),
-        unknown_dropped=numbers.unknown_dropped(rules),
+        isolated_ingress=pipeline_input.merge_addresses(pods.ingress for pods in isolated.values()),
+        isolated_egress=pipeline_input.merge_addresses(pods.egress for pods in isolated.values()),
+        unknown_dropped=pipeline_input.unknown_dropped(rules),
     )
 
 
@@ -89,7 +89,7 @@ def claimed_flows(engine: Engine, snapshot: Snapshot, cluster_ids: Mapping[str, 
 def _identities(engine: Engine, snapshot: Snapshot, env: pipeline.Env, node: str) -> Fragment:
     """Return the marks of packets of this Node's Pods, and the identities that are accepted of any cluster."""
     call, each = engine.call, engine.each
-    numbers_by_labels = call(numbers_of, snapshot.label_identities)
+    numbers_by_labels = call(identity_by_labels, snapshot.label_identities)
     pods = call(pod_identities, snapshot.pods, snapshot.namespaces, numbers_by_labels, node)
     marks = each(_pod_identity_flows, {address: (address, pods[address]) for address in pods}, env)
     unclaimed = call(unclaimed_identities, snapshot.label_identities) if env.gateway else ()
@@ -127,6 +127,6 @@ def _names(rules: Mapping[str, tuple[LocalRule, ...]], ids: Mapping[str, int]) -
     }
 
 
-def _owner(level: numbers.Level) -> str:
+def _owner(level: pipeline_input.Level) -> str:
     direction, stage, number = level
     return f"policy/{direction.value}/{stage.value}/{number}"

@@ -1,1 +1,1 @@
-"""From policies to the rules that this Node enforces on traffic between clusters. Pure."""
+"""Policies on traffic between clusters: the rules that this Node enforces. Pure."""

@@ -1,8 +1,7 @@
-"""Selects the policy rules that concern one Node: rules for its Pods, and the peers these rules name.
+"""The policy rules of one Node: the rules for its Pods, and the peers that these rules name.
 
-A Pod that changes is matched again, but no selector is matched twice with the same labels. A label identity that
-comes or goes is matched with all selectors, and only rules with such a selector are computed again.
-Must not know flows.
+A change of a Pod does not repeat any match of a selector with a set of labels. A new or removed label identity is
+matched with all selectors, and only rules with a matching selector are computed again. Must not know flows.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from mcagent.core.engine import Engine
-from mcagent.core.policies import numbers, rules, select
+from mcagent.core.policies import label_matching, pipeline_input, rules
 from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.config import Config
 from mcagent.model.net import Address
@@ -28,7 +27,7 @@ Isolating = Mapping[tuple[Direction, Address], tuple[str, ...]]
 
 
 class Isolated(NamedTuple):
-    """The Pods that a policy isolates, by direction."""
+    """The addresses of the Pods that a policy isolates, by direction."""
 
     ingress: tuple[Address, ...]
     egress: tuple[Address, ...]
@@ -40,8 +39,8 @@ class SelectedRules:
 
     rules: Mapping[str, tuple[rules.LocalRule, ...]]
     isolated: Mapping[str, Isolated]
-    identities: numbers.Identities
-    services: numbers.Backends
+    identities: pipeline_input.Identities
+    services: pipeline_input.Backends
     problems: tuple[Problem, ...]
 
 
@@ -55,33 +54,35 @@ def policy_needs(snapshot: Snapshot, config: Config, role: Role) -> frozenset[Ki
 
 
 def select_rules(engine: Engine, snapshot: Snapshot, config: Config) -> SelectedRules:
-    """Return the rules for the Pods of Node `config.node_name`, with the peers that they name."""
+    """Select the rules for the Pods of Node `config.node_name` and resolve the peers that they name."""
     call, each = engine.call, engine.each
     kinds = (snapshot.network_policies, snapshot.antrea_network_policies, snapshot.cluster_network_policies)
     policies = call(_by_subject, *kinds)
-    own_pods = call(select.own_pods, snapshot.pods, snapshot.namespaces, config.node_name)
+    own_pods = call(label_matching.own_pods, snapshot.pods, snapshot.namespaces, config.node_name)
     pod_selectors = call(_union, each(_pod_selectors, policies))
-    here = frozenset({config.cluster_id})
-    pod_matches = each(select.matching, {labels: (labels, here) for labels in own_pods}, pod_selectors)
-    selected_pods = call(select.pods_selected, own_pods, pod_matches)
+    own_cluster = frozenset({config.cluster_id})
+    pod_matches = each(
+        label_matching.matching, {labels: (labels, own_cluster) for labels in own_pods}, pod_selectors
+    )
+    selected_pods = call(label_matching.pods_selected, own_pods, pod_matches)
     tiers = call(rules.tier_priorities, snapshot.tiers)
     local_rules = each(rules.local_rules, policies, selected_pods, tiers, config.policy_failure_mode)
 
     peer_selectors = call(_union, each(_peer_selectors, local_rules))
-    labels_and_clusters = call(select.labels_and_clusters, snapshot.label_identities)
-    peer_matches = each(select.matching, labels_and_clusters, peer_selectors)
-    services = call(numbers.services_of, local_rules)
+    labels_and_clusters = call(label_matching.labels_and_clusters, snapshot.label_identities)
+    peer_matches = each(label_matching.matching, labels_and_clusters, peer_selectors)
+    services = call(pipeline_input.services_of, local_rules)
     return SelectedRules(
         rules=local_rules,
         isolated=each(_isolated, policies, selected_pods),
-        identities=call(select.identities_selected, snapshot.label_identities, peer_matches),
-        services=call(numbers.backends, snapshot.endpoint_slices if services else {}, services),
+        identities=call(label_matching.identities_selected, snapshot.label_identities, peer_matches),
+        services=call(pipeline_input.backends, snapshot.endpoint_slices if services else {}, services),
         problems=call(_all_sorted, each(rules.tier_problems, policies, tiers)),
     )
 
 
 def isolating_policies(isolated: Mapping[str, Isolated]) -> Isolating:
-    """Return the policies that isolate Pods, by direction and the Pod's address."""
+    """Return the subjects of the policies that isolate a Pod, by (direction, address of the Pod)."""
     policies: dict[tuple[Direction, Address], list[str]] = {}
     for policy, by_direction in sorted(isolated.items()):
         for direction, addresses in zip(Direction, by_direction, strict=True):

@@ -171,7 +171,7 @@ def _only(field: Field, *names: str) -> None:
 def _with_peers(rule: Rule, field: Field, meta: Meta, everywhere: bool) -> Rule:
     items = list(field.each())
     if not items:
-        return replace(rule, anyone=True)
+        return replace(rule, any_peer=True)
     return replace(rule, peers=tuple(peer for item in items for peer in _peer(item, meta, everywhere)))
 
 

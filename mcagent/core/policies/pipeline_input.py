@@ -1,6 +1,6 @@
-"""Rules as the pipeline knows them: with numbers of rules, clusters and label identities, by level.
+"""The input of the policy pipeline: rules by level, with the numbers of rules, clusters and label identities.
 
-Decides the order of rules, and who a selector's peers are at the moment.
+Decides the order of rules and resolves the peers of a rule to numbers. Builds no flows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flows import pipeline
 from flows.pipeline.identity import ANY_CLUSTER
 from flows.pipeline.registers import IDENTITY_UNKNOWN
 from mcagent.core.ids import assign_ids
-from mcagent.core.policies.identities import EVERYBODY
+from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.rules import LocalRule
 from mcagent.model.net import Address
 from mcagent.model.objects import EndpointSlice, IpProtocol
@@ -26,48 +26,50 @@ Level = tuple[pipeline.Direction, pipeline.Stage, int]
 _STRICT = (Verdict.DROP, Verdict.REJECT)
 
 
-def backends(slices: Mapping[str, EndpointSlice], wanted: frozenset[tuple[str, str]]) -> Backends:
-    """Return address, IP protocol and port of the endpoints of Services, by Namespace and name."""
-    found: dict[tuple[str, str], set[tuple[Address, int, int]]] = {}
-    for one in slices.values():
-        service = (one.meta.namespace, one.service_name)
-        if service in wanted:
-            found.setdefault(service, set()).update(
+def backends(slices: Mapping[str, EndpointSlice], services: frozenset[tuple[str, str]]) -> Backends:
+    """Return (address, IP protocol, port) of the endpoints of `services`, by (Namespace, name); sorted."""
+    endpoints_by_service: dict[tuple[str, str], set[tuple[Address, int, int]]] = {}
+    for endpoint_slice in slices.values():
+        service = (endpoint_slice.meta.namespace, endpoint_slice.service_name)
+        if service in services:
+            endpoints_by_service.setdefault(service, set()).update(
                 (address, PROTOCOLS[port.protocol or IpProtocol.TCP], port.port)
-                for endpoint in one.endpoints
+                for endpoint in endpoint_slice.endpoints
                 for address in endpoint.addresses
-                for port in one.ports
+                for port in endpoint_slice.ports
                 if port.port is not None
             )
-    return {service: tuple(sorted(those, key=str)) for service, those in found.items()}
+    return {service: tuple(sorted(endpoints, key=str)) for service, endpoints in endpoints_by_service.items()}
 
 
 def services_of(rules: Mapping[str, tuple[LocalRule, ...]]) -> frozenset[tuple[str, str]]:
-    """Return the Services that rules are about."""
-    return frozenset(service for several in rules.values() for rule in several for service in rule.services)
+    """Return (Namespace, name) of all Services that rules name as peers."""
+    return frozenset(
+        service for policy_rules in rules.values() for rule in policy_rules for service in rule.services
+    )
 
 
 def rule_ids(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[str, int]:
-    """Return the number of each rule, the same after a restart."""
-    return assign_ids(rule.key for several in rules.values() for rule in several)
+    """Return the number of each rule by its key. It depends on the keys only, so a restart does not change it."""
+    return assign_ids(rule.key for policy_rules in rules.values() for rule in policy_rules)
 
 
 def by_level(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[Level, tuple[LocalRule, ...]]:
-    """Return the rules by direction, stage and level: the lower first, and all of one order together."""
+    """Group rules by direction, stage and level. Rules of equal order share a level; lower levels come first."""
     stages: dict[tuple[pipeline.Direction, pipeline.Stage], dict[tuple[float, ...], list[LocalRule]]] = {}
     for rule in (rule for policy in sorted(rules) for rule in rules[policy]):
-        place = (pipeline.Direction(rule.direction), _stage(rule))
-        stages.setdefault(place, {}).setdefault(rule.order, []).append(rule)
+        stage = (pipeline.Direction(rule.direction), _stage(rule))
+        stages.setdefault(stage, {}).setdefault(rule.order, []).append(rule)
     return {
-        (*place, level): tuple(those)
-        for place, orders in stages.items()
-        for level, (_, those) in enumerate(sorted(orders.items()))
+        (*stage, level): tuple(level_rules)
+        for stage, orders in stages.items()
+        for level, (_, level_rules) in enumerate(sorted(orders.items()))
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelInput:
-    """The input of the rules of one level, without what all levels share."""
+    """The input of one level, without the values that all levels share."""
 
     level: Level
     rules: tuple[LocalRule, ...]
@@ -78,7 +80,7 @@ class LevelInput:
 def level_input(
     rules: tuple[LocalRule, ...], level: Level, ids: Mapping[str, int], identities: Identities
 ) -> LevelInput:
-    """Return the input of `to_pipeline_rules` for one level, which no change of another level changes."""
+    """Return the input of `to_pipeline_rules` for one level; it does not depend on the rules of other levels."""
     selectors = {selector for rule in rules for selector in rule.selectors}
     return LevelInput(
         level=level,
@@ -91,7 +93,7 @@ def level_input(
 def to_pipeline_rules(
     value: LevelInput, services: Backends, clusters: Mapping[str, int]
 ) -> tuple[pipeline.PolicyRule, ...]:
-    """Return the rules of a level for the pipeline."""
+    """Convert the rules of a level. `clusters`: numbers by cluster ID."""
     direction, stage, number = value.level
     return tuple(
         pipeline.PolicyRule(
@@ -102,10 +104,10 @@ def to_pipeline_rules(
             verdict=pipeline.Verdict(rule.verdict.lower()),
             pods=rule.pods,
             peers=pipeline.PolicyPeers(
-                anyone=rule.anyone,
+                any_peer=rule.any_peer,
                 identities=_identities(rule, value.identities, clusters),
                 networks=rule.networks,
-                services=tuple(one for service in rule.services for one in services.get(service, ())),
+                services=tuple(endpoint for service in rule.services for endpoint in services.get(service, ())),
             ),
             ports=tuple(
                 pipeline.PolicyPort(
@@ -124,18 +126,18 @@ def to_pipeline_rules(
 
 def unknown_dropped(rules: Mapping[str, tuple[LocalRule, ...]]) -> tuple[Address, ...]:
     """Return the Pods whose rules match label identities; packets of unknown identity to them are dropped."""
-    found = (
+    addresses = (
         address
-        for several in rules.values()
-        for rule in several
+        for policy_rules in rules.values()
+        for rule in policy_rules
         if rule.selectors and rule.direction is Direction.INGRESS
         for address in rule.pods
     )
-    return tuple(sorted(set(found), key=str))
+    return tuple(sorted(set(addresses), key=str))
 
 
 def merge_addresses(groups: Iterable[tuple[Address, ...]]) -> tuple[Address, ...]:
-    """Return all addresses, sorted."""
+    """Return the union of the addresses, sorted."""
     return tuple(sorted({address for group in groups for address in group}, key=str))
 
 
@@ -145,10 +147,12 @@ def _stage(rule: LocalRule) -> pipeline.Stage:
     return pipeline.Stage.BASELINE if rule.tier == BASELINE else pipeline.Stage.TIERS
 
 
-def _identities(rule: LocalRule, known: Identities, clusters: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """Return (cluster, identity) pairs of the rule's peers; for rules that drop, include the unknown identity."""
-    pairs = {pair for selector in rule.selectors for pair in known.get(selector, ())}
-    of_any_cluster = {number for cluster, number in pairs if cluster == EVERYBODY}
+def _identities(
+    rule: LocalRule, identities: Identities, clusters: Mapping[str, int]
+) -> tuple[tuple[int, int], ...]:
+    """Return (cluster, identity) of the rule's peers; for rules that drop or reject, add the unknown identity."""
+    pairs = {pair for selector in rule.selectors for pair in identities.get(selector, ())}
+    of_any_cluster = {number for cluster, number in pairs if cluster == UNCLAIMED}
     numbers = {(ANY_CLUSTER, number) for number in of_any_cluster}
     numbers |= {(clusters[c], number) for c, number in pairs if c in clusters and number not in of_any_cluster}
     if rule.selectors and rule.verdict in _STRICT:
