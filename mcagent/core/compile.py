@@ -132,7 +132,7 @@ def _base(engine: Engine, forwards: Forwarding, facts: Facts, config: Config) ->
 def _guard(engine: Engine, forwards: Forwarding, config: Config) -> Fragment:
     """Return the rules that accept tunnel packets from peers only."""
     local = forwards.local
-    ends = engine.each(tunnel_guard.ends_of, forwards.accepted_and_checked, config.wireguard_port)
+    ends = engine.each(tunnel_guard.endpoints_of, forwards.accepted_and_checked, config.wireguard_port)
     peers = engine.call(tunnel_guard.peers_of, local.gateways, local.node_addresses, ends, config)
     return engine.call(build.guard_fragment, config, peers)
 

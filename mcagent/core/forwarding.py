@@ -96,9 +96,9 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
     tunnel_names = call(names_of, tunnels_to_nodes, tunnels_to_clusters)
     ofports = call(assign_ofports, tunnel_names, facts.ofports)
     rules = call(path_state.path_rules, local, facts, config)
-    bfd = {"seen": facts.bfd_seen, "damped": facts.damped | facts.silent, "begins": facts.bfd_begins}
-    observed_nodes = path_state.observed(tunnels_to_nodes, ofports, **bfd)
-    observed_clusters = call(path_state.observed, tunnels_to_clusters, ofports, **bfd)
+    bfd = {"answered": facts.bfd_seen, "damped": facts.damped | facts.silent, "half_up": facts.bfd_begins}
+    observed_nodes = path_state.observe_tunnels(tunnels_to_nodes, ofports, **bfd)
+    observed_clusters = call(path_state.observe_tunnels, tunnels_to_clusters, ofports, **bfd)
     gateways_by_node = {gateway.node: gateway for gateway in local.gateways}
     paths_to_nodes = each(path_state.node_paths, joined(observed_nodes, gateways_by_node), rules)
     next_hops = call(path_state.next_hops, tuple(_all_paths(paths_to_nodes)), rules)
@@ -147,11 +147,11 @@ def unreachable_peers(engine: Engine, forwarding: Forwarding, facts: Facts, conf
         for name, tunnels in forwarding.tunnels_to_clusters.items()
         if forwarding.to_first is None or not forwarding.clusters[name].antrea
     }
-    seen = (facts.silent, facts.narrow, facts.datapath, config)
+    observations = (facts.silent, facts.narrow, facts.datapath, config)
     node_peers = joined(forwarding.tunnels_to_nodes, forwarding.nodes)
     cluster_peers = joined(monitored, forwarding.remote.checked)
-    of_nodes = engine.each(path_state.problems, node_peers, *seen)
-    of_clusters = engine.each(path_state.problems, cluster_peers, *seen)
+    of_nodes = engine.each(path_state.problems, node_peers, *observations)
+    of_clusters = engine.each(path_state.problems, cluster_peers, *observations)
     return (*problems, *engine.call(all_problems, of_nodes), *engine.call(all_problems, of_clusters))
 
 
@@ -193,10 +193,10 @@ def _encryption(
     end = endpoint_of(own.gateway_ip)
     wants = engine.each(wireguard.wants_of, accepted_and_checked, own.gateway_ip, own.service_cidr, config)
     own_claims = (facts.wireguard_public_key, facts.wireguard_next_key, end)
-    lost = engine.call(wireguard.lost_claims, wants, remote.accepted, own_claims)
-    taken = engine.call(ReservedRanges, local.reserved)
-    claimants = engine.call(joined, remote.checked, wants, lost)
-    ends = engine.each(wireguard.ends_of, claimants, taken, lasting_facts, config)
+    lost_claims = engine.call(wireguard.lost_claims, wants, remote.accepted, own_claims)
+    reserved = engine.call(ReservedRanges, local.reserved)
+    claimants = engine.call(joined, remote.checked, wants, lost_claims)
+    ends = engine.each(wireguard.ends_of, claimants, reserved, lasting_facts, config)
     return engine.call(wireguard.encryption, ends, end, lasting_facts, config)
 
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from mcagent.core.engine import Engine
 from mcagent.core.failover.reachability import named
-from mcagent.core.fragments.imported import SLOTS, Decided, PortShares, Socket, fragment, service_rules
+from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, Socket, fragment, service_rules
 from mcagent.model.config import Config
 from mcagent.model.net import Address
 from mcagent.model.objects import EndpointSlice, Kind, Node, Service, ServiceImport, ServicePort, Snapshot
@@ -112,7 +112,7 @@ def decide(
     cluster_id: str,
     unreachable: frozenset[str] = frozenset(),
     place: Place = Place(),
-) -> Decided:
+) -> ServiceShares:
     """Return the shares of a Service's endpoints, none where kube-proxy is to choose; `cluster_id` is ours.
 
     Endpoints of unreachable clusters have none, unless nothing else may have any: it may be a false alarm. Where
@@ -121,7 +121,7 @@ def decide(
     said = service.object
     traffic = said.traffic or said.exported_traffic or default
     if not traffic.ranks and unreachable.isdisjoint(one.source_cluster for one in service.slices):
-        return Decided()
+        return ServiceShares()
     ports: list[PortShares] = []
     own: set[Address] = set()
     problems: list[Problem] = []
@@ -149,12 +149,12 @@ def decide(
                     port=port.port,
                     by_client=said.client_ip_affinity,
                     shares=shares,
-                    needless=not near and _are_kube_proxys(ready, weights),
+                    same_as_kube_proxy=not near and _are_kube_proxys(ready, weights),
                 )
                 for address in said.ips
                 if address.version == 4 and address in service.cluster_ips
             ]
-    return Decided(ports=tuple(ports), own=tuple(sorted(own, key=int)), problems=tuple(problems))
+    return ServiceShares(ports=tuple(ports), own=tuple(sorted(own, key=int)), problems=tuple(problems))
 
 
 def _ready(slices: tuple[EndpointSlice, ...], port: ServicePort) -> dict[str, tuple[Socket, ...]]:
@@ -225,7 +225,7 @@ def _shares(ready: Mapping[str, tuple[Socket, ...]], weights: Mapping[str, int])
     return tuple(found)
 
 
-def _problems(decided: Mapping[str, Decided]) -> tuple[Problem, ...]:
+def _problems(decided: Mapping[str, ServiceShares]) -> tuple[Problem, ...]:
     return all_problems({key: one.problems for key, one in decided.items()})
 
 

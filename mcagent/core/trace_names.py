@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flows.pipeline import declaration as d
-from mcagent.core.fragments.imported import shares_said
+from mcagent.core.fragments.imported import parse_shares
 from mcagent.core.trace import Probe, Walk
 from mcagent.model.config import Config
 from mcagent.model.plan import Desired
@@ -49,7 +49,7 @@ def names(walk: Walk, probe: Probe, desired: Desired, host_port: str) -> dict[st
             for chain in imported
             if isinstance(chain, NftChain)
             for rule in chain.rules
-            for (address, port), share in shares_said(rule, probe.destination, probe.protocol, probe.port)
+            for (address, port), share in parse_shares(rule, probe.destination, probe.protocol, probe.port)
         ],
     }
 

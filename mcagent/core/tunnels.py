@@ -1,4 +1,4 @@
-"""The tunnels of a Node: their names, ends and peers.
+"""The tunnels of a Node: their names, endpoints and peers.
 
 A worker has a tunnel to every gateway of its cluster; a gateway has one to every other Node of its cluster and to
 every gateway of every remote cluster. Must not know the state of tunnels, or flows.
@@ -24,22 +24,22 @@ _TO_NODES, _TO_CLUSTERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunnel:
-    """One tunnel that is wanted, named but without a port number yet."""
+    """A tunnel of the desired state, without its port number."""
 
     name: str
-    address: Address  # where it ends
+    address: Address  # the remote endpoint
     peer_kind: PeerKind
     peer: str
-    end: RemoteEnd | None = None  # of a gateway of another cluster, while encryption is on
+    end: RemoteEnd | None = None  # for a gateway of a remote cluster, if encryption is on
 
     @property
     def gateway(self) -> Address:
-        """The peer's address in the API."""
+        """The peer's address in the API: with encryption not the tunnel's endpoint."""
         return self.address if self.end is None else self.end.gateway
 
 
 def node_tunnels(peer: LocalPeer, config: Config) -> tuple[Tunnel, ...]:
-    """Return the tunnel to a Node of this cluster; none where a problem says why."""
+    """Return the tunnel to a Node of this cluster; none if the Node has no usable address (a reported problem)."""
     if peer.address is None:
         return ()
     kind = PeerKind.GATEWAY if peer.gateway else PeerKind.NODE
@@ -54,15 +54,15 @@ def node_tunnels(peer: LocalPeer, config: Config) -> tuple[Tunnel, ...]:
 
 
 def cluster_tunnels(
-    wanted: tuple[AcceptedCluster, tuple[RemoteEnd, ...] | None], gateway_ip: Address, config: Config
+    cluster_and_ends: tuple[AcceptedCluster, tuple[RemoteEnd, ...] | None], gateway_ip: Address, config: Config
 ) -> tuple[Tunnel, ...]:
-    """Return the tunnels of a gateway with this gatewayIP to a cluster; the ends are None without encryption."""
-    cluster, ends = wanted
-    places: list[tuple[Address, RemoteEnd | None]]
+    """Return the tunnels from the gateway with `gateway_ip` to a cluster. Without encryption the ends are None."""
+    cluster, ends = cluster_and_ends
+    endpoints: list[tuple[Address, RemoteEnd | None]]
     if ends is None:
-        places = [(address, None) for address in cluster.reached_from(gateway_ip)]
+        endpoints = [(address, None) for address in cluster.reached_from(gateway_ip)]
     else:
-        places = [(end.address, end) for end in ends]
+        endpoints = [(end.address, end) for end in ends]
     return tuple(
         Tunnel(
             name=_name(_TO_CLUSTERS, cluster.cluster_id, address, config),
@@ -71,13 +71,18 @@ def cluster_tunnels(
             peer=cluster.cluster_id,
             end=end,
         )
-        for address, end in places
+        for address, end in endpoints
     )
 
 
 def names_of(*tunnels: Mapping[str, tuple[Tunnel, ...]]) -> tuple[str, ...]:
-    """Return the names of all ports."""
-    return tuple(tunnel.name for every in tunnels for found in every.values() for tunnel in found)
+    """Return the names of the ports of all tunnels."""
+    return tuple(
+        tunnel.name
+        for tunnels_by_peer in tunnels
+        for peer_tunnels in tunnels_by_peer.values()
+        for tunnel in peer_tunnels
+    )
 
 
 def _name(prefix: str, peer: str, address: Address, config: Config) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from devtools.nodes import netns
-from mcagent.core.fragments.imported import SLOTS, Decided, PortShares, fragment, service_rules
+from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, fragment, service_rules
 from mcagent.core.fragments.kernel import encrypted_netfilter, netfilter
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
@@ -354,7 +354,7 @@ def test_shares_of_imported_services_are_found_again(backend: Inside, by_client:
             by_client=by_client,
             shares=tuple(zip(ends, many, strict=False)),
         )
-        rules = service_rules(Decided(ports=(port,), own=(many[0][0],)), config)
+        rules = service_rules(ServiceShares(ports=(port,), own=(many[0][0],)), config)
         wanted = list(fragment({"default/web": rules}, config).resources)
         make(backend, wanted)
         assert anew(backend).observe() == as_mapping(wanted)
@@ -370,7 +370,7 @@ def test_many_imported_services_come_change_and_go(backend: Inside) -> None:
             address = ip_address(f"10.96.{37 * (number % 7)}.{number // 7 + 100}")
             end = (SLOTS, (ip_address("10.244.1.2"), 8080))
             shares = PortShares(address=address, protocol="tcp", port=port, by_client=False, shares=(end,))
-            found[f"default/s{number}"] = service_rules(Decided(ports=(shares,)), config)
+            found[f"default/s{number}"] = service_rules(ServiceShares(ports=(shares,)), config)
         return list(fragment(found, config).resources)
 
     for wanted in (resources(range(600)), resources(range(599), 81), resources([7]), resources([])):

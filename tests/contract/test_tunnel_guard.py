@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from devtools.nodes import netns
-from mcagent.core.fragments.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, guard
+from mcagent.core.fragments.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, TunnelPeers, guard
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.resources import NftSet, Resource
@@ -27,12 +27,14 @@ pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 POD, NODE, PEER, FAR = (IPv4Address(a) for a in ("10.244.1.2", "192.0.2.10", "192.0.2.1", "198.51.100.7"))
 OTHER = IPv4Address("192.0.2.12")  # a peer, too, that is not there
-PEERS = Peers(
+PEERS = TunnelPeers(
     version=4,
     addresses=tuple(ip_network(a) for a in (PEER, NODE, OTHER, FAR)),
     wireguard=((PEER, 51821), (FAR, 53)),
 )
-PEERS6 = Peers(version=6, addresses=(ip_network("2001:db8::1"),), wireguard=((ip_address("2001:db8::1"), 51821),))
+PEERS6 = TunnelPeers(
+    version=6, addresses=(ip_network("2001:db8::1"),), wireguard=((ip_address("2001:db8::1"), 51821),)
+)
 CONFIG = Config(node_name="n", encryption=TrafficEncryption.WIREGUARD)
 
 

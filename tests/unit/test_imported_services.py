@@ -16,11 +16,11 @@ from mcagent.core.compile import compile_desired
 from mcagent.core.failover.reachability import number_of
 from mcagent.core.fragments.imported import (
     SLOTS,
-    Decided,
     PortShares,
+    ServiceShares,
     fragment,
+    parse_shares,
     service_rules,
-    shares_said,
 )
 from mcagent.core.imported_services import MAX_ENDPOINTS, Imported, Place, decide
 from mcagent.model.facts import DatapathType, Facts
@@ -87,7 +87,7 @@ def test_clusters_that_are_not_named_come_last() -> None:
     assert read_traffic("east, *=0").weights(every, "home") == [{"east": 2}]
 
 
-def shares(found: Decided) -> dict[str, float]:
+def shares(found: ServiceShares) -> dict[str, float]:
     """Return the share of each endpoint of the first port."""
     given_to: dict[str, float] = {}
     before = 0
@@ -104,7 +104,7 @@ def with_address(found: ServiceImport, slices: tuple[EndpointSlice, ...]) -> Imp
     return Imported(object=found, slices=slices, cluster_ips=frozenset(found.ips))
 
 
-def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> Decided:
+def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> ServiceShares:
     """Decide on a Service whose endpoints, by cluster, are ready."""
     slices = tuple(
         imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
@@ -338,7 +338,7 @@ def test_a_wrong_annotation_counts_as_none_and_is_reported() -> None:
     assert '"East" is not a cluster' in problem.message
 
 
-def left(text: str, endpoints: Mapping[str, Iterable[str]], *unreachable: str) -> Decided:
+def left(text: str, endpoints: Mapping[str, Iterable[str]], *unreachable: str) -> ServiceShares:
     """Decide where clusters are not reached."""
     slices = tuple(
         imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
@@ -390,9 +390,9 @@ def test_shares_are_read_back_from_the_rules() -> None:
         by_client=True,
         shares=((SLOTS // 4, ends[0]), (SLOTS, ends[1])),
     )
-    rules = service_rules(Decided(ports=(port,)), config("n"))
+    rules = service_rules(ServiceShares(ports=(port,)), config("n"))
     chains = fragment({"shop/web": rules}, config("n")).resources
     (rule,) = {rule for one in chains if isinstance(one, NftChain) for rule in one.rules if "dnat" in rule}
-    assert shares_said(rule, address, "tcp", 80) == ((ends[0], 0.25), (ends[1], 0.75))
-    assert shares_said(rule, address, "udp", 80) == ()
-    assert shares_said("ip daddr vmap { 10.96.0.7 : jump mct_import_10_96_0_7 }", address, "tcp", 80) == ()
+    assert parse_shares(rule, address, "tcp", 80) == ((ends[0], 0.25), (ends[1], 0.75))
+    assert parse_shares(rule, address, "udp", 80) == ()
+    assert parse_shares("ip daddr vmap { 10.96.0.7 : jump mct_import_10_96_0_7 }", address, "tcp", 80) == ()

@@ -1,7 +1,7 @@
-"""The fragments of the desired state: which resources each owner has.
+"""The fragments of the desired state: the resources of each owner.
 
-Functions of values, one for each part of a fragment that changes for reasons of its own: ports with BFD, flows
-with next hops, routes with claims. Knows the pipeline only by its values and the builders of `flows.pipeline`.
+Each function builds a part of a fragment that has causes of change of its own: ports change with BFD, flows with
+next hops, routes with claims. Uses the pipeline only through the values and builders of `flows.pipeline`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flows.fields import PROTOCOLS
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
-from mcagent.core.fragments.tunnel_guard import Peers, guard, tunnel_port
+from mcagent.core.fragments.tunnel_guard import TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
 from mcagent.core.ids import ASK_METERS, PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
@@ -28,21 +28,22 @@ from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, Met
 
 Resources = tuple[Resource, ...]
 
-# Of connections that are SNATed, the first and the last: see `snat_ports`.
+# First and last source port of SNATed connections: see `snat_ports`.
 _SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000, 65535)}
 
-ASKED = 10  # new connections a second for each packet a second about which the Nodes of all endpoints are asked
-PROBES = 100  # a second through the tunnels to one cluster, answers included: that of 50 gateways there
+# New connections per second for each packet per second that may query the Nodes of all endpoints.
+CONNECTIONS_PER_QUERY = 10
+PROBES = 100  # per second through the tunnels to one cluster, answers included: enough for 50 gateways there
 
 
 def fragment(parts: tuple[str, *tuple[Resources | None, ...]]) -> Fragment:
-    """Return the fragment of an owner, made of these parts."""
+    """Build the fragment of an owner. `parts`: the owner, then its resources."""
     owner, *resources = parts
     return Fragment(owner=owner, resources=tuple(chain.from_iterable(filter(None, resources))))
 
 
 def owners(kind: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the owners of the fragments of one kind, by name."""
+    """Return the owner strings "kind/name", by name."""
     return {name: f"{kind}/{name}" for name in names}
 
 
@@ -53,7 +54,7 @@ def environment(
     datapath: DatapathType,
     config: Config,
 ) -> pipeline.Env:
-    """Return what all flows share. `next_hops`: the (other) gateways of this cluster."""
+    """Return the values that all flows share. `next_hops`: the other gateways of this cluster."""
     own = local.own_gateway
     return pipeline.Env(
         gateway=local.role is Role.GATEWAY,
@@ -69,13 +70,13 @@ def environment(
 
 
 def snat_ports(datapath: DatapathType, tunnel: int) -> tuple[int, int]:
-    """Return the first and the last source port that a gateway gives to connections that it SNATs.
+    """Return the first and last source port of connections that a gateway SNATs.
 
-    None is the UDP port of a tunnel or of BFD: a reply to it would be taken for a forged tunnel packet by the
-    other cluster's Nodes (`mcagent.core.fragments.tunnel_guard`). `tunnel` is this ClusterSet's; those below the
-    first are 3784 (BFD), 4789 and 8472 (VXLAN) and 6081 (Geneve). On the userspace datapath, whose conntrack does
-    not know what the kernel's has, none is one that Linux chooses for the Node's own connections (ip(7),
-    ip_local_port_range).
+    The range excludes the UDP ports of tunnels and BFD: the Nodes of the other cluster would drop a reply to such
+    a port as a forged tunnel packet (`mcagent.core.fragments.tunnel_guard`). `tunnel` is the tunnel port of this
+    ClusterSet; 3784 (BFD), 4789 and 8472 (VXLAN) and 6081 (Geneve) lie below the range. The conntrack of the
+    userspace datapath does not know the connections of the kernel, so there the range also excludes the ports that
+    Linux chooses for the Node's own connections (ip(7), ip_local_port_range).
     """
     first, last = _SNAT_PORTS[datapath]
     if not first <= tunnel <= last:
@@ -84,14 +85,14 @@ def snat_ports(datapath: DatapathType, tunnel: int) -> tuple[int, int]:
 
 
 def bridge(order: tuple[str, ...], datapath: DatapathType, config: Config) -> Resources:
-    """Return the bridge; `order` is to be kept in it."""
+    """Return the bridge, which stores the order of active gateways."""
     return (Bridge(name=config.bridge, datapath=datapath, active_order=order),)
 
 
 def host_port(
     gateways: tuple[LocalGateway, ...], mapped: Address | None, uplink_mtu: int, config: Config
 ) -> Resources:
-    """Return the host port."""
+    """Return the host port and its kernel device. `mapped`: see `kernel.device`; `uplink_mtu` in bytes."""
     mtu = kernel.host_port_mtu(uplink_mtu, config, gateways)
     port = HostPort(bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC, mtu=mtu)
     return (port, *kernel.device(config, mtu, mapped))
@@ -104,7 +105,7 @@ def base(
     wireguard: Resources,
     config: Config,
 ) -> Resources:
-    """Return what a Node with a role has once."""
+    """Return the resources that exist once on a Node with a role."""
     return (
         *kernel.routing(config),
         *kernel.netfilter(config, own_pods),
@@ -113,13 +114,13 @@ def base(
     )
 
 
-def guard_fragment(config: Config, peers: tuple[Peers, ...]) -> Fragment:
-    """Return what keeps everybody but tunnels out of tunnels."""
+def guard_fragment(config: Config, peers: tuple[TunnelPeers, ...]) -> Fragment:
+    """Build the fragment of the rules that drop forged tunnel packets."""
     return Fragment(owner="guard", resources=tuple(guard(config, peers)))
 
 
 def ports(paths: tuple[PathState, ...], config: Config) -> Resources:
-    """Return the ports of tunnels."""
+    """Return the bridge ports of tunnels."""
     return tuple(
         TunnelPort(
             bridge=config.bridge,
@@ -138,16 +139,16 @@ def ports(paths: tuple[PathState, ...], config: Config) -> Resources:
 
 
 def node_flows(value: tuple[LocalPeer, int, int], env: pipeline.Env) -> Resources:
-    """Return the flows to and from a Node of this cluster, with its numeric ID and its port."""
+    """Return the flows to and from a Node of this cluster. `value`: the Node, its numeric ID, its port."""
     peer, number, ofport = value
     node = pipeline.LocalNode(id=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
     return entries(pipeline.node(env, node))
 
 
 def endpoints_fragment(exported: Mapping[str, ExportedPort], own: LocalPeer) -> Fragment:
-    """Return the flows that find out how clients of this Node's endpoints came, once its conntrack is lost."""
-    found = local_endpoints(exported.values(), own.networks)
-    endpoints = (pipeline.Endpoint(address=address, port=port) for address, port in found)
+    """Return the flows that hold back replies of this Node's endpoints after conntrack was lost."""
+    endpoint_addresses = local_endpoints(exported.values(), own.networks)
+    endpoints = (pipeline.Endpoint(address=address, port=port) for address, port in endpoint_addresses)
     return Fragment(owner="endpoints", resources=entries(pipeline.endpoints(endpoints)))
 
 
@@ -157,9 +158,10 @@ def remote_cluster(
     to_first: int | None,
     config: Config,
 ) -> pipeline.RemoteCluster:
-    """Return a cluster, with its IDs and meter, as flows see it. `own`: this Node's gatewayIP; None on workers.
+    """Convert a cluster for `flows.pipeline`. `value`: the cluster, its ID, its meter ID, the paths to it.
 
-    `to_first`: port of the tunnel to this cluster's first gateway; None where that is this Node.
+    `own`: this Node's gatewayIP; None on workers. `to_first`: port of the tunnel to this cluster's first gateway;
+    None on that gateway.
     """
     cluster, number, meter, paths = *value[:3], value[3] or ()
     sources = dict(zip(cluster.gateways, cluster.sources, strict=True))
@@ -173,7 +175,7 @@ def remote_cluster(
                 pipeline.RemoteGateway(address=sources[path.tunnel.gateway], next_hop=path.next_hop)
                 for path in sorted(paths, key=lambda path: path.rank)
             ),
-            # What a sibling passes on comes from gateways that are not reached from here, too.
+            # A sibling relays packets of gateways that this Node does not reach, too.
             *(
                 pipeline.RemoteGateway(address=source)
                 for address, source in sources.items()
@@ -191,10 +193,14 @@ def remote_cluster(
 
 
 def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Config) -> Resources:
-    """Return the flows of a remote cluster, with its meters: of the connections that it opens, and of probes."""
-    asked = max(1, config.new_connections // ASKED)
-    rates = ((cluster.meter, config.new_connections), (cluster.probe_meter, PROBES), (cluster.ask_meter, asked))
-    meters = (MeterEntry(meter_id=one, rate=rate, burst=2 * rate) for one, rate in rates if one is not None)
+    """Return the flows of a remote cluster, and its meters: for new connections, probes and endpoint queries."""
+    ask_rate = max(1, config.new_connections // CONNECTIONS_PER_QUERY)
+    rates = ((cluster.meter, config.new_connections), (cluster.probe_meter, PROBES), (cluster.ask_meter, ask_rate))
+    meters = (
+        MeterEntry(meter_id=meter_id, rate=rate, burst=2 * rate)
+        for meter_id, rate in rates
+        if meter_id is not None
+    )
     return (*meters, *entries(pipeline.cluster(env, cluster)))
 
 
@@ -204,7 +210,10 @@ def cluster_routes(
     gateway: bool,
     config: Config,
 ) -> Resources:
-    """Return the kernel's way to a remote cluster, with the WireGuard peers that its tunnels go through."""
+    """Return the kernel routes to a remote cluster, and the WireGuard peers of its gateways.
+
+    `source`: the source address of this Node's own packets to the cluster.
+    """
     cluster, ends = value
     sources = zip(cluster.gateways, cluster.sources, strict=True)
     mapped = (host_network(source) for address, source in sources if address.version == 6)
@@ -216,26 +225,26 @@ def cluster_routes(
 
 
 def watched_nodes(paths: Mapping[str, tuple[PathState, ...]]) -> dict[str, int]:
-    """Return the ports of the tunnels to Nodes that liveness detection watches."""
-    return {node: found[0].ofport for node, found in paths.items() if found[0].watched}
+    """Return the ports of the tunnels to Nodes, by Node name, where BFD has come up once."""
+    return {node: node_paths[0].ofport for node, node_paths in paths.items() if node_paths[0].watched}
 
 
 def endpoint_tunnels(port: ExportedPort, watched: Mapping[str, int]) -> tuple[int | None, ...]:
-    """Return for each endpoint the port of the tunnel to its Node, where that is watched."""
+    """Return for each endpoint the port of the tunnel to its Node; None if BFD does not watch it."""
     return tuple(map(watched.get, port.nodes))
 
 
 def service_flows(value: tuple[ExportedPort, int, tuple[int | None, ...]], env: pipeline.Env) -> Resources:
-    """Return the flows of one port of an exported Service, with its ID and the tunnels to its endpoints."""
+    """Return the flows of a port of an exported Service. `value`: the port, its ID, tunnels to its endpoints."""
     port, number, tunnels = value
-    places = zip(port.endpoints, tunnels, strict=True)
+    endpoints = zip(port.endpoints, tunnels, strict=True)
     service = pipeline.LocalService(
         id=number,
         address=port.address,
         protocol=PROTOCOLS[port.protocol],
         port=port.port,
         client_ip_affinity=port.client_ip_affinity,
-        endpoints=tuple(pipeline.Endpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in places),
+        endpoints=tuple(pipeline.Endpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in endpoints),
         old_endpoints=tuple(pipeline.Endpoint(address=a, port=n) for a, n in port.old_endpoints),
         shares_endpoints=port.shares_endpoints,
     )
@@ -243,7 +252,7 @@ def service_flows(value: tuple[ExportedPort, int, tuple[int | None, ...]], env: 
 
 
 def entries(entries: pipeline.Entries) -> Resources:
-    """Return flows and groups as text: typed ones are some ten times larger, and nobody reads them again."""
+    """Convert flows and groups to text entries, which take about a tenth of the memory."""
     groups = (GroupEntry(group_id=group.group_id, body=group.body_text) for group in entries.groups)
     flows = (
         FlowEntry(

@@ -1,11 +1,11 @@
-"""What the kernel is told of imported Services: rules of nft that give new connections their shares of endpoints.
+"""nft rules of imported Services: they distribute new connections to endpoints by shares.
 
-Owns the values that say so of one Service, and their text. A Service has a chain of its own, so that a changed
-endpoint writes that chain and no other; a map leads to it by the Service's address, so that a packet meets the
-rules of its Service alone, however many there are. Who gets which share is `mcagent.core.imported_services`'.
+Owns the shares of one Service as a value, and their text form. Each Service has a chain, so a changed endpoint
+rewrites only that chain; a verdict map leads to it by the address of the Service, so a packet is compared only
+with the rules of its Service. `mcagent.core.imported_services` decides the shares.
 
-The kernel asks the chains of nft and iptables that translate destinations one after the other, by priority, and
-none after the one that has decided (nf_nat_inet_fn in net/netfilter/nf_nat_core.c): -101 is before kube-proxy's.
+The kernel evaluates the destination NAT chains of nft and iptables by priority, until one has translated the
+packet (nf_nat_inet_fn in net/netfilter/nf_nat_core.c). Priority -101 is before kube-proxy's chains.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mcagent.model.plan import Fragment
 from mcagent.model.problem import Problem
 from mcagent.model.resources import NftChain, NftSet
 
-SLOTS = 1 << 16  # a share is rounded to one of these
-_SEED = "0x6d63"  # the same on every Node: a client keeps its endpoint wherever it asks from
-_JUMPS = 500  # Services that one map leads to: it is one message of netlink
+SLOTS = 1 << 16  # shares are rounded to multiples of 1/SLOTS
+_SEED = "0x6d63"  # the same on every Node, so that a client keeps its endpoint whichever Node translates
+_JUMPS = 500  # Services per verdict map: a map is one netlink message
 _RULE = re.compile(r"ip daddr (\S+) (\w+) dport (\d+) dnat ip to .* map \{ (.*) \}")
 _ELEMENT = re.compile(r"(\d+)(?:-(\d+))? : (\S+) \. (\d+)")
 
@@ -33,9 +33,9 @@ Socket = tuple[Address, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortShares:
-    """What becomes of new connections to a port: endpoints, each with the end of its share of `SLOTS`.
+    """The endpoints of a Service port, each with the end of its share of `SLOTS`.
 
-    `needless`: kube-proxy gives the same shares, so the kernel is told nothing.
+    `same_as_kube_proxy`: kube-proxy gives the same shares, so no rule is needed.
     """
 
     address: Address
@@ -43,12 +43,12 @@ class PortShares:
     port: int
     by_client: bool  # all connections of a client go to the same endpoint
     shares: tuple[tuple[int, Socket], ...]
-    needless: bool = False
+    same_as_kube_proxy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """An imported Service's ports, its endpoints in this cluster, and what is wrong."""
+class ServiceShares:
+    """The shares of an imported Service: its ports, its endpoints in this cluster (`own`), and problems."""
 
     ports: tuple[PortShares, ...] = ()
     own: tuple[Address, ...] = ()
@@ -63,20 +63,20 @@ class ServiceRules:
     own: tuple[Address, ...] = ()
 
 
-def service_rules(decided: Decided, config: Config) -> ServiceRules:
-    """Return the rules of one Service; none where kube-proxy chooses, or would choose alike."""
-    ports = [port for port in decided.ports if not port.needless]
+def service_rules(decided: ServiceShares, config: Config) -> ServiceRules:
+    """Return the rules of one Service; none where kube-proxy chooses, or would choose the same."""
+    ports = [port for port in decided.ports if not port.same_as_kube_proxy]
     chains = tuple(
-        (address, _chain(config, _name(address), *(_rule(one) for one in ports if one.address == address)))
+        (address, _chain(config, _name(address), *(_rule(port) for port in ports if port.address == address)))
         for address in dict.fromkeys(port.address for port in ports)
     )
     return ServiceRules(chains=chains, own=decided.own if chains else ())
 
 
 def fragment(services: Mapping[str, ServiceRules], config: Config) -> Fragment:
-    """Return the chains of all Services, and those that lead to them; nothing where no Service has any.
+    """Build the fragment of all imported Services: their chains, and the hooks that jump to them.
 
-    Of two Services that claim an address the first one has it.
+    If two Services have the same address, the first one by key gets it. Without any chain the fragment is empty.
     """
     chains: dict[Address, NftChain] = {}
     for _, rules in sorted(services.items()):
@@ -88,8 +88,8 @@ def fragment(services: Mapping[str, ServiceRules], config: Config) -> Fragment:
     addresses = sorted(chains, key=int)
     jumps = tuple(_jumps(addresses))
     from_bridge = f'iifname "{config.host_port}" accept'
-    # An endpoint that calls itself by the Service's address has to see another sender than itself.
-    others = [f"ip {end} != @mct_import_own accept" for end in ("saddr", "daddr")]
+    # A connection from an endpoint to itself through the Service needs another source address (hairpin).
+    not_own = [f"ip {end} != @mct_import_own accept" for end in ("saddr", "daddr")]
     return Fragment(
         owner="imported",
         resources=(
@@ -101,25 +101,28 @@ def fragment(services: Mapping[str, ServiceRules], config: Config) -> Fragment:
             *map(chains.__getitem__, addresses),
             _chain(config, "mct_import_pre", from_bridge, *jumps, hook="prerouting", priority=-101),
             _chain(config, "mct_import_out", *jumps, hook="output", priority=-101),
-            _chain(config, "mct_import_self", *others, *map(_hairpin, own), hook="postrouting", priority=98),
+            _chain(config, "mct_import_self", *not_own, *map(_hairpin, own), hook="postrouting", priority=98),
         ),
     )
 
 
-def shares_said(rule: str, address: Address, protocol: str, port: int) -> tuple[tuple[Socket, float], ...]:
-    """Return the endpoints that a rule of ours gives a Service's port, each with its share of 1; () if none."""
-    said = _RULE.fullmatch(rule)
-    if said is None or said.groups()[:3] != (str(address), protocol, str(port)):
+def parse_shares(rule: str, address: Address, protocol: str, port: int) -> tuple[tuple[Socket, float], ...]:
+    """Parse a rule of this module: the endpoints of a Service port with their shares, whose sum is 1.
+
+    Returns () for any other rule, or for one of another address, protocol or port.
+    """
+    match = _RULE.fullmatch(rule)
+    if match is None or match.groups()[:3] != (str(address), protocol, str(port)):
         return ()
-    found: dict[Socket, float] = {}
-    for first, last, endpoint, number in _ELEMENT.findall(said[4]):
+    shares: dict[Socket, float] = {}
+    for first, last, endpoint, number in _ELEMENT.findall(match[4]):
         socket = ip_address(endpoint), int(number)
-        found[socket] = found.get(socket, 0) + (int(last or first) - int(first) + 1) / SLOTS
-    return tuple(found.items())
+        shares[socket] = shares.get(socket, 0) + (int(last or first) - int(first) + 1) / SLOTS
+    return tuple(shares.items())
 
 
 def _chain(config: Config, name: str, *rules: str, hook: str = "", priority: int = 0) -> NftChain:
-    """Return a chain; without a hook one that other chains jump to."""
+    """Return a base chain, or, without a hook, a chain to jump to."""
     kind = "nat" if hook else ""
     return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
 
@@ -130,8 +133,8 @@ def _name(address: Address) -> str:
 
 def _jumps(addresses: list[Address]) -> Iterator[str]:
     for first in range(0, len(addresses), _JUMPS):
-        some = addresses[first : first + _JUMPS]
-        yield f"ip daddr vmap {{ {', '.join(f'{one} : jump {_name(one)}' for one in some)} }}"
+        batch = addresses[first : first + _JUMPS]
+        yield f"ip daddr vmap {{ {', '.join(f'{address} : jump {_name(address)}' for address in batch)} }}"
 
 
 def _rule(port: PortShares) -> str:

@@ -1,7 +1,8 @@
-"""The kernel's side of a Node's dataplane: host port, routes, rules, nft. Values only.
+"""Kernel resources of a Node: host port, routes, rules and nft. Values only.
 
-Packets for other clusters are routed into the host port by an own table; replies of connections that came in
-through it go back through it by one bit of the connection mark. Knows nothing of tunnels, flows or clusters.
+A routing table of its own routes packets to other clusters into the host port. One bit of the connection mark
+routes replies of connections that arrived through the host port back through it. Must not know tunnels, flows or
+clusters.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from mcagent.model.resources import (
 )
 
 HOST_MAC = "0a:6d:63:00:00:01"
-TRANSLATED_MAC, TRANSLATED_MASK = "0a:6d:00:00:00:00", "ff:ff:ff:00:00:00"  # sources of what a Service led here
+TRANSLATED_MAC, TRANSLATED_MASK = "0a:6d:00:00:00:00", "ff:ff:ff:00:00:00"  # source MACs of translated packets
 GATEWAY_MAC = "aa:bb:cc:dd:ee:f0"  # the virtual next hop, the address that Antrea uses too
 HOST_ADDRESS = IPv4Address("169.254.77.1")
 NEXT_HOP = IPv4Address("169.254.77.2")
-# Both by the IP version of the underlay. Geneve without options, or VXLAN: IP, UDP 8, header 8, inner Ethernet 14.
+# Bytes, by the IP version of the underlay. Geneve without options, or VXLAN: IP, UDP 8, header 8, Ethernet 14.
 OVERHEAD = {4: 20 + 8 + 8 + 14, 6: 40 + 8 + 8 + 14}
-# WireGuard: IP, UDP 8, header 16, authentication tag 16. What it carries is padded to 16 bytes, but never beyond
-# the device's MTU. The tunnel inside is IPv4, whatever the underlay is.
+# WireGuard: IP, UDP 8, header 16, authentication tag 16. Its payload is padded to 16 bytes, but never beyond the
+# device's MTU. The tunnel inside is IPv4 on any underlay.
 WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
-SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
+SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: every host must be able to receive it
 
-CLOSED_NODES = "mct_nodes"  # the chain that counts what other clusters send to this Node itself
-REJECT_MACS = ("0a:6d:01:00:00:00", "0a:6d:02:00:00:00")  # sources of what a policy rejects: to Pods, of Pods
-REJECTED = "mct_rejected"  # the chain that counts what is rejected without an answer
+CLOSED_NODES = "mct_nodes"  # the chain that drops and counts packets of other clusters to this Node itself
+REJECT_MACS = ("0a:6d:01:00:00:00", "0a:6d:02:00:00:00")  # source MACs of rejected packets: to Pods, from Pods
+REJECTED = "mct_rejected"  # the chain that drops and counts rejected packets without an answer
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 
 def host_port_mtu(uplink_mtu: int, config: Config, gateways: tuple[LocalGateway, ...]) -> int:
-    """Return the MTU of the host port in bytes: what fits into every tunnel that a packet may have to take.
+    """Return the MTU of the host port in bytes: its packets fit into every tunnel on their path.
 
-    That is a tunnel between Nodes, and one between clusters, on the uplink or in WireGuard on it. What gateways of
-    this cluster lead to is the same on all its Nodes: of IP's versions the one with the larger header.
+    These are tunnels between Nodes and between clusters, on the uplink or in WireGuard. All Nodes of the cluster
+    compute the same MTU: where gateways have both IP versions, the one with the larger header counts.
     """
     within = max((gateway.internal_ip.version for gateway in gateways), default=4)
     between = max((gateway.gateway_ip.version for gateway in gateways), default=4)
@@ -57,7 +58,7 @@ def host_port_mtu(uplink_mtu: int, config: Config, gateways: tuple[LocalGateway,
 
 
 def largest_mtu(uplink_mtu: int, config: Config, *, within: int, between: int) -> int:
-    """Return the largest MTU in bytes of which every tunnel packet fits into the uplink.
+    """Return the largest MTU in bytes with which every tunnel packet fits into the uplink.
 
     `within`, `between`: the IP version of tunnels between Nodes of this cluster, and between clusters.
     """
@@ -69,13 +70,13 @@ def largest_mtu(uplink_mtu: int, config: Config, *, within: int, between: int) -
 
 
 def wireguard_mtu(uplink_mtu: int, config: Config, version: int) -> int:
-    """Return the MTU of the WireGuard device in bytes; `version`: of IP, on the underlay."""
+    """Return the MTU of the WireGuard device in bytes. `version`: the IP version of the underlay."""
     smallest = SMALLEST_MTU + OVERHEAD[4]
     return config.wireguard_mtu or max(uplink_mtu - WIREGUARD_OVERHEAD[version], smallest)
 
 
 def device(config: Config, mtu: int, mapped: Address | None) -> list[Resource]:
-    """Return the host port's state, addresses and only neighbour. `mapped`: `LocalCluster.own_mapped_address`."""
+    """Return the host port's link, addresses and neighbour. `mapped`: see `LocalCluster.own_mapped_address`."""
     addresses = [HOST_ADDRESS] if mapped is None else [HOST_ADDRESS, mapped]
     return [
         Link(name=config.host_port, mtu=mtu),
@@ -85,10 +86,10 @@ def device(config: Config, mtu: int, mapped: Address | None) -> list[Resource]:
 
 
 def routing(config: Config) -> list[Resource]:
-    """Return the two rules, and the reply table's only route.
+    """Return the two rules, and the only route of the reply table.
 
-    Replies first: where Antrea encrypts, its clients have the address of its tunnel endpoint, which is routed into
-    the WireGuard device.
+    The rule for replies precedes the other: clients of a cluster where Antrea encrypts have the address of
+    Antrea's tunnel endpoint, whose route in the other table leads to the WireGuard device.
     """
     bit = 1 << config.ct_mark_bit
     return [
@@ -101,9 +102,9 @@ def routing(config: Config) -> list[Resource]:
 def cluster_routes(
     config: Config, source: Address | None, cidrs: Iterable[Network], direct: Iterable[Address]
 ) -> list[Resource]:
-    """Return the routes to one cluster's networks, and to what stands for its gateways as a source.
+    """Return the routes to the networks of one cluster. `source`: the source address of this Node's own packets.
 
-    `direct`: tunnel endpoints inside remote CIDRs, so tunnels never loop.
+    `direct`: tunnel endpoints inside remote CIDRs. They are excluded, so that tunnels never loop.
     """
     routes: list[Resource] = [
         Route(table=config.route_table, destination=cidr, device=config.host_port, via=NEXT_HOP, source=source)
@@ -117,10 +118,10 @@ def cluster_routes(
 
 
 def endpoint_routes(config: Config, address: Address, source: Address | None) -> list[Resource]:
-    """Return the way to a tunnel endpoint behind the WireGuard device, and what keeps packets in without it.
+    """Return the route to a tunnel endpoint behind the WireGuard device, and an unreachable route to it.
 
-    The kernel takes the device's routes away with the device: without the second one the tunnel's packets would
-    then go by the default route, unencrypted.
+    The kernel removes the device's routes with the device. The unreachable route then keeps the tunnel's packets
+    from the default route, where they would be unencrypted.
     """
     destination = host_network(address)
     return [
@@ -130,46 +131,52 @@ def endpoint_routes(config: Config, address: Address, source: Address | None) ->
 
 
 def encrypted_netfilter(
-    config: Config, forbidden: Iterable[Network], own: tuple[Address, ...] = ()
+    config: Config, forbidden: Iterable[Network], own_endpoints: tuple[Address, ...] = ()
 ) -> list[Resource]:
-    """Return what lets no tunnel packet to another cluster out, nor one of it in, but by the WireGuard device.
+    """Return the rules that drop tunnel packets to and from other clusters outside the WireGuard device.
 
-    `forbidden` are gateways of other clusters and endpoints behind the device, `own` those of this Node. The
-    kernel's tunnels pass this hook (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out;
-    udp_tunnel6_xmit_skb: ip6tunnel_xmit). What goes by the device, and what the device itself sends, is kept from
-    connection tracking: a CNI that translates the source of all that leaves the Node (the AWS VPC CNI) would give
-    the one an address that the peer does not take, the other a random port.
+    `forbidden`: gateways of other clusters and endpoints behind the device. `own`: this Node's endpoints behind
+    the device. Tunnels of the kernel pass the hook postrouting (iptunnel_xmit in net/ipv4/ip_tunnel_core.c:
+    ip_local_out; udp_tunnel6_xmit_skb: ip6tunnel_xmit).
+
+    Packets through the device, and packets of the device itself, are not tracked. A CNI that translates the source
+    of all packets that leave the Node (the AWS VPC CNI) would give the former an address that the peer refuses,
+    and the latter a random port.
     """
     by_version: dict[int, list[Network]] = {}
     for network in forbidden:
         by_version.setdefault(network.version, []).append(network)
     return [
-        one for version, found in sorted(by_version.items()) for one in _encrypted(config, version, found, own)
+        resource
+        for version, networks in sorted(by_version.items())
+        for resource in _encrypted(config, version, networks, own_endpoints)
     ]
 
 
-def _encrypted(config: Config, version: int, forbidden: list[Network], own: tuple[Address, ...]) -> list[Resource]:
-    """Return this for one family: an nft set, and the table that it is in, is of one."""
+def _encrypted(
+    config: Config, version: int, forbidden: list[Network], own_endpoints: tuple[Address, ...]
+) -> list[Resource]:
+    """Return these rules for one IP version: an nft set and its table have one family."""
     family = "ip" if version == 4 else "ip6"
-    device, port, ours = config.wireguard_device, tunnel_port(config), config.wireguard_port
+    device, port, listen_port = config.wireguard_device, tunnel_port(config), config.wireguard_port
     into, out = (
-        (f'iifname "{device}" notrack', f"udp dport {ours} notrack"),
-        (f'oifname "{device}" notrack', f"udp sport {ours} notrack"),
+        (f'iifname "{device}" notrack', f"udp dport {listen_port} notrack"),
+        (f'oifname "{device}" notrack', f"udp sport {listen_port} notrack"),
     )
     clear = f'oifname != "{device}" {family} daddr @mct_encrypted udp dport {port} drop'
     return [
         NftSet(table=config.nft_table, name="mct_encrypted", elements=merge_networks(forbidden), family=family),
         filter_chain(config, family, "mct_clear", ("postrouting", 300), clear),
-        *clear_arrivals(config, family, own),
+        *clear_arrivals(config, family, own_endpoints),
         filter_chain(config, family, "mct_untracked_in", ("prerouting", -300), *into),
         filter_chain(config, family, "mct_untracked_out", ("output", -300), *out),
     ]
 
 
 def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
-    """Return the nft table: identity SNAT of Pods, marks for the way back, MSS clamp, closed Nodes.
+    """Return the nft table: identity SNAT of Pods, marks of connections, MSS clamp, closed Nodes.
 
-    `pods` is disjoint.
+    `pods`: disjoint networks.
     """
     port, bit = config.host_port, f"0x{1 << config.ct_mark_bit:08x}"
     reply = f"ct direction reply ct mark & {bit} == {bit} meta mark set meta mark | {bit}"
@@ -189,7 +196,7 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         ),
         *(_rejecting(port, of_type) if config.stretched_network_policy else ()),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
-        # before the CNI's masquerade: a source that is NATed to itself is not NATed again
+        # Before the CNI's masquerade: a source that is translated to itself is not translated again.
         of_type("mct_post", ("nat", "postrouting", 99), f"{out} ip saddr @mct_pods snat to ip saddr"),
         of_type("mct_pre", ("filter", "prerouting", -151), mark, f'iifname != "{port}" {reply}'),
         of_type("mct_out", ("route", "output", -150), reply),
@@ -198,29 +205,30 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
 
 
 def _rejecting(port: str, of_type: Callable[..., NftChain]) -> Iterator[NftChain]:
-    """Yield what answers packets that a policy rejects, and drops what is not answered.
+    """Yield the chains that answer packets that a policy rejects, and drop the rest.
 
-    To Pods after conntrack, which knows the way back (the connection's mark, at -151). Of Pods before it: to it
-    the answer is a reply of the connection as it left, and gets the address of the Service that the Pod called.
+    Packets to Pods are answered after conntrack, since the answer needs the connection's mark (set at -151).
+    Packets from Pods are answered before it: conntrack then sees the answer as a reply of the connection, and
+    restores the address of the Service that the Pod called.
     """
     for name, mac, priority in zip(("mct_reject_in", "mct_reject_out"), REJECT_MACS, (-150, -300), strict=True):
-        ours = (f'iifname != "{port}" accept', f"ether saddr != {mac} accept")
+        conditions = (f'iifname != "{port}" accept', f"ether saddr != {mac} accept")
         answer = ("reject with tcp reset", "reject with icmp admin-prohibited")
-        rules = (*ours, "limit rate over 100/second burst 200 packets accept", *answer)
+        rules = (*conditions, "limit rate over 100/second burst 200 packets accept", *answer)
         yield of_type(name, ("filter", "prerouting", priority), *rules)
-    # Also where the kernel (before Linux 5.9) refuses the chains above.
+    # This chain is needed where the kernel (before Linux 5.9) refuses the chains above.
     drops = (f'iifname "{port}" ether saddr {mac} counter drop' for mac in REJECT_MACS)
     yield of_type(REJECTED, ("filter", "prerouting", -149), *drops)
 
 
 def _closed_nodes(port: str) -> tuple[str, ...]:
-    """Return the rules by which only what the bridge translated gets from other clusters to this Node itself.
+    """Return the rules that drop packets of other clusters to this Node itself, unless the bridge translated them.
 
-    Just after destination NAT (priority -100): what is for this Node has a local address, what is for a NodePort,
-    hostPort, external or load balancer's address has been translated by kube-proxy or CNI, which are to do that
-    with nothing that comes from the bridge. By packet, not by connection, so what conntrack has lost, or not yet
-    seen, is judged alike. Replies to what this Node opened pass, and ICMP errors about it; an invalid packet is
-    neither. The bridge sets the source MAC (flows.pipeline, table ArriveState).
+    The chain follows destination NAT (priority -100). There a packet to this Node has a local destination, and a
+    packet to a NodePort, hostPort, external or load balancer address has been translated by kube-proxy or the CNI;
+    both are dropped. The rules look at packets, not at connections, so packets whose connection conntrack has lost
+    or not yet seen are treated alike. Replies to connections of this Node pass, as do ICMP errors about them. The
+    bridge sets the source MAC (flows.pipeline, table ArriveState).
     """
     return (
         f'iifname != "{port}" accept',

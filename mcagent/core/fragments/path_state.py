@@ -1,7 +1,7 @@
-"""The state of each tunnel as a path: watched by BFD, on standby, its place in the order of active-standby.
+"""The state of each tunnel: its BFD settings, whether BFD watches it, standby, and its active-standby rank.
 
-It combines BFD (configuration, and whether the peer has ever answered), flap damping, Node readiness, drain and
-the order of active-standby. A change of one tunnel changes the value of that tunnel only. Must not know flows.
+Inputs are the BFD configuration, whether the peer has ever answered, flap damping, Node readiness, drain and the
+order of active gateways. A change of one tunnel changes the value of that tunnel only. Must not know flows.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.resources import Bfd, PeerKind
 
-# A tunnel and what the Node says of it: the port's number; whether the peer has answered BFD once, flap damping
-# keeps it on standby, its session is half up while it is needed. Plain tuples: there are thousands in a pass.
-Said = tuple[Tunnel, int, bool, bool, bool]
-Observed = Sequence[Said]
+# A tunnel with the Node's observations: port number; the peer has answered BFD; flap damping keeps it on standby;
+# its session is half up and needed. Plain tuples, since a pass builds thousands.
+TunnelObservation = tuple[Tunnel, int, bool, bool, bool]
+PeerObservations = Sequence[TunnelObservation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRules:
-    """What holds for all tunnels: BFD by kind of peer and, with active-standby, the order of gateways."""
+    """The settings of all tunnels: BFD by kind of peer and, with active-standby, the order of gateways."""
 
     bfd: Mapping[PeerKind, Bfd | None]
     ordered: bool
-    order: tuple[str, ...]  # to be kept in the bridge; () where it does not count
-    ranks: Mapping[str, int]  # the same, by name
+    order: tuple[str, ...]  # gateways in the order stored in the bridge; () if no order is kept
+    ranks: Mapping[str, int]  # index in `order`, by gateway
 
     def rank(self, name: str, place: int) -> int:
-        """Return where a gateway stands; `place` is its place in the API's order."""
+        """Return the rank of a gateway, the lowest first. `place`: its index in the API's order."""
         if not self.ordered:
             return 0
         return self.ranks.get(name, len(self.ranks) + place)
@@ -45,7 +45,7 @@ class PathRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathState:
-    """A tunnel as it is now. `rank`: where it stands among those of its group, with active-standby."""
+    """The current state of a tunnel. `rank`: its order within its group, with active-standby."""
 
     tunnel: Tunnel
     ofport: int
@@ -56,12 +56,12 @@ class PathState:
 
     @property
     def next_hop(self) -> NextHop:
-        """The tunnel as flows see it."""
+        """The tunnel as a next hop for `flows.pipeline`."""
         return NextHop(ofport=self.ofport, watched=self.watched, standby=self.standby)
 
 
 def path_rules(local: LocalCluster, facts: Facts, config: Config) -> PathRules:
-    """Return the rules on this Node. A Node that drains, or reaches no other cluster, says so by BFD."""
+    """Return the path rules of this Node. A Node that drains or is isolated signals path down by BFD."""
     ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
     order = facts.active_order if ordered and not config.failback else ()
     near = _signalled(config.bfd_local, facts.drain is Drain.ALL or facts.isolated)
@@ -78,48 +78,48 @@ def path_rules(local: LocalCluster, facts: Facts, config: Config) -> PathRules:
     )
 
 
-def observed(
+def observe_tunnels(
     tunnels: Mapping[str, tuple[Tunnel, ...]],
     ofports: Mapping[str, int],
     *,
-    seen: frozenset[str],
+    answered: frozenset[str],
     damped: frozenset[str],
-    begins: frozenset[str],
-) -> dict[str, Observed]:
-    """Return the tunnels with what the Node says of them."""
+    half_up: frozenset[str],
+) -> dict[str, PeerObservations]:
+    """Join the tunnels of each peer with the observations of this Node, which are sets of tunnel names."""
     return {
-        key: [(t, ofports[t.name], t.name in seen, t.name in damped, t.name in begins) for t in found]
-        for key, found in tunnels.items()
+        key: [(t, ofports[t.name], t.name in answered, t.name in damped, t.name in half_up) for t in peer_tunnels]
+        for key, peer_tunnels in tunnels.items()
     }
 
 
-def cluster_paths(found: Observed, rules: PathRules) -> tuple[PathState, ...]:
+def cluster_paths(observations: PeerObservations, rules: PathRules) -> tuple[PathState, ...]:
     """Return the state of the tunnels to one remote cluster, in the order of the API."""
     return tuple(
-        _path(one, rules, rank=rules.rank(str(one[0].address), place) if rules.ordered else 0)
-        for place, one in enumerate(found)
+        _path(observation, rules, rank=rules.rank(str(observation[0].address), index) if rules.ordered else 0)
+        for index, observation in enumerate(observations)
     )
 
 
-def node_paths(value: tuple[Observed, LocalGateway | None], rules: PathRules) -> tuple[PathState, ...]:
+def node_paths(value: tuple[PeerObservations, LocalGateway | None], rules: PathRules) -> tuple[PathState, ...]:
     """Return the state of the tunnel to a Node of this cluster, which may be a gateway."""
-    found, gateway = value
+    observations, gateway = value
     if gateway is None:
-        return tuple(_path(one, rules) for one in found)
+        return tuple(_path(observation, rules) for observation in observations)
     rank, standby = rules.rank(gateway.node, gateway.place), bool(gateway.standby)
-    return tuple(_path(one, rules, standby=standby, rank=rank) for one in found)
+    return tuple(_path(observation, rules, standby=standby, rank=rank) for observation in observations)
 
 
-def _path(said: Said, rules: PathRules, *, standby: bool = False, rank: int = 0) -> PathState:
-    tunnel, ofport, seen, damped, begins = said
+def _path(observation: TunnelObservation, rules: PathRules, *, standby: bool = False, rank: int = 0) -> PathState:
+    tunnel, ofport, answered, damped, half_up = observation
     bfd = rules.bfd[tunnel.peer_kind]
-    if bfd is not None and begins:
+    if bfd is not None and half_up:
         bfd = _at_once(bfd)
     return PathState(
         tunnel=tunnel,
         ofport=ofport,
         bfd=bfd,
-        watched=bfd is not None and seen,
+        watched=bfd is not None and answered,
         standby=standby or damped,
         rank=rank,
     )
@@ -132,16 +132,16 @@ def problems(
     datapath: DatapathType,
     config: Config,
 ) -> tuple[Problem, ...]:
-    """Return the problems of a peer's tunnels from which nothing ever came, or that only small packets pass."""
+    """Report tunnels of a peer through which no packet (`silent`) or only small packets (`narrow`) arrive."""
     tunnels, checked = peer
-    found = []
+    reported = []
     for tunnel in tunnels:
         if tunnel.name in narrow:
             message = (
                 f"small packets pass the tunnel to {tunnel.gateway}, the largest that {config.host_port} takes do "
                 f"not: the path MTU is smaller than mtu says"
             )
-            found.append(checked.meta.problem("spec.gatewayInfos", "PathMtu", message, Severity.WARNING))
+            reported.append(checked.meta.problem("spec.gatewayInfos", "PathMtu", message, Severity.WARNING))
         if tunnel.name not in silent:
             continue
         remote = tunnel.peer_kind is PeerKind.REMOTE
@@ -151,28 +151,28 @@ def problems(
             causes.append("its uplink, or this Node's, is no port of a bridge of its userspace Open vSwitch")
         message = f"packets are sent to {tunnel.gateway} and none ever came from there: {', or '.join(causes)}"
         path = "spec.gatewayInfos" if remote else "status.addresses"
-        found.append(checked.meta.problem(path, "PeerSilent", message, Severity.WARNING))
-    return tuple(found)
+        reported.append(checked.meta.problem(path, "PeerSilent", message, Severity.WARNING))
+    return tuple(reported)
 
 
 def next_hops(paths: Iterable[PathState], rules: PathRules) -> NextHopGroup:
-    """Return the gateways of this cluster (but this Node) to choose from, with active-standby in order."""
-    found = sorted(
+    """Return the other gateways of this cluster as next hops, by rank."""
+    gateway_paths = sorted(
         (path for path in paths if path.tunnel.peer_kind is PeerKind.GATEWAY),
         key=lambda path: (path.rank, path.ofport),
     )
-    return NextHopGroup(next_hops=tuple(path.next_hop for path in found), ordered=rules.ordered)
+    return NextHopGroup(next_hops=tuple(path.next_hop for path in gateway_paths), ordered=rules.ordered)
 
 
 def _at_once(bfd: Bfd) -> Bfd:
-    """Return settings that make Open vSwitch send now, and the peer answer.
+    """Return BFD settings with a changed interval, so that Open vSwitch sends now and the peer answers.
 
-    While a session is not up a packet is due once in a second, also when there is something to say (lib/bfd.c,
-    bfd_set_next_tx). A changed interval begins a poll sequence (RFC 5880, 6.8.3), whose packets do not wait.
+    While a session is not up, Open vSwitch sends one packet per second, even after a change of state (lib/bfd.c,
+    bfd_set_next_tx). A changed interval starts a poll sequence (RFC 5880, 6.8.3), whose packets are not delayed.
     """
     return replace(bfd, min_tx=bfd.min_tx + 1)
 
 
 def _signalled(bfd: Bfd | None, down: bool) -> Bfd | None:
-    """Return the settings; `down` tells the peer that nothing is to be sent this way (RFC 5880, 6.8.17)."""
+    """Return the settings with path down if `down`: the peer then stops sending (RFC 5880, 6.8.17)."""
     return replace(bfd, cpath_down=True) if bfd is not None and down else bfd

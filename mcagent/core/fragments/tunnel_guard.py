@@ -1,15 +1,14 @@
-"""What keeps everybody but tunnels out of tunnels: nft chains that drop, and count, what pretends to be one.
+"""nft chains that drop and count forged tunnel packets.
 
-A peer takes a tunnel packet by its source address, and the CNI gives what Pods send beyond their cluster the
-address of their Node. So nothing that this Node forwards may go to a tunnel, BFD or WireGuard port of a peer. What
-the Node itself sends passes the hook output, never forward. A Service whose endpoint is such a port is translated
-before the hook forward, so it is caught, too.
+A peer accepts a tunnel packet by its source address, and a CNI masquerades packets that Pods send beyond the
+cluster to the address of their Node. So this Node must not forward anything to a tunnel, BFD or WireGuard port of
+a peer. Packets of the Node itself pass the hook output, never forward. A Service with such a port as its endpoint
+is translated before the hook forward, so its packets are dropped, too.
 
-A Node may be the router of other gateways: what a peer sends to a peer passes, from a device that leads to the
-sender (the check of sources sees to that), and with the destination that it came with: a translated one is a
-Service's.
+A Node may be the router of other gateways. Packets from peer to peer pass if they arrive by a device that leads to
+the sender (see `_forged`) and if their destination is not translated (a translated one belongs to a Service).
 
-Pure; owns the sets and chains named here. Knows nothing of flows, keys or routes.
+Pure; owns the sets and chains named here. Must not know flows, keys or routes.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ TO_TUNNEL, TO_WIREGUARD, FORGED, CLEAR = "mct_to_tunnel", "mct_to_wireguard", "m
 DROPS = MappingProxyType(
     {TO_TUNNEL: "to-tunnel", TO_WIREGUARD: "to-wireguard", FORGED: "forged-tunnel", CLEAR: "clear-tunnel"}
 )
-"""Why what the rules of a chain count is dropped, by the chain's name."""
+"""The reason of the drops that a chain counts, by the chain's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
-    """Where tunnels end, of one IP version: Nodes of this cluster, gateways of others; and WireGuard's ports."""
+class TunnelPeers:
+    """The tunnel endpoints of one IP version (Nodes of this cluster, gateways of others) and WireGuard ports."""
 
     version: int
     addresses: tuple[Network, ...]  # disjoint, sorted
@@ -49,17 +48,17 @@ class Peers:
 
 
 class PeerEnd(NamedTuple):
-    """Where tunnels of a peer end: the address as an integer and as a network, and its WireGuard's port."""
+    """A tunnel endpoint of a peer: its address as an integer and as a network, and its WireGuard port or 0."""
 
     number: int
     host: Network
     port: int
 
 
-def ends_of(value: tuple[AcceptedCluster, CheckedCluster], default: int) -> tuple[PeerEnd, ...]:
-    """Return where a cluster's gateways take packets; WireGuard's at port `default` if they publish none."""
+def endpoints_of(value: tuple[AcceptedCluster, CheckedCluster], default: int) -> tuple[PeerEnd, ...]:
+    """Return the tunnel endpoints of a cluster's gateways. `default`: the WireGuard port if none is published."""
     cluster, info = value[0], value[1].info
-    published = {address: found.port for address, found in info.gateway_wireguard}
+    published = {address: wireguard.port for address, wireguard in info.gateway_wireguard}
     first = info.wireguard.port if info.wireguard is not None else 0
     return tuple(
         PeerEnd(int(address), host_network(address), published.get(address, first) or default)
@@ -72,10 +71,10 @@ def peers_of(
     node_addresses: tuple[tuple[Address, str], ...],
     remote: Mapping[str, tuple[PeerEnd, ...]],
     config: Config,
-) -> tuple[Peers, ...]:
-    """Return the peers of each IP version that this cluster's tunnels have. `remote`: gateways of other clusters.
+) -> tuple[TunnelPeers, ...]:
+    """Return the peers of each IP version that this cluster's tunnels use. `remote`: gateways of other clusters.
 
-    Every Node knows all of them, with a tunnel or without: its Pods could speak in the name of any.
+    Every Node has all peers, with or without a tunnel to them: its Pods could forge packets of any.
     """
     port = config.wireguard_port
     own = [
@@ -91,10 +90,10 @@ def peers_of(
     )
 
 
-def _peers(version: int, ends: list[PeerEnd], *, encrypts: bool) -> Peers:
+def _peers(version: int, ends: list[PeerEnd], *, encrypts: bool) -> TunnelPeers:
     hosts = {end.number: end.host for end in ends}
     sockets = sorted({(end.number, end.port) for end in ends if end.port}) if encrypts else ()
-    return Peers(
+    return TunnelPeers(
         version=version,
         addresses=_merged(hosts),
         wireguard=tuple((hosts[number].network_address, port) for number, port in sockets),
@@ -104,33 +103,33 @@ def _peers(version: int, ends: list[PeerEnd], *, encrypts: bool) -> Peers:
 def _merged(hosts: Mapping[int, Network]) -> tuple[Network, ...]:
     """Merge as `merge_networks` does, at a tenth of its cost: each move of one gateway merges the hosts of all."""
     values = sorted(hosts)
-    found: list[Network] = []
-    place = 0
-    while place < len(values):
-        first = values[place]
-        size = 1  # as many neighbours as an aligned network holds
+    merged: list[Network] = []
+    index = 0
+    while index < len(values):
+        first = values[index]
+        size = 1  # the largest aligned block of consecutive addresses
         while (
             not first & (2 * size - 1)
-            and place + 2 * size <= len(values)
-            and values[place + 2 * size - 1] == first + 2 * size - 1
+            and index + 2 * size <= len(values)
+            and values[index + 2 * size - 1] == first + 2 * size - 1
         ):
             size *= 2
         host = hosts[first]
-        found.append(host if size == 1 else host.supernet(size.bit_length() - 1))
-        place += size
-    return tuple(found)
+        merged.append(host if size == 1 else host.supernet(size.bit_length() - 1))
+        index += size
+    return tuple(merged)
 
 
-def guard(config: Config, peers: Iterable[Peers]) -> list[Resource]:
-    """Return what drops packets to and from tunnels that no tunnel sent."""
-    return [resource for one in peers for resource in _guard(config, one)]
+def guard(config: Config, peers: Iterable[TunnelPeers]) -> list[Resource]:
+    """Return the sets and chains that drop tunnel packets that were not sent by a tunnel."""
+    return [resource for version_peers in peers for resource in _guard(config, version_peers)]
 
 
-def _guard(config: Config, peers: Peers) -> list[Resource]:
+def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
     family = "ip" if peers.version == 4 else "ip6"
     ports = f"udp dport {{ {', '.join(map(str, sorted({BFD_PORT, tunnel_port(config)})))} }}"
     tunnel = f"{ports} {family} daddr @mct_peers"
-    found: list[Resource] = [
+    resources: list[Resource] = [
         NftSet(table=config.nft_table, name="mct_peers", elements=peers.addresses, family=family),
         filter_chain(
             config,
@@ -142,10 +141,10 @@ def _guard(config: Config, peers: Peers) -> list[Resource]:
         ),
     ]
     if config.tunnel_source_check:
-        found.append(filter_chain(config, family, FORGED, ("prerouting", -250), *_forged(ports, family)))
+        resources.append(filter_chain(config, family, FORGED, ("prerouting", -250), *_forged(ports, family)))
     if config.encrypts:
         device, wireguard = config.wireguard_device, f"{family} daddr . udp dport @mct_wireguard"
-        found += [
+        resources += [
             NftSet(table=config.nft_table, name="mct_wireguard", sockets=peers.wireguard, family=family),
             filter_chain(
                 config,
@@ -159,49 +158,49 @@ def _guard(config: Config, peers: Peers) -> list[Resource]:
                 f"{wireguard} ct status dnat counter drop",
             ),
         ]
-    return found
+    return resources
 
 
 def _forged(ports: str, family: str) -> tuple[str, ...]:
-    """Return what drops packets of peers that come by a device of Pods: one that does not lead to the peer.
+    """Return the rules that drop packets of peers that arrive by a device of Pods.
 
-    "fib … oif" asks for the best route only (nft_fib4_eval in net/ipv4/netfilter/nft_fib_ipv4.c), as rp_filter=1
-    does, and peers may well come by another device than the one back to them. So only the kinds of devices that
-    lead to Pods are asked (not a network card, nor a CNI's WireGuard between Nodes, as Cilium has it), and what is
-    for a Node's address on the very device that it came by passes. No device of Pods has that; a bridge of the CNI
-    has a Pod address. One rule for each kind: nft's order of names in a set is not the same everywhere.
+    "fib … oif" looks up the best route only (nft_fib4_eval in net/ipv4/netfilter/nft_fib_ipv4.c), as rp_filter=1
+    does, but packets of a peer may arrive by another device than that of the best route. So the rules apply only
+    to the kinds of devices that lead to Pods (not to network cards, nor to WireGuard between Nodes, as in Cilium).
+    Packets to an address of the Node on the receiving device pass: devices of Pods have no such address, and a
+    CNI's bridge has a Pod address. There is one rule per kind, because the order of names in an nft set varies.
     """
-    here = f"{ports} {family} daddr @mct_peers fib daddr . iif type local accept"
+    to_own_address = f"{ports} {family} daddr @mct_peers fib daddr . iif type local accept"
     forged = (
         f'{ports} meta iifkind "{kind}" {family} saddr @mct_peers fib saddr . iif oif missing counter drop'
         for kind in _POD_DEVICES
     )
-    return (f"{ports.replace(' {', ' != {')} accept", here, *forged)
+    return (f"{ports.replace(' {', ' != {')} accept", to_own_address, *forged)
 
 
-def clear_arrivals(config: Config, family: str, own: tuple[Address, ...]) -> list[Resource]:
-    """Return what takes no tunnel packet from an encrypted peer but from the WireGuard device.
+def clear_arrivals(config: Config, family: str, own_endpoints: tuple[Address, ...]) -> list[Resource]:
+    """Return the rules that drop tunnel packets of encrypted peers that arrive outside the WireGuard device.
 
-    `own` are this Node's endpoints behind the device: nothing else has a way to them, so whatever comes for them
-    by another device was made up on the underlay. The set @mct_encrypted is `mcagent.core.fragments.kernel`'s.
+    `own_endpoints`: this Node's endpoints behind the device, or (). They are reachable through the device only, so
+    packets to them by any other device are forged. `mcagent.core.fragments.kernel` defines the set @mct_encrypted.
     """
     device = config.wireguard_device
     rules = [f'iifname != "{device}" udp dport {tunnel_port(config)} {family} saddr @mct_encrypted counter drop']
-    found: list[Resource] = []
-    if family == "ip" and own:
-        ends = merge_networks(host_network(address) for address in own)
-        found.append(NftSet(table=config.nft_table, name="mct_own_ends", elements=ends))
+    own_ends: list[Resource] = []
+    if family == "ip" and own_endpoints:
+        endpoint_networks = merge_networks(host_network(address) for address in own_endpoints)
+        own_ends.append(NftSet(table=config.nft_table, name="mct_own_ends", elements=endpoint_networks))
         rules.append(f'iifname != "lo" iifname != "{device}" ip daddr @mct_own_ends counter drop')
-    return [*found, filter_chain(config, family, CLEAR, ("input", -150), *rules)]
+    return [*own_ends, filter_chain(config, family, CLEAR, ("input", -150), *rules)]
 
 
 def tunnel_port(config: Config) -> int:
-    """Return the UDP port of every tunnel."""
+    """Return the UDP port of the tunnels: configured, or the default of the tunnel type."""
     return config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
 
 
 def filter_chain(config: Config, family: str, name: str, where: tuple[str, int], *rules: str) -> NftChain:
-    """Return a filter chain; `where`: hook and priority."""
+    """Return a filter chain. `where`: (hook, priority)."""
     hook, priority = where
     return NftChain(
         table=config.nft_table, name=name, type="filter", hook=hook, priority=priority, rules=rules, family=family

@@ -1,6 +1,6 @@
-"""Resources of encryption: the WireGuard device, its peers, and the rules that keep tunnels out of any other path.
+"""Resources of encryption: the WireGuard device, its peers, and the rules that drop unencrypted tunnel packets.
 
-Must not know which gateways are encrypted to, or why: `mcagent.core.wireguard` decides that.
+Must not decide which gateways are encrypted to: `mcagent.core.wireguard` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def wireguard_resources(
     facts: Facts,
     config: Config,
 ) -> tuple[Resource, ...]:
-    """Return what a gateway has once for all clusters: the device, and what lets tunnels go by it only."""
+    """Return the resources that a gateway has once for all clusters: the device, and rules against clear text."""
     ends = [end for cluster_ends in encryption.ends.values() for end in cluster_ends]
     gateways = {address for cluster in clusters.values() for address in cluster.gateways}
     closed = (gateways | {end.address for end in ends}) - {end.address for end in ends if not end.public_key}
@@ -36,7 +36,7 @@ def wireguard_resources(
     device = WireGuardDevice(
         name=config.wireguard_device,
         listen_port=config.wireguard_port,
-        # all its peers have addresses of its own family
+        # All peers have addresses of this family.
         mtu=wireguard_mtu(facts.uplink_mtu, config, own.gateway_ip.version),
         public_key=facts.wireguard_public_key,
         addresses=encryption.addresses,
@@ -46,7 +46,7 @@ def wireguard_resources(
 
 
 def peer_resources(end: RemoteEnd, config: Config) -> list[Resource]:
-    """Return what leads to a tunnel's end through WireGuard; nothing where it is reached in the clear."""
+    """Return the WireGuard peer and the routes of a tunnel endpoint; none if the endpoint is not encrypted to."""
     if not end.public_key:
         return []
     peer = WireGuardPeer(
