@@ -12,7 +12,7 @@ from mcagent.agent.control_loop.reconciler import Reconciler, own_address
 from mcagent.agent.objects import Objects
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live
 from mcagent.core.compile import compile_desired
-from mcagent.core.failover.liveness import Cause
+from mcagent.core.failover.liveness import LivenessCause
 from mcagent.core.failover.observations import gateway_name
 from mcagent.core.imported_services import NEEDS
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS
@@ -80,7 +80,7 @@ def what_is(settings: Settings, *, offline: bool, timeout: float) -> World:
         facts = read_facts(own_address(snapshot, settings.core.node_name))
         facts = live.facts(facts, snapshot, settings.core, None)
         report = live.report
-    lost = (name for name, peer in report.peers.items() if not peer.live and peer.cause is Cause.BFD)
+    lost = (name for name, peer in report.peers.items() if not peer.live and peer.cause is LivenessCause.BFD)
     ports = (report.ports[name] for name in lost if name in report.ports)
     silent = frozenset(gateway_name(port) for port in ports if port.peer_kind is not PeerKind.NODE)
     return World(snapshot=snapshot, facts=facts, silent=silent)

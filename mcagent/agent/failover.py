@@ -17,16 +17,16 @@ from mcagent.agent.reachability import Reachability
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.failover import draining, liveness
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
-from mcagent.core.failover.liveness import Cause, Damping, Peer
+from mcagent.core.failover.liveness import Damping, LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import (
     OWN_CLUSTER,
     active_order,
     announced,
-    beginning,
+    half_up_tunnels,
     isolated,
     observations,
 )
-from mcagent.core.failover.silence import LOOK, Silence
+from mcagent.core.failover.silence import POLL_INTERVAL, Silence
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
@@ -76,7 +76,7 @@ class Failover:
         self._order: tuple[str, ...] | None = None
         self._isolated = False
         self._begins: frozenset[str] = frozenset()
-        self._failovers: Counter[tuple[str, Cause]] = Counter()
+        self._failovers: Counter[tuple[str, LivenessCause]] = Counter()
         self._stopping = ""
         self._inputs: tuple[object, ...] = (None, None, None, None)
         self._ports: Mapping[str, TunnelPort] = {}  # of all peers, also of those that are gone
@@ -150,7 +150,7 @@ class Failover:
             damped=self._advance.damped,
             bfd_begins=self._begins,
             silent=self._silence.silent,
-            drain=drain.tells,
+            drain=drain.signal,
             isolated=self._isolated,
             active_order=order,
             unreachable=unreachable,
@@ -164,9 +164,9 @@ class Failover:
             port.name for port, _ in state.tunnels if port.bfd and not port.bfd_seen and port.name not in seen
         )
         try:
-            self._silence = self._silence.look(unanswered, self._counters, now)
+            self._silence = self._silence.update(unanswered, self._counters, now)
         except BackendError as error:
-            self._silence = replace(self._silence, wake=now + LOOK)
+            self._silence = replace(self._silence, wake=now + POLL_INTERVAL)
             log.debug("%s", error)
 
     def _look(
@@ -182,7 +182,7 @@ class Failover:
         tunnels = state.tunnels
         seen = observations(tunnels, snapshot.nodes, self._silence.silent)
         self._advance = liveness.advance(self._advance.peers, seen, now, self._damping, first=first)
-        self._begins = beginning(tunnels, self._advance)
+        self._begins = half_up_tunnels(tunnels, self._advance)
         alone = isolated(tunnels, self._advance)
         if alone is not self._isolated:
             self._isolated = alone
@@ -216,13 +216,13 @@ class Failover:
         if near and any(group == OWN_CLUSTER or group.startswith("cluster/") for group in lost):
             self._gateway_lost(near[0], desired)
 
-    def _count(self, peer: Peer) -> None:
+    def _count(self, peer: PeerLiveness) -> None:
         port = self._ports.get(peer.port)
         kind = port.peer_kind if port is not None else PeerKind.NODE
         if _lost(peer):
             self._failovers[str(kind), peer.cause] += 1
         where = f"{port.peer} ({port.remote_ip})" if port is not None else peer.port
-        level = logging.INFO if peer.live or peer.cause is not Cause.BFD else logging.WARNING
+        level = logging.INFO if peer.live or peer.cause is not LivenessCause.BFD else logging.WARNING
         verdict = "is used" if peer.live else "is not used"
         log.log(level, "%s %s %s: %s (%s)", kind, where, verdict, peer.text, peer.cause)
 
@@ -234,7 +234,7 @@ class Failover:
             gateway = desired.state.role is Role.GATEWAY
         else:
             gateway = any(one.meta.name == own for one in snapshot.gateways.values())
-        why = self._stopping or draining.asked(own, snapshot, flag=state.drain, gateway=gateway)
+        why = self._stopping or draining.drain_reason(own, snapshot, flag=state.drain, gateway=gateway)
         refused = self._refused(snapshot, state, gateway=gateway) if why else ""
         active = before is not None and before.phase in (Phase.REMOTE, Phase.LOCAL)
         packets = self._packets() if active and why and not refused else None
@@ -267,6 +267,6 @@ def _largest_packet(desired: Desired | None) -> int:
     return next((one.mtu for one in every if isinstance(one, HostPort)), 0)
 
 
-def _lost(peer: Peer) -> bool:
+def _lost(peer: PeerLiveness) -> bool:
     """Tell whether it cannot be used, which is more than not being trusted yet."""
-    return not peer.live and peer.cause is not Cause.DAMPING
+    return not peer.live and peer.cause is not LivenessCause.DAMPING

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mcagent.core.failover import reachability
 from mcagent.core.failover.liveness import Peers
-from mcagent.core.failover.reachability import AGAIN, EVERY, LASTS, Told
+from mcagent.core.failover.reachability import AGAIN, EVERY, LASTS, ReachabilityState
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.supervised import Supervised
@@ -41,7 +41,7 @@ class Reachability:
         self._known: tuple[object, object] = (None, None)
         self.wake = math.inf  # when to look again though nothing is heard
         self._lock = threading.Condition()  # of all below
-        self._told: dict[int, Told] = {}  # what was heard, by port
+        self._told: dict[int, ReachabilityState] = {}  # what was heard, by port
         self._nodes: tuple[int, ...] = ()  # ports to this cluster's Nodes
         self._clusters: frozenset[int] = frozenset()  # to be told to them
         self._times = TIMES_AFTER + 1  # that it was told: nothing is to be told yet
@@ -62,14 +62,14 @@ class Reachability:
 
     def heard(self, port: int, found: bytes) -> None:
         """Take a frame that came in by the tunnel to a gateway of this cluster."""
-        clusters = reachability.read_frame(found)
+        clusters = reachability.decode_frame(found)
         if clusters is None:
             log.debug("cannot parse a frame of %d bytes from port %d", len(found), port)
             return
         now = self._clock()
         with self._lock:
             before = self._told.get(port)
-            self._told[port] = Told(clusters, now + LASTS)
+            self._told[port] = ReachabilityState(clusters, now + LASTS)
         if (before.clusters if before is not None and now < before.until else frozenset()) != clusters:
             self._changed()
 
@@ -82,10 +82,10 @@ class Reachability:
         with self._lock:
             told = self._told = {port: one for port, one in self._told.items() if now < one.until}
         self.wake = min((one.until for one in told.values() if one.clusters), default=math.inf)
-        return reachability.unreachable(self._own, self._gateways, told, now)
+        return reachability.unreachable_from_all(self._own, self._gateways, told, now)
 
     def _see(self, ports: Iterable[TunnelPort], peers: Peers) -> None:
-        self._own = reachability.not_reached(ports, peers)
+        self._own = reachability.unreachable_clusters(ports, peers)
         near = [port for port in ports if port.peer_kind is not PeerKind.REMOTE]
         self._gateways = {
             port.ofport: peers[port.name].live for port in near if port.peer_kind is PeerKind.GATEWAY
@@ -108,7 +108,7 @@ class Reachability:
                     continue
                 self._times += 1
             try:
-                self._send(nodes, reachability.frame(clusters))
+                self._send(nodes, reachability.encode_frame(clusters))
             except BackendError as error:
                 log.debug("%s", error)
             with self._lock:

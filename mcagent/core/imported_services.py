@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mcagent.core.engine import Engine
-from mcagent.core.failover.reachability import named
+from mcagent.core.failover.reachability import clusters_by_hash
 from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, Socket, fragment, service_rules
 from mcagent.model.config import Config
 from mcagent.model.net import Address
@@ -67,10 +67,10 @@ def steering(
 ) -> Steering:
     """Return the shares of all imported Services as rules, and what is wrong.
 
-    `unreachable`: those of the remote clusters that no gateway of this cluster reaches, by number.
+    `unreachable_from_all`: those of the remote clusters that no gateway of this cluster reaches, by number.
     """
     call, each = engine.call, engine.each
-    unreachable_names = call(named, unreachable, tuple(clusters))
+    unreachable_names = call(clusters_by_hash, unreachable, tuple(clusters))
     services = call(imported, snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
     default = call(read_traffic, config.imported_traffic)
     place = call(_place_of, snapshot.nodes, config)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric
 
 from mcagent.core.failover.draining import Phase
-from mcagent.core.failover.liveness import Cause
+from mcagent.core.failover.liveness import LivenessCause
 from mcagent.core.failover.observations import group_of
 from mcagent.core.tunnel_probes import Probed
 from mcagent.model.resources import PeerKind
@@ -15,7 +15,7 @@ from mcagent.observe.families import counter, gauge, histogram
 from mcagent.observe.gateways import LiveReport, TunnelCounters, share_of
 
 _LABELS = ["peer_kind", "peer", "tunnel"]
-_LOSSES = (Cause.BFD, Cause.NODE, Cause.API, Cause.DRAIN)
+_LOSSES = (LivenessCause.BFD, LivenessCause.NODE, LivenessCause.API, LivenessCause.DRAIN)
 
 
 def probe_metrics(live: LiveReport, probed: Mapping[str, Probed]) -> Iterator[Metric]:

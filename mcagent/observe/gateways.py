@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mcagent.core.failover.draining import Draining, Phase
-from mcagent.core.failover.liveness import Cause, Peer
+from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import OWN_CLUSTER, gateway_name, group_of
 from mcagent.core.tunnel_probes import Probed
 from mcagent.model.resources import PeerKind, TunnelPort
@@ -25,13 +25,13 @@ class LiveReport:
     `active_order` is empty unless gateways are active-standby. `failovers` counts by kind of peer and cause.
     """
 
-    peers: Mapping[str, Peer] = field(default_factory=dict)
+    peers: Mapping[str, PeerLiveness] = field(default_factory=dict)
     ports: Mapping[str, TunnelPort] = field(default_factory=dict)
     damped: frozenset[str] = frozenset()
     draining: Draining = field(default_factory=Draining)
     isolated: bool = False  # see Facts
     active_order: tuple[str, ...] = ()
-    failovers: Mapping[tuple[str, Cause], int] = field(default_factory=dict)
+    failovers: Mapping[tuple[str, LivenessCause], int] = field(default_factory=dict)
     epoch: float = 0.0
 
 
@@ -81,7 +81,7 @@ def drain_of(live: LiveReport) -> dict[str, object]:
     state = live.draining
     return {
         "phase": str(state.phase),
-        "tells": str(state.tells),
+        "tells": str(state.signal),
         "why": state.why,
         "refused": state.refused,
         "clean": state.clean,
@@ -146,11 +146,11 @@ def _probes(probed: Mapping[str, Probed] | None, port: TunnelPort) -> dict[str, 
 def _own(live: LiveReport, name: str) -> dict[str, object]:
     state = live.draining
     serving = state.phase is Phase.SERVING
-    why, cause = "this Node", Cause.API
+    why, cause = "this Node", LivenessCause.API
     if not serving:
-        why, cause = f"this Node: {state.phase} ({state.why})", Cause.DRAIN
+        why, cause = f"this Node: {state.phase} ({state.why})", LivenessCause.DRAIN
     elif live.isolated:
-        why, cause = "this Node: it reaches no other cluster, and others are there", Cause.BFD
+        why, cause = "this Node: it reaches no other cluster, and others are there", LivenessCause.BFD
     return {
         "name": name,
         "address": "",

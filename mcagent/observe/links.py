@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcagent.core.failover.liveness import Peer
+from mcagent.core.failover.liveness import PeerLiveness
 from mcagent.model.links import Link
 from mcagent.model.resources import PeerKind
 from mcagent.observe.gateways import LiveReport, TunnelCounters
@@ -13,7 +13,7 @@ from mcagent.observe.standard import rfc3339
 
 def links_of(live: LiveReport, rates: Mapping[str, int]) -> tuple[Link, ...]:
     """Return a link for each cluster that there are tunnels to, by name; `rates`: bytes per second by cluster."""
-    peers: dict[str, list[Peer]] = {}
+    peers: dict[str, list[PeerLiveness]] = {}
     for name, port in live.ports.items():
         if port.peer_kind is PeerKind.REMOTE and name in live.peers and not live.peers[name].gone:
             peers.setdefault(port.peer, []).append(live.peers[name])
@@ -31,7 +31,7 @@ def bytes_by_cluster(live: LiveReport, counters: TunnelCounters) -> dict[str, in
     return found
 
 
-def _link(cluster: str, peers: list[Peer], epoch: float, rates: Mapping[str, int]) -> Link:
+def _link(cluster: str, peers: list[PeerLiveness], epoch: float, rates: Mapping[str, int]) -> Link:
     lost = [peer for peer in peers if not peer.live]
     last = max(lost, key=lambda peer: peer.since, default=None)
     return Link(

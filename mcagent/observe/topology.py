@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from mcagent.core.failover.liveness import Peer
+from mcagent.core.failover.liveness import PeerLiveness
 from mcagent.core.tunnel_probes import Probed
 from mcagent.model.field import printable
 from mcagent.model.links import Link
@@ -188,7 +188,7 @@ def _changes(own: str, live: LiveReport) -> tuple[Change, ...]:
     return tuple(sorted(found, key=lambda change: change.at, reverse=True)[:MAX_CHANGES])
 
 
-def _target(live: LiveReport, peer: Peer) -> str:
+def _target(live: LiveReport, peer: PeerLiveness) -> str:
     port = live.ports.get(peer.port)
     if port is None or port.peer_kind is PeerKind.NODE:
         return ""

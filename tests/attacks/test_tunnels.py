@@ -62,7 +62,7 @@ def _said(plain: Range, node: Node) -> object:
     return summary["unreachable"]
 
 
-LOST = reachability.frame([reachability.number_of("west"), reachability.number_of("east")])
+LOST = reachability.encode_frame([reachability.cluster_hash("west"), reachability.cluster_hash("east")])
 
 
 @attack(

@@ -13,7 +13,7 @@ import pytest
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
 from flows.pipeline.registers import AGENTS_FRAME, ETHERTYPE_AGENTS
-from mcagent.core.failover.reachability import MOST, frame, read_frame
+from mcagent.core.failover.reachability import MOST, decode_frame, encode_frame
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.openflow.ofctl import PIPE_SIZE, Ofctl
 from mcagent.dataplane.openflow.watch import QUIET
@@ -193,7 +193,7 @@ def test_a_process_whose_agent_dies_changes_nothing(watched: Watched) -> None:
 
 def test_what_a_gateway_tells_is_heard_by_the_port_it_came_in_by_and_nothing_else(ovs: OvsInstance) -> None:
     """A frame that one bridge sends out by ports reaches the agent of another where a flow hands it over."""
-    far, told = "br-far", frame(range(MOST))
+    far, told = "br-far", encode_frame(range(MOST))
     backend = OpenFlowBackend(make_bridge(ovs))
     ovs.vsctl("--may-exist", "add-br", far, "--", "set", "bridge", far, f"datapath_type={DATAPATH}")
     for number, other in ((21, 31), (22, 32)):
@@ -210,10 +210,10 @@ def test_what_a_gateway_tells_is_heard_by_the_port_it_came_in_by_and_nothing_els
         sender = OpenFlowBackend(ovs.mgmt(far))
         sender.send_out([31, 32], told)
         sender.send_out([32], told.replace(b"\x88\xb5", b"\x88\xb6", 1))
-        sender.send_out([31] * 150 + [32], frame(()))  # in more than one message
+        sender.send_out([31] * 150 + [32], encode_frame(()))  # in more than one message
         wait_until(lambda: len(heard) == 2, "both that come by port 22")
         assert [port for port, _ in heard] == [22, 22]
-        assert [read_frame(found) for _, found in heard] == [frozenset(range(MOST)), frozenset()]
+        assert [decode_frame(found) for _, found in heard] == [frozenset(range(MOST)), frozenset()]
     finally:
         backend.close()
         ovs.vsctl("del-br", far)

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from mcagent.controller.config import Role, Settings
 from mcagent.controller.run import Controller
 from mcagent.core.compile import compile_desired
-from mcagent.core.failover.liveness import Cause, Peer
+from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import group_of
 from mcagent.core.tunnel_probes import Probed
 from mcagent.kube.credentials import token_kubeconfig
@@ -78,7 +78,7 @@ def agent_metrics(size: Size) -> Metrics:
     report = Report(desired=desired, converged=True, backends=backends)
     ports = {port.name: port for port in report.tunnels}
     peers = {
-        name: Peer(port=name, group=group_of(port), live=True, cause=Cause.BFD, text="", since=0.0)
+        name: PeerLiveness(port=name, group=group_of(port), live=True, cause=LivenessCause.BFD, text="", since=0.0)
         for name, port in ports.items()
     }
     keys = [end.public_key for ends in desired.state.encryption.ends.values() for end in ends]

@@ -60,20 +60,20 @@ def test_nobody_asks_any_more() -> None:
     """Undrained from any phase: at once."""
     for phase in Phase:
         state = advance(Draining(phase=phase), why="", refused="", packets=None, now=1.0, timeout=9.0)
-        assert (state.phase, state.tells) == (Phase.SERVING, Drain.NONE)
+        assert (state.phase, state.signal) == (Phase.SERVING, Drain.NONE)
 
 
 def test_a_refusal_is_kept_and_told() -> None:
     """The last gateway does not go; it says why."""
     state = advance(Draining(), why="asked", refused="no other gateway", packets=None, now=1.0, timeout=9.0)
-    assert (state.tells, state.refused) == (Drain.NONE, "no other gateway")
+    assert (state.signal, state.refused) == (Drain.NONE, "no other gateway")
 
 
 def test_an_agent_that_starts_calls_nobody_back() -> None:
     """A Node that is to be drained says so to everybody from the first pass on."""
     state = advance(None, why="asked", refused="", packets=None, now=1.0, timeout=9.0)
-    assert state.tells is Drain.ALL
-    assert advance(None, why="", refused="", packets=None, now=1.0, timeout=9.0).tells is Drain.NONE
+    assert state.signal is Drain.ALL
+    assert advance(None, why="", refused="", packets=None, now=1.0, timeout=9.0).signal is Drain.NONE
 
 
 @given(

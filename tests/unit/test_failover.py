@@ -9,8 +9,8 @@ from ipaddress import ip_address
 
 from mcagent.agent.failover import Failover
 from mcagent.core.failover.draining import Packets, Phase
-from mcagent.core.failover.liveness import DAMPED_AFTER, Cause, Damping
-from mcagent.core.failover.silence import ENOUGH, LOOK
+from mcagent.core.failover.liveness import DAMPED_AFTER, Damping, LivenessCause
+from mcagent.core.failover.silence import ENOUGH, POLL_INTERVAL
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
@@ -128,7 +128,7 @@ def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
     assert place.facts(1.0).damped == frozenset()  # Open vSwitch has left it by itself
     assert place.live.wake == place.now + DAMPED_AFTER
     assert place.facts(DAMPED_AFTER).damped == {"mc-3"}
-    assert place.live.report.failovers == {("remote", Cause.BFD): 1}
+    assert place.live.report.failovers == {("remote", LivenessCause.BFD): 1}
     place.say(3, UP)
     assert place.facts(1.0).damped == {"mc-3"}
     assert place.live.wake == place.now + 1.0
@@ -141,10 +141,10 @@ def test_a_peer_that_is_never_heard_of_is_looked_for() -> None:
     place = Place()
     place.tunnels[4] = (place.tunnels[4][0], DOWN)
     assert place.facts().silent == frozenset()
-    assert place.live.wake <= place.now + LOOK
+    assert place.live.wake <= place.now + POLL_INTERVAL
     sent = {"tx_packets": ENOUGH, "rx_packets": 0}
     place.counters = {"mc-4": PortStatistics(counters=sent, link_up=True)}
-    assert place.facts(LOOK).silent == {"mc-4"}
+    assert place.facts(POLL_INTERVAL).silent == {"mc-4"}
     assert "nothing ever came" in place.live.report.peers["mc-4"].text
     place.say(4, UP)
     assert place.facts(0.1).bfd_seen >= {"mc-4"}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.compile import compile_desired
-from mcagent.core.failover.reachability import number_of
+from mcagent.core.failover.reachability import cluster_hash
 from mcagent.core.fragments.imported import (
     SLOTS,
     PortShares,
@@ -368,7 +368,7 @@ def test_all_stays_as_it_is_where_nothing_else_may_have_a_connection() -> None:
 
 def test_a_worker_leaves_the_clusters_that_its_gateways_tell_of() -> None:
     """By their number; nothing follows of clusters that nobody knows, or where Services are not steered."""
-    numbers = frozenset({number_of("east"), number_of("elsewhere")})
+    numbers = frozenset({cluster_hash("east"), cluster_hash("elsewhere")})
     east = remote("east", "10.97.0.0/16", "172.18.1.1")
     found = compiled("any", service_import("web"), *SLICES, east, unreachable=numbers)
     (rule,) = chains(found)[OF_WEB]

@@ -15,8 +15,8 @@ from mcagent.core.failover.liveness import (
     GRACE,
     HISTORY,
     Advance,
-    Cause,
     Damping,
+    LivenessCause,
     Observation,
     Peers,
     advance,
@@ -57,7 +57,7 @@ def test_a_peer_that_never_answered_is_trusted_and_told_so() -> None:
     found = story.at(0.0, down())
     peer = found.peers["a"]
     assert peer.live
-    assert peer.cause is Cause.API
+    assert peer.cause is LivenessCause.API
     assert "never answered" in peer.text
     assert found.seen == frozenset()
     assert found.damped == frozenset()
@@ -75,7 +75,7 @@ def test_a_new_gateway_is_used_when_it_answers_or_after_a_grace() -> None:
     late = story.at(10.0 + GRACE, up("a"), up("b"), down("c"))
     assert late.damped == frozenset()
     assert late.peers["c"].live
-    assert late.peers["c"].cause is Cause.API
+    assert late.peers["c"].cause is LivenessCause.API
     assert story.at(20.0, up("a"), up("b"), down("c"), down("d", "west")).damped == frozenset()  # the only one
 
 
@@ -93,18 +93,22 @@ def test_a_loss_and_a_return_are_transitions_with_cause_and_time() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     lost = story.at(5.0, down("a"), up("b"))
-    assert [(p.port, p.live, p.cause, p.since) for p in lost.changed] == [("a", False, Cause.BFD, 5.0)]
+    assert [(p.port, p.live, p.cause, p.since) for p in lost.changed] == [("a", False, LivenessCause.BFD, 5.0)]
     assert lost.wake == 5.0 + DAMPED_AFTER
     standby = story.at(lost.wake, down("a"), up("b"))
     assert standby.damped == {"a"}
     assert standby.wake == math.inf
     back = story.at(7.0, up("a"), up("b"))
-    assert back.peers["a"].cause is Cause.DAMPING
+    assert back.peers["a"].cause is LivenessCause.DAMPING
     assert back.damped == {"a"}
     assert back.wake == 8.0  # damping.initial, no more
     again = story.at(8.0, up("a"), up("b"))
     assert again.damped == frozenset()
-    assert [t.cause for t in again.peers["a"].transitions] == [Cause.BFD, Cause.DAMPING, Cause.BFD]
+    assert [t.cause for t in again.peers["a"].transitions] == [
+        LivenessCause.BFD,
+        LivenessCause.DAMPING,
+        LivenessCause.BFD,
+    ]
     assert again.peers["a"].since == 8.0
     assert again.peers["a"].flaps == 1
 
@@ -161,7 +165,7 @@ def test_what_is_drained_is_left_without_being_damped() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     left = story.at(1.0, up("a", forwarding=False, remote_diagnostic="Concatenated Path Down"), up("b"))
-    assert (left.peers["a"].live, left.peers["a"].cause) == (False, Cause.DRAIN)
+    assert (left.peers["a"].live, left.peers["a"].cause) == (False, LivenessCause.DRAIN)
     assert left.damped == frozenset()
     assert story.at(2.0, up("a"), up("b")).peers["a"].live
 
@@ -217,10 +221,10 @@ def test_node_readiness_decides_where_bfd_is_fine() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     found = story.at(1.0, up("a", unready="Node a is not Ready"), up("b")).peers["a"]
-    assert (found.live, found.cause, found.text) == (False, Cause.NODE, "Node a is not Ready")
+    assert (found.live, found.cause, found.text) == (False, LivenessCause.NODE, "Node a is not Ready")
     assert found.flaps == 0
     found = story.at(2.0, down("a", unready="Node a is not Ready"), up("b")).peers["a"]
-    assert found.cause is Cause.BFD
+    assert found.cause is LivenessCause.BFD
 
 
 def test_what_is_no_longer_wanted_is_told_for_a_while() -> None:
@@ -228,7 +232,7 @@ def test_what_is_no_longer_wanted_is_told_for_a_while() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     found = story.at(10.0, up("b"))
-    assert (found.peers["a"].live, found.peers["a"].cause) == (False, Cause.API)
+    assert (found.peers["a"].live, found.peers["a"].cause) == (False, LivenessCause.API)
     assert found.seen == {"b"}
     assert "a" in story.at(10.0 + FORGET_AFTER, up("b")).peers
     assert "a" not in story.at(10.1 + FORGET_AFTER, up("b")).peers

@@ -14,32 +14,32 @@ from flows.actions import ToController
 from flows.fields import ETH_TYPE
 from flows.pipeline.registers import ETHERTYPE_AGENTS
 from mcagent.agent.reachability import Reachability
-from mcagent.core.failover.liveness import Cause, Peer
+from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.reachability import (
     LASTS,
     MOST,
-    Told,
-    frame,
-    named,
-    not_reached,
-    number_of,
-    read_frame,
-    unreachable,
+    ReachabilityState,
+    cluster_hash,
+    clusters_by_hash,
+    decode_frame,
+    encode_frame,
+    unreachable_clusters,
+    unreachable_from_all,
 )
 from mcagent.model.resources import PeerKind, TunnelPort
 from tests import small_topology as small
 from tests.unit.core_inputs import tunnel_port
 
 NUMBERS = st.frozensets(st.integers(0, (1 << 64) - 1), max_size=20)
-EAST, WEST = number_of("east"), number_of("west")
+EAST, WEST = cluster_hash("east"), cluster_hash("west")
 
 
-def peer(port: TunnelPort, live: bool) -> Peer:
+def peer(port: TunnelPort, live: bool) -> PeerLiveness:
     """Return what is known of a tunnel's peer."""
-    return Peer(port=port.name, group="", live=live, cause=Cause.BFD, text="", since=0.0)
+    return PeerLiveness(port=port.name, group="", live=live, cause=LivenessCause.BFD, text="", since=0.0)
 
 
-def world(*found: tuple[int, str, PeerKind, bool]) -> tuple[tuple[TunnelPort, ...], dict[str, Peer]]:
+def world(*found: tuple[int, str, PeerKind, bool]) -> tuple[tuple[TunnelPort, ...], dict[str, PeerLiveness]]:
     """Return tunnels and what is known of their peers."""
     ports = tuple(tunnel_port(number, name, kind) for number, name, kind, _ in found)
     return ports, {port.name: peer(port, one[3]) for port, one in zip(ports, found, strict=True)}
@@ -48,25 +48,25 @@ def world(*found: tuple[int, str, PeerKind, bool]) -> tuple[tuple[TunnelPort, ..
 @given(NUMBERS, st.binary(max_size=30))
 def test_what_is_told_is_read_whatever_follows(clusters: frozenset[int], padding: bytes) -> None:
     """Ethernet pads short frames."""
-    assert read_frame(frame(clusters) + padding) == clusters
+    assert decode_frame(encode_frame(clusters) + padding) == clusters
 
 
 @given(st.binary(max_size=200), NUMBERS, st.integers(0, 200))
 def test_nothing_else_is_read(noise: bytes, clusters: frozenset[int], length: int) -> None:
     """Whatever comes, no exception does; a frame that is cut, or of another version, says nothing."""
-    assert read_frame(noise) is None
-    whole = frame(clusters)
+    assert decode_frame(noise) is None
+    whole = encode_frame(clusters)
     if length < len(whole):
-        assert read_frame(whole[:length]) is None
-    assert read_frame(whole[:17] + b"\x02" + whole[18:]) is None
-    assert read_frame(whole[:18] + b"\xff\xff" + whole[20:] + bytes(8 * 0xFFFF)) is None
+        assert decode_frame(whole[:length]) is None
+    assert decode_frame(whole[:17] + b"\x02" + whole[18:]) is None
+    assert decode_frame(whole[:18] + b"\xff\xff" + whole[20:] + bytes(8 * 0xFFFF)) is None
 
 
 def test_a_frame_is_bounded() -> None:
     """Every tunnel carries it; clusters beyond are not told of, and so are taken for reached."""
-    found = read_frame(frame(range(1000)))
+    found = decode_frame(encode_frame(range(1000)))
     assert found == frozenset(range(MOST))
-    assert len(frame(range(1000))) < 1240
+    assert len(encode_frame(range(1000))) < 1240
 
 
 @given(
@@ -78,32 +78,32 @@ def test_a_cluster_is_left_only_if_every_gateway_that_counts_says_so(
     own: frozenset[int] | None, gateways: Mapping[int, bool], said: Mapping[int, tuple[frozenset[int], float]]
 ) -> None:
     """Silence, and what has expired, takes no cluster away; a live gateway that reaches one keeps it."""
-    told = {port: Told(clusters, until) for port, (clusters, until) in said.items()}
-    for number in unreachable(own, gateways, told, 10.0):
+    told = {port: ReachabilityState(clusters, until) for port, (clusters, until) in said.items()}
+    for number in unreachable_from_all(own, gateways, told, 10.0):
         assert own is None or number in own
         for port, live in gateways.items():
             if live:
                 assert number in told[port].clusters
                 assert told[port].until > 10.0
         assert own is not None or any(number in told[p].clusters for p in gateways if p in told)
-    assert unreachable(None, gateways, {}, 10.0) == frozenset()
+    assert unreachable_from_all(None, gateways, {}, 10.0) == frozenset()
 
 
 def test_gateways_that_ask_not_to_be_used_are_heard_where_no_other_is() -> None:
     """Those that reach no cluster at all are not live for a worker, and right all the same."""
-    told = {2: Told(frozenset({EAST}), 20.0), 3: Told(frozenset({EAST, WEST}), 20.0)}
-    assert unreachable(None, {2: False, 3: False}, told, 10.0) == {EAST}
-    assert unreachable(None, {2: False, 3: True}, told, 10.0) == {EAST, WEST}
-    assert unreachable(None, {2: False, 3: True}, {2: told[2]}, 10.0) == frozenset()
-    assert named(frozenset({EAST}), ["west", "east"]) == {"east"}
+    told = {2: ReachabilityState(frozenset({EAST}), 20.0), 3: ReachabilityState(frozenset({EAST, WEST}), 20.0)}
+    assert unreachable_from_all(None, {2: False, 3: False}, told, 10.0) == {EAST}
+    assert unreachable_from_all(None, {2: False, 3: True}, told, 10.0) == {EAST, WEST}
+    assert unreachable_from_all(None, {2: False, 3: True}, {2: told[2]}, 10.0) == frozenset()
+    assert clusters_by_hash(frozenset({EAST}), ["west", "east"]) == {"east"}
 
 
 def test_a_cluster_with_one_live_gateway_is_reached() -> None:
     """A Node without tunnels to other clusters has nothing to say of them."""
     east = (2, "east", PeerKind.REMOTE)
-    assert not_reached(*world((*east, False), (3, "east", PeerKind.REMOTE, True))) == frozenset()
-    assert not_reached(*world((*east, False), (3, "west", PeerKind.REMOTE, True))) == frozenset({EAST})
-    assert not_reached(*world((2, "g1", PeerKind.GATEWAY, True))) is None
+    assert unreachable_clusters(*world((*east, False), (3, "east", PeerKind.REMOTE, True))) == frozenset()
+    assert unreachable_clusters(*world((*east, False), (3, "west", PeerKind.REMOTE, True))) == frozenset({EAST})
+    assert unreachable_clusters(*world((2, "g1", PeerKind.GATEWAY, True))) is None
 
 
 def test_a_worker_hears_its_gateways_and_forgets_what_expired() -> None:
@@ -111,18 +111,18 @@ def test_a_worker_hears_its_gateways_and_forgets_what_expired() -> None:
     now, woken = [100.0], []
     one = Reachability(send=lambda *_: None, changed=lambda: woken.append(now[0]), clock=lambda: now[0])
     ports, peers = world((2, "g1", PeerKind.GATEWAY, True))
-    one.heard(2, frame({EAST}))
-    one.heard(2, frame({EAST}))
+    one.heard(2, encode_frame({EAST}))
+    one.heard(2, encode_frame({EAST}))
     one.heard(2, b"noise")
-    one.heard(3, frame({WEST}))  # of no gateway that is known
+    one.heard(3, encode_frame({WEST}))  # of no gateway that is known
     assert len(woken) == 2
     assert one.look(ports, peers) == {EAST}
     assert one.wake == 100.0 + LASTS
     now[0] = one.wake
     assert one.look(ports, peers) == frozenset()
-    one.heard(2, frame({EAST}))
+    one.heard(2, encode_frame({EAST}))
     assert one.look(ports, peers) == {EAST}
-    one.heard(2, frame(()))
+    one.heard(2, encode_frame(()))
     assert one.look(ports, peers) == frozenset()
     assert len(woken) == 4
 
@@ -143,9 +143,9 @@ def test_a_gateway_tells_its_nodes_at_once_and_again() -> None:
         assert one.look(*world(node, sibling, (6, "east", PeerKind.REMOTE, True))) == frozenset()
         assert one.look(*world(node, sibling, (6, "east", PeerKind.REMOTE, False))) == {EAST}
         wait_until(lambda: len(sent) >= 3, "it to be told again", timeout=5)
-        assert set(sent) == {((4, 5), frame({EAST}))}
+        assert set(sent) == {((4, 5), encode_frame({EAST}))}
         one.look(*world(node, sibling, (6, "east", PeerKind.REMOTE, True)))
-        wait_until(lambda: sent[-1][1] == frame(()), "its return to be told", timeout=5)
+        wait_until(lambda: sent[-1][1] == encode_frame(()), "its return to be told", timeout=5)
     finally:
         one.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mcagent.core.failover.silence import ENOUGH, LOOK, Silence
+from mcagent.core.failover.silence import ENOUGH, POLL_INTERVAL, Silence
 from mcagent.model.resources import PortStatistics
 
 
@@ -23,35 +23,35 @@ def never() -> dict[str, PortStatistics]:
 
 def test_counters_are_asked_only_while_a_peer_has_not_answered() -> None:
     """Where all have, nothing is asked and nobody is woken."""
-    assert Silence().look(frozenset(), never, 5.0) == Silence()
-    waiting = Silence().look(frozenset({"a"}), never, 5.0)
-    assert (waiting.silent, waiting.wake) == (frozenset(), 5.0 + LOOK)
-    assert waiting.look(frozenset({"a"}), never, 6.0) == waiting
-    assert waiting.look(frozenset(), never, 6.0).wake == math.inf
+    assert Silence().update(frozenset(), never, 5.0) == Silence()
+    waiting = Silence().update(frozenset({"a"}), never, 5.0)
+    assert (waiting.silent, waiting.wake) == (frozenset(), 5.0 + POLL_INTERVAL)
+    assert waiting.update(frozenset({"a"}), never, 6.0) == waiting
+    assert waiting.update(frozenset(), never, 6.0).wake == math.inf
 
 
 def test_who_is_sent_packets_and_never_heard_of_is_silent() -> None:
     """Not who was heard of, once is enough, nor who was sent nothing yet."""
     ports = frozenset({"deaf", "heard", "new"})
-    first = Silence().look(ports, never, 0.0)
-    second = first.look(ports, lambda: counted(deaf=(ENOUGH, 0), heard=(50, 1), new=(1, 0)), LOOK)
+    first = Silence().update(ports, never, 0.0)
+    second = first.update(ports, lambda: counted(deaf=(ENOUGH, 0), heard=(50, 1), new=(1, 0)), POLL_INTERVAL)
     assert second.silent == {"deaf"}
     assert second.heard == {"heard"}
-    later = second.look(ports, lambda: counted(deaf=(90, 0), heard=(90, 1), new=(90, 0)), 2 * LOOK)
+    later = second.update(ports, lambda: counted(deaf=(90, 0), heard=(90, 1), new=(90, 0)), 2 * POLL_INTERVAL)
     assert later.silent == {"deaf", "new"}
 
 
 def test_a_peer_that_speaks_at_last_is_silent_no_more() -> None:
     """By its answer to BFD at once, by any other packet with the next look."""
     ports = frozenset({"a", "b"})
-    silent = Silence(silent=ports, wake=LOOK)
-    assert silent.look(frozenset({"b"}), never, 1.0).silent == {"b"}
-    assert silent.look(ports, lambda: counted(a=(90, 1), b=(90, 0)), LOOK).silent == {"b"}
+    silent = Silence(silent=ports, wake=POLL_INTERVAL)
+    assert silent.update(frozenset({"b"}), never, 1.0).silent == {"b"}
+    assert silent.update(ports, lambda: counted(a=(90, 1), b=(90, 0)), POLL_INTERVAL).silent == {"b"}
 
 
 def test_ports_that_stay_silent_are_the_same_object() -> None:
     """What is compared by identity costs a pass nothing, with 1,000 silent peers too."""
     ports = frozenset({"a", "b"})
-    silent = Silence(silent=ports, wake=LOOK)
-    assert silent.look(ports, never, 1.0).silent is ports
-    assert silent.look(ports, lambda: counted(a=(90, 0), b=(90, 0)), LOOK).silent is ports
+    silent = Silence(silent=ports, wake=POLL_INTERVAL)
+    assert silent.update(ports, never, 1.0).silent is ports
+    assert silent.update(ports, lambda: counted(a=(90, 0), b=(90, 0)), POLL_INTERVAL).silent is ports

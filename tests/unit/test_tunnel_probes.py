@@ -13,7 +13,7 @@ from devtools.waiting import wait_until
 from flows.pipeline.registers import MAC_ANSWER
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core import tunnel_probes as probes
-from mcagent.core.failover.liveness import Cause, Peer
+from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.tunnel_probes import Probed, answered, frame, is_probe, token_of, unanswered
 from mcagent.model.resources import PeerKind, TunnelPort
 from tests.unit.core_inputs import tunnel_port
@@ -121,10 +121,12 @@ class Wire:
                 self.probes.heard(port, reflected(found))
 
 
-def peers(ports: Sequence[TunnelPort]) -> Mapping[str, Peer]:
+def peers(ports: Sequence[TunnelPort]) -> Mapping[str, PeerLiveness]:
     """Return peers that are all live."""
     return {
-        one.name: Peer(port=one.name, group="", live=True, cause=Cause.BFD, text="", since=0.0, seen=True)
+        one.name: PeerLiveness(
+            port=one.name, group="", live=True, cause=LivenessCause.BFD, text="", since=0.0, seen=True
+        )
         for one in ports
     }
 

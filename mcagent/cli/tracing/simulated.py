@@ -17,7 +17,7 @@ from mcagent.cli.common.agent_config import ANY_NODE, read_config_map
 from mcagent.cli.common.antrea import antrea_clusters
 from mcagent.cli.tracing.peers import Page, lost_tunnels
 from mcagent.core.compile import compile_desired
-from mcagent.core.failover.liveness import Cause, Peer
+from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import group_of
 from mcagent.core.plan.render import state_json
 from mcagent.core.simulated_trace import SimulatedNode, simulate
@@ -181,11 +181,11 @@ def _status(made: SimulatedNode, config: Config, lost: Mapping[str, Page]) -> Pa
     """Return the parts of /status that a way needs."""
     state, ports = made.desired.state, {port.name: port for port in made.tunnels}
     peers = {
-        name: Peer(
+        name: PeerLiveness(
             port=name,
             group=group_of(port),
             live=name not in lost,
-            cause=Cause.BFD,
+            cause=LivenessCause.BFD,
             text=lost[name]["why"] if name in lost else "assumed to be up",
             since=0.0,
         )

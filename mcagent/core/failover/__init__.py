@@ -1,1 +1,1 @@
-"""Which gateways are alive, which are kept on standby for a while, and how a Node hands its traffic over."""
+"""Failover: the liveness of gateways, flap damping, and draining a Node."""

@@ -1,10 +1,11 @@
-"""How a Node hands its traffic over to other gateways, step by step.
+"""Drain: the phases in which a gateway hands its traffic over to other gateways.
 
-First the gateways of other clusters get "path down" (BFD, concatenated) and move; then the Nodes of this cluster.
-So a connection that a gateway translates is known to the next gateway before replies have to go there. A step ends
-when no packet came for a while, or after a time-out: what still comes then cannot go by another gateway.
+First the gateways of other clusters receive "path down" (BFD, concatenated) and move their traffic, then the Nodes
+of this cluster. So the next gateway learns a translated connection from a request before replies take that way. A
+phase ends when no packet has arrived for `QUIET` seconds, or after a timeout: packets that still arrive then have
+no other gateway.
 
-Pure: counts and times come in as arguments. Knows no port, clock or API.
+Pure: counts and times are arguments. Must not know ports, clocks or the API.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from enum import StrEnum
 from mcagent.model.facts import Drain
 from mcagent.model.objects import Snapshot
 
-SETTLE = 1.0  # seconds that a step takes at least: the peers hear of it with their next BFD packet
-QUIET = 1.0  # seconds without a packet after which nothing comes any more (counters lag by about half a second)
-LOOK = 0.25  # seconds between looks at the counters
+SETTLE = 1.0  # minimal duration of a phase in seconds: peers learn of it with their next BFD packet
+QUIET = 1.0  # seconds without a packet after which traffic has moved (counters lag by about half a second)
+POLL_INTERVAL = 0.25  # seconds between readings of the counters
 NO_GATEWAY = "this Node is not a gateway"
 
 
 class Phase(StrEnum):
-    """How far it is."""
+    """The phase of a drain."""
 
     SERVING = "serving"
     REMOTE = "moving the other clusters"
@@ -31,13 +32,18 @@ class Phase(StrEnum):
     DRAINED = "drained"
 
 
-_TELLS = {Phase.SERVING: Drain.NONE, Phase.REMOTE: Drain.REMOTE, Phase.LOCAL: Drain.ALL, Phase.DRAINED: Drain.ALL}
+_SIGNALS = {
+    Phase.SERVING: Drain.NONE,
+    Phase.REMOTE: Drain.REMOTE,
+    Phase.LOCAL: Drain.ALL,
+    Phase.DRAINED: Drain.ALL,
+}
 _NEXT = {Phase.REMOTE: Phase.LOCAL, Phase.LOCAL: Phase.DRAINED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packets:
-    """Packets that came from other clusters' gateways, and from Nodes of this cluster, since any time."""
+    """Packets received from gateways of other clusters, and from Nodes of this cluster, since a fixed time."""
 
     remote: int = 0
     local: int = 0
@@ -45,9 +51,9 @@ class Packets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draining:
-    """The state. `why` says who asked; `refused` why it is not done though it was asked for.
+    """The state of a drain. `why`: the reason of the request; `refused`: why it is not carried out.
 
-    `clean` is False when a step ended by its time-out. `quiet_since` is when the last packet was seen to come.
+    `clean` is False after a phase that ended by its timeout. `quiet_since`: time of the last counted packet.
     """
 
     phase: Phase = Phase.SERVING
@@ -55,18 +61,18 @@ class Draining:
     why: str = ""
     refused: str = ""
     clean: bool = True
-    seen: int = -1  # packets at the last look; -1: none yet
+    count: int = -1  # packets at the last reading of the counters; -1: unknown
     quiet_since: float = 0.0
     wake: float = math.inf
 
     @property
-    def tells(self) -> Drain:
-        """What is signalled to the peers."""
-        return _TELLS[self.phase]
+    def signal(self) -> Drain:
+        """The drain state to signal to the peers."""
+        return _SIGNALS[self.phase]
 
 
-def asked(own: str, snapshot: Snapshot, *, flag: bool, gateway: bool) -> str:
-    """Return who asks this Node (`own`) to drain, or "". `flag`: it was asked for on the Node itself."""
+def drain_reason(own: str, snapshot: Snapshot, *, flag: bool, gateway: bool) -> str:
+    """Return why Node `own` is to drain, or "". `flag`: requested on the Node itself; `gateway`: it is one."""
     node = snapshot.nodes.get(own)
     if flag:
         return "requested on the Node: mcagent drain --local"
@@ -82,25 +88,25 @@ def asked(own: str, snapshot: Snapshot, *, flag: bool, gateway: bool) -> str:
 def advance(
     state: Draining | None, *, why: str, refused: str, packets: Packets | None, now: float, timeout: float
 ) -> Draining:
-    """Return the next state. `why` is "" while nobody wants it; `packets` is None where they cannot be counted.
+    """Return the next state at `now`; `timeout` of a phase in seconds. `why`: see `drain_reason`.
 
-    Without a state before (the agent has just started) a Node that is to be drained tells all peers at once: it
-    may have done so before, and must not call them back meanwhile.
+    `packets` is None if they cannot be counted. `state` is None after the start of the agent. Then a Node that is
+    to drain signals all peers at once: it may have done so before the restart, and must not attract traffic again.
     """
     if not why or refused:
         if state is not None and state.phase is Phase.SERVING:
             return replace(state, why=why, refused=refused)
         return Draining(since=now, why=why, refused=refused)
     if state is None:
-        return Draining(phase=Phase.LOCAL, since=now, why=why, quiet_since=now, wake=now + LOOK)
+        return Draining(phase=Phase.LOCAL, since=now, why=why, quiet_since=now, wake=now + POLL_INTERVAL)
     if state.phase is Phase.SERVING:
-        return Draining(phase=Phase.REMOTE, since=now, why=why, quiet_since=now, wake=now + LOOK)
+        return Draining(phase=Phase.REMOTE, since=now, why=why, quiet_since=now, wake=now + POLL_INTERVAL)
     if state.phase is Phase.DRAINED:
         return replace(state, why=why, refused="")
-    state = replace(state, why=why, refused="", wake=now + LOOK)
+    state = replace(state, why=why, refused="", wake=now + POLL_INTERVAL)
     count = None if packets is None else packets.remote + (packets.local if state.phase is Phase.LOCAL else 0)
-    if count is None or count != state.seen:
-        state = replace(state, seen=-1 if count is None else count, quiet_since=now)
+    if count is None or count != state.count:
+        state = replace(state, count=-1 if count is None else count, quiet_since=now)
     settled = now - state.since >= SETTLE and now - state.quiet_since >= QUIET
     late = now - state.since >= max(timeout, SETTLE)
     if not settled and not late:
@@ -112,5 +118,5 @@ def advance(
         why=why,
         clean=state.clean and settled,
         quiet_since=now,
-        wake=math.inf if phase is Phase.DRAINED else now + LOOK,
+        wake=math.inf if phase is Phase.DRAINED else now + POLL_INTERVAL,
     )

@@ -1,7 +1,7 @@
-"""The gateways that a Node has tunnels to, as liveness sees them: ports -> observations, and which one is active.
+"""The input and the use of liveness: ports -> observations, and liveness -> active gateways, isolation.
 
-Pure; knows no database. A group of liveness is a set of gateways that can stand in for each other: those of one
-cluster. A Node that is no gateway stands for itself.
+Gateways that can replace each other, those of one cluster, are a liveness group. A worker is a group of its own.
+Pure; must not know databases.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ OWN_CLUSTER = "gateways"  # the group of this cluster's gateways
 
 
 def group_of(port: TunnelPort) -> str:
-    """Return the name of the group that a port belongs to."""
+    """Return the name of a port's liveness group."""
     if port.peer_kind is PeerKind.REMOTE:
         return f"cluster/{port.peer}"
     return OWN_CLUSTER if port.peer_kind is PeerKind.GATEWAY else f"node/{port.peer}"
 
 
 def gateway_name(port: TunnelPort) -> str:
-    """Return how `Facts.active_order` names the gateway: its Node in this cluster, else its address."""
+    """Return the name of a gateway in `Facts.active_order`: in this cluster its Node, else its address."""
     return str(port.remote_ip) if port.peer_kind is PeerKind.REMOTE else port.peer
 
 
@@ -52,14 +52,14 @@ def observations(
 
 
 def announced(state: NodeState) -> dict[str, Sequence[str]]:
-    """Return the names of each group's gateways in the API's order."""
-    found: dict[str, Sequence[str]] = {OWN_CLUSTER: [gateway.node for gateway in state.gateways]}
+    """Return the names of the gateways of each group, in the API's order."""
+    names_by_group: dict[str, Sequence[str]] = {OWN_CLUSTER: [gateway.node for gateway in state.gateways]}
     for name, cluster in state.clusters.items():
-        # As tunnels have them: behind WireGuard they end elsewhere than at the gatewayIP.
+        # The names are the endpoints of tunnels, which differ from the gatewayIP behind WireGuard.
         ends = state.encryption.ends.get(name)
         addresses = cluster.gateways if ends is None else [end.address for end in ends]
-        found[f"cluster/{name}"] = [str(address) for address in addresses]
-    return found
+        names_by_group[f"cluster/{name}"] = [str(address) for address in addresses]
+    return names_by_group
 
 
 def active_order(
@@ -68,10 +68,10 @@ def active_order(
     ports: Iterable[TunnelPort],
     advance: Advance,
 ) -> tuple[str, ...]:
-    """Return the order in which gateways are tried (active-standby without failback).
+    """Return the active gateway of each group (active-standby without failback), sorted by group.
 
-    `announced` are the names of each group in the API's order. One name of each group is returned: the one that is
-    active. It stays so until it cannot be used and another one can; so one that returns takes nothing back.
+    `before`: the last result. `announced`: the names of each group in the API's order. An active gateway stays
+    active until it is unusable and another one is usable, so a gateway that returns does not take traffic back.
     """
     usable: dict[str, set[str]] = {}
     for port in ports:
@@ -88,10 +88,10 @@ def active_order(
 
 
 def isolated(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> bool:
-    """Tell whether this gateway reaches no gateway of any other cluster while another gateway is there.
+    """Tell whether this gateway reaches no gateway of any remote cluster while a sibling is up.
 
-    Its own cluster is better off without it then: it could only pass packets on, and to one that may be no better.
-    Another one that says so itself counts, or two would call each other in turns.
+    Its cluster should then use a sibling, since this gateway could only relay packets. A sibling that is isolated
+    itself counts, too; otherwise two isolated gateways would alternate.
     """
     siblings, remotes = False, []
     for port, status in ports:
@@ -102,8 +102,8 @@ def isolated(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Adv
     return siblings and bool(remotes) and not any(remotes)
 
 
-def beginning(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> frozenset[str]:
-    """Return the tunnels whose BFD session is half up while nothing else of their group is live."""
+def half_up_tunnels(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> frozenset[str]:
+    """Return the tunnels whose BFD session is half up while no port of their group is live."""
     live = {peer.group for peer in advance.peers.values() if peer.live}
     return frozenset(
         port.name for port, status in ports if status.get("state") == "init" and group_of(port) not in live
