@@ -14,8 +14,8 @@ def test_the_first_times_it_is_put_back_at_once_then_with_growing_pauses() -> No
     """A writer that answers at once gets slower and slower answers."""
     contention, now, put_back = Contention(), 0.0, []
     while now < 300.0:
-        contention = contention.judge(["route"], now)
-        if not contention.alone:
+        contention = contention.update(["route"], now)
+        if not contention.paused:
             put_back.append(now)
         now += 0.25
     gaps = [after - before for before, after in pairwise(put_back)]
@@ -28,10 +28,10 @@ def test_peace_is_remembered() -> None:
     """After a quiet minute it begins anew; other things are not concerned."""
     contention = Contention()
     for _ in range(AT_ONCE):
-        contention = contention.judge(["route"], 0.0)
-    assert contention.judge(["route", "rule"], 1.0).alone.keys() == {"route"}
-    contention = contention.judge(["route"], 3.0 + WITHIN)
-    assert not contention.alone
+        contention = contention.update(["route"], 0.0)
+    assert contention.update(["route", "rule"], 1.0).paused.keys() == {"route"}
+    contention = contention.update(["route"], 3.0 + WITHIN)
+    assert not contention.paused
     assert contention.by_key["route"].count == 1
 
 
@@ -41,12 +41,12 @@ def test_nothing_is_left_alone_for_long(steps: list[tuple[float, set[int]]]) -> 
     contention, now = Contention(), 0.0
     for wait, changed in steps:
         now += wait
-        contention = contention.judge(changed, now)
-        assert contention.alone.keys() <= changed
-        assert all(now < one.until <= one.at + PAUSE_MAX for one in contention.alone.values())
+        contention = contention.update(changed, now)
+        assert contention.paused.keys() <= changed
+        assert all(now < one.until <= one.at + PAUSE_MAX for one in contention.paused.values())
 
 
 def test_memory_is_bounded() -> None:
     """A whole table that is flushed is not remembered for ever."""
-    contention = Contention().judge(range(5 * MOST), 0.0)
+    contention = Contention().update(range(5 * MOST), 0.0)
     assert len(contention.by_key) == MOST

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from mcagent.core.plan.contention import Place
+from mcagent.core.plan.contention import ResourceId
 from mcagent.core.plan.diff import diff, diff_desired, takes_into_use
 from mcagent.model.plan import Desired, Plan, Step
 from mcagent.model.resources import Backend, Resource, ResourceKey
@@ -66,7 +66,7 @@ def plan_for(known: Known, seen: Seen, desired: Desired, backends: Collection[Ba
     return diff({name: held(known, seen, name, otherwise=desired) for name in backends}, desired)
 
 
-def drift_in(known: Known, seen: Seen, plan: Plan) -> tuple[set[Place], Mapping[Backend, int]]:
+def drift_in(known: Known, seen: Seen, plan: Plan) -> tuple[set[ResourceId], Mapping[Backend, int]]:
     """Return the steps that put back what somebody else changed, and how much those backends held.
 
     They lead to what a backend held when it was last right, so the input did not ask for them.

@@ -24,7 +24,7 @@ from mcagent.agent.control_loop.apply import Applying, Failure, Failures, Outcom
 from mcagent.agent.control_loop.known import Content, Known, Seen
 from mcagent.agent.failover import Failover
 from mcagent.core.compile import Compiled, Compiler
-from mcagent.core.plan.contention import Contention, contended, leave_alone
+from mcagent.core.plan.contention import Contention, contended_drift, leave_alone
 from mcagent.core.plan.diff import diff, flows_first
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
@@ -117,7 +117,7 @@ class Reconciler:
         phases.enter("diff")
         plan = known.plan_for(self._known, seen, desired, self._backends.keys())
         drift, held = known.drift_in(self._known, seen, plan)
-        self._contention = self._contention.judge(contended(drift, held), time.monotonic())
+        self._contention = self._contention.update(contended_drift(drift, held), time.monotonic())
         plan, left = leave_alone(plan, self._contention)
         blank = _blank(seen, failures)
         ports = known.held(self._known, seen, Backend.OVSDB, otherwise=Desired(fragments={})) if blank else {}

@@ -1,1 +1,1 @@
-"""From the difference of two states to the ordered steps of a plan, and how people and programs read one."""
+"""Plans: the ordered steps between two states, contention with other writers, and rendering."""

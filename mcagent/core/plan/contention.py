@@ -1,7 +1,7 @@
-"""When somebody else changes the same resource again and again: how long to leave it before correcting it again.
+"""Contention with another writer of the same resource: the pauses between corrections.
 
-The first few corrections are made at once. Then another writer contends for the resource, and the pauses grow.
-Pure; times are seconds of one monotonic clock.
+The first corrections of a resource are made at once. After that, another writer contends for it, and the pauses
+grow. Pure; times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from mcagent.model.errors import BackendError
 from mcagent.model.plan import Plan, Step
 from mcagent.model.resources import Backend, ResourceKey
 
-AT_ONCE = 5  # corrections of a resource that are made without a pause ...
-WITHIN = 10.0  # ... each within so many seconds of the one before: another writer answers soon
+AT_ONCE = 5  # corrections of a resource without a pause ...
+WITHIN = 10.0  # ... each at most so many seconds after the previous one: another writer reacts soon
 PAUSE_MAX = 60.0
 PAUSES = Backoff(first=2.0, most=PAUSE_MAX, jitter=0.0)
-MOST = 1000  # resources remembered
-FEW = 3  # resources of one backend that others may contend for at a time, or a twentieth of all
+MOST = 1000  # resources stored
+FEW = 3  # resources of one backend that another writer may change at a time, or a twentieth of all
 
-Place = tuple[Backend, ResourceKey]
+ResourceId = tuple[Backend, ResourceKey]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contended:
-    """One resource that was corrected `count` times, last at `at`; it is left alone until `until`."""
+class Correction:
+    """The corrections of one resource: `count`, the last one at `at`, the next one not before `until`."""
 
     count: int
     at: float
@@ -37,68 +37,68 @@ class Contended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """All that was corrected lately, and what of it is left alone now."""
+    """The recent corrections, and the resources that are paused now."""
 
-    by_key: Mapping[Hashable, Contended] = field(default_factory=dict)
-    alone: Mapping[Hashable, Contended] = field(default_factory=dict)
+    by_key: Mapping[Hashable, Correction] = field(default_factory=dict)
+    paused: Mapping[Hashable, Correction] = field(default_factory=dict)
 
     @property
     def wake(self) -> float:
-        """When the next resource that is left alone now is corrected; may be inf."""
-        return min((one.until for one in self.alone.values()), default=math.inf)
+        """The end of the first pause; inf if no resource is paused."""
+        return min((correction.until for correction in self.paused.values()), default=math.inf)
 
-    def judge(self, changed: Iterable[Hashable], now: float) -> Contention:
-        """Return the next state, given what somebody else changed. What is not left alone is corrected now."""
-        known = {key: one for key, one in self.by_key.items() if now <= one.until + WITHIN}
-        alone: dict[Hashable, Contended] = {}
+    def update(self, changed: Iterable[Hashable], now: float) -> Contention:
+        """Return the next state. `changed`: resources that another writer changed; unless paused, correct them."""
+        corrections = {key: last for key, last in self.by_key.items() if now <= last.until + WITHIN}
+        paused: dict[Hashable, Correction] = {}
         for key in changed:
-            before = known.get(key)
-            if before is not None and now < before.until:
-                alone[key] = before
+            previous = corrections.get(key)
+            if previous is not None and now < previous.until:
+                paused[key] = previous
                 continue
-            count = before.count + 1 if before is not None else 1
+            count = previous.count + 1 if previous is not None else 1
             pause = PAUSES.delay(count - AT_ONCE + 1) if count >= AT_ONCE else 0.0
-            known[key] = Contended(count=count, at=now, until=now + pause)
-        newest = sorted(known, key=lambda key: known[key].at)[-MOST:]
-        return Contention(by_key={key: known[key] for key in newest}, alone=alone)
+            corrections[key] = Correction(count=count, at=now, until=now + pause)
+        newest = sorted(corrections, key=lambda key: corrections[key].at)[-MOST:]
+        return Contention(by_key={key: corrections[key] for key in newest}, paused=paused)
 
 
-def contended(drift: Iterable[Place], held: Mapping[Backend, int]) -> list[Place]:
-    """Return the drift that another writer may be behind. `held`: how much each backend held before it.
+def contended_drift(drift: Iterable[ResourceId], held: Mapping[Backend, int]) -> list[ResourceId]:
+    """Return the drift that another writer may have caused. `held`: the number of resources by backend before.
 
-    Where much is gone at once a facility, or a device, was restarted.
+    If many resources change at once, a daemon or device was restarted, and there is no other writer.
     """
     drift = sorted(drift, key=repr)
     counts = Counter(backend for backend, _ in drift)
-    return [one for one in drift if counts[one[0]] <= max(FEW, held[one[0]] // 20)]
+    return [resource for resource in drift if counts[resource[0]] <= max(FEW, held[resource[0]] // 20)]
 
 
 def leave_alone(plan: Plan, contention: Contention) -> tuple[Plan, Mapping[Backend, tuple[str, ...]]]:
-    """Return the plan without the steps that are left alone, and by backend why each is."""
-    if not contention.alone:
+    """Return the plan without the steps of paused resources, and the reasons by backend."""
+    if not contention.paused:
         return plan, {}
     reasons: dict[Backend, tuple[str, ...]] = {}
     stages = []
     for stage in plan.stages:
-        kept = []
+        remaining = []
         for step in stage.steps:
-            one = contention.alone.get((step.backend, step.key))
-            if one is None:
-                kept.append(step)
+            correction = contention.paused.get((step.backend, step.key))
+            if correction is None:
+                remaining.append(step)
             else:
-                reasons[step.backend] = (*reasons.get(step.backend, ()), str(not_tried(step, _reason(one))))
-        if kept:
-            stages.append(replace(stage, steps=tuple(kept)))
+                reasons[step.backend] = (*reasons.get(step.backend, ()), str(not_tried(step, _reason(correction))))
+        if remaining:
+            stages.append(replace(stage, steps=tuple(remaining)))
     return Plan(stages=tuple(stages)), reasons
 
 
 def not_tried(step: Step, reason: str) -> BackendError:
-    """Return the error that says why a step was not tried."""
+    """Build the error of a step that was not tried."""
     return BackendError(step.backend, str(step.op), " ".join(map(str, step.key)), reason)
 
 
-def _reason(one: Contended) -> str:
+def _reason(correction: Correction) -> str:
     return (
-        f"another program changes it again and again: reverted {one.count} times, "
-        f"now left alone for {one.until - one.at:g} s"
+        f"another program changes it again and again: reverted {correction.count} times, "
+        f"now left alone for {correction.until - correction.at:g} s"
     )

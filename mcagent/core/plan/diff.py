@@ -1,15 +1,16 @@
-"""The steps from what is to what should be, in an order in which nothing stands on what is not there yet.
+"""The difference of the actual and the desired state, as steps in an order that respects dependencies.
 
-Pure and deterministic; empty when both are equal. Knows nothing of how a step is applied. Make before break:
-everything new stands before flows and routes point to it, and what they pointed to goes last.
+Pure and deterministic; empty if the states are equal. Must not know how a step is applied. Make before break: new
+resources exist before flows and routes refer to them, and the resources that these referred to are deleted last.
 
-Nothing is sent to a Node before its flows are there: its tunnels say "path down" (BFD) until then. ovs-vswitchd
-answers BFD as soon as it runs, with what the database says, and has no flow then: without this, peers would send
-into nothing from the return of a Node until its agent has programmed it. So a new tunnel begins with `cpath_down`
-(RFC 5880, 6.8.17), and where no flow is left all tunnels get it; a stage after flows and routes takes it away. The
-database keeps it over a restart of ovs-vswitchd. A bridge without tunnels and flows needs none of that: its
-tunnels are made when flows and routes are there (Open vSwitch takes flows and groups over ports that do not exist
-yet). No packet meets anything of it before that, so flows and the Node's own side are set up side by side.
+No peer sends to a Node before its flows exist: until then its tunnels signal "path down" (BFD). ovs-vswitchd
+answers BFD as soon as it runs, from the settings in the database, and has no flows at that time. Without path
+down, peers would send to a Node from its return until its agent has programmed it, and those packets would be
+lost. So a new tunnel starts with `cpath_down` (RFC 5880, 6.8.17), and all tunnels get it if the bridge has no
+flows; a stage after flows and routes removes it. The database keeps it over a restart of ovs-vswitchd. A bridge
+without tunnels and flows does not need it: its tunnels are created after flows and routes (Open vSwitch accepts
+flows and groups with ports that do not exist). No packet reaches the bridge before, so flows and devices are set
+up in parallel.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _DEVICE = (Link, LinkAddress, Neighbour)
 
 
 def _before_flows(resource: Resource | None) -> bool:
-    """Tell whether flows need this netlink resource: devices, and routes to tunnel endpoints."""
+    """Tell whether a netlink resource precedes flows: devices, and routes to tunnel endpoints, do."""
     if isinstance(resource, Route):
         return resource.via is None and resource.type is not RouteType.THROW
     return isinstance(resource, _DEVICE)
@@ -42,50 +43,55 @@ def _before_flows(resource: Resource | None) -> bool:
 
 def diff(actual: Actual, desired: Desired) -> Plan:
     """Return the steps that make `actual` equal to `desired`."""
-    wanted = _by_key((fragment.owner, fragment.resources) for fragment in desired.fragments.values())
+    desired_by_key = _by_key((fragment.owner, fragment.resources) for fragment in desired.fragments.values())
     steps: list[Step] = []
-    seen = 0
+    matched = 0
     for backend, resources in actual.items():
         for key, old in resources.items():
-            owner, new = wanted.get((backend, key), _NOTHING)
-            seen += new is not None
+            owner, new = desired_by_key.get((backend, key), _NOTHING)
+            matched += new is not None
             if new != old:
                 steps.append(Step(old=old, new=new, owner=owner))
-    if seen < len(wanted):
+    if matched < len(desired_by_key):
         steps.extend(
             Step(new=new, owner=owner)
-            for (backend, key), (owner, new) in wanted.items()
+            for (backend, key), (owner, new) in desired_by_key.items()
             if key not in actual.get(backend, ())
         )
     return _plan(steps)
 
 
 def diff_desired(before: Desired, after: Desired) -> Plan:
-    """Return the steps from one desired state to another: equal to `diff` when what is equals `before`.
+    """Return the steps from one desired state to another: those of `diff` if the actual state equals `before`.
 
-    Fragments that are the very same in both are passed over without a look inside.
+    Fragments that are the same object in both are skipped without comparing their resources.
     """
-    changed = [name for name, fragment in after.fragments.items() if before.fragments.get(name) is not fragment]
-    gone = [name for name in before.fragments if name not in after.fragments]
-    if not changed and not gone:
+    changed_owners = [
+        name for name, fragment in after.fragments.items() if before.fragments.get(name) is not fragment
+    ]
+    removed_owners = [name for name in before.fragments if name not in after.fragments]
+    if not changed_owners and not removed_owners:
         return Plan()
-    new, old = _by_key(_apart(after, before, changed)), _by_key(_apart(before, after, (*changed, *gone)))
+    new, old = (
+        _by_key(_apart(after, before, changed_owners)),
+        _by_key(_apart(before, after, (*changed_owners, *removed_owners))),
+    )
     steps: list[Step] = []
-    for place, (_, resource) in old.items():
-        owner, wanted = new.get(place, _NOTHING)
-        if wanted != resource:
-            steps.append(Step(old=resource, new=wanted, owner=owner))
-    steps.extend(Step(new=wanted, owner=owner) for place, (owner, wanted) in new.items() if place not in old)
+    for key, (_, resource) in old.items():
+        owner, target = new.get(key, _NOTHING)
+        if target != resource:
+            steps.append(Step(old=resource, new=target, owner=owner))
+    steps.extend(Step(new=target, owner=owner) for key, (owner, target) in new.items() if key not in old)
     return _plan(steps)
 
 
 def _apart(one: Desired, other: Desired, names: Iterable[str]) -> Iterator[tuple[str, Iterable[Resource]]]:
-    """Return what only one has in these fragments, or has as another object than the other."""
+    """Yield, per fragment, the resources of `one` that are not the same objects in `other`."""
     for name in names:
         fragment, twin = one.fragments.get(name), other.fragments.get(name)
         if fragment is not None:
-            there = {id(resource) for resource in twin.resources} if twin is not None else ()
-            yield name, [resource for resource in fragment.resources if id(resource) not in there]
+            twin_ids = {id(resource) for resource in twin.resources} if twin is not None else ()
+            yield name, [resource for resource in fragment.resources if id(resource) not in twin_ids]
 
 
 _NOTHING = ("", None)  # no owner, no resource
@@ -100,23 +106,27 @@ def _by_key(
 def _plan(steps: list[Step]) -> Plan:
     """Sort the steps into stages.
 
-    A tunnel whose place another one takes is deleted first, in a transaction of its own: in one transaction Open
-    vSwitch 3.1 fails to add the other.
+    A tunnel whose endpoint a new tunnel needs is deleted first, in a transaction of its own: Open vSwitch 3.1
+    fails to add the new one in the same transaction.
     """
-    taken = {_tunnel_place(step.new) for step in steps} - {None}
+    needed_endpoints = {_remote_endpoint(step.new) for step in steps} - {None}
     stages: dict[StageKind, list[Step]] = {}
     for step in steps:
-        stages.setdefault(_kind_of(step, taken), []).append(step)
+        stages.setdefault(_kind_of(step, needed_endpoints), []).append(step)
     return plan_of(stages)
 
 
-def _kind_of(step: Step, taken: set[tuple[object, ...] | None]) -> StageKind:
+def _kind_of(step: Step, needed_endpoints: set[tuple[object, ...] | None]) -> StageKind:
     deletes = step.op is Op.DELETE
     match step.backend:
         case Backend.WIREGUARD:
             return StageKind.OLD_ENCRYPTION if deletes else StageKind.ENCRYPTION
         case Backend.OVSDB if deletes:
-            return StageKind.ROOM_FOR_TUNNELS if _tunnel_place(step.old) in taken else StageKind.OLD_TUNNELS
+            return (
+                StageKind.ROOM_FOR_TUNNELS
+                if _remote_endpoint(step.old) in needed_endpoints
+                else StageKind.OLD_TUNNELS
+            )
         case Backend.OVSDB:
             return StageKind.TUNNELS
         case Backend.NETLINK if deletes:
@@ -130,9 +140,9 @@ def _kind_of(step: Step, taken: set[tuple[object, ...] | None]) -> StageKind:
 
 
 def plan_of(stages: Mapping[StageKind, Iterable[Step]]) -> Plan:
-    """Return the plan of these stages, in order; stages without steps are left out.
+    """Build a plan with the stages in order, without empty stages.
 
-    Steps are sorted by key (groups before flows, sets before chains), deletes come last and in reverse.
+    Steps are sorted by key (groups before flows, sets before chains). Deletes come last, in reverse order.
     """
     return Plan(stages=tuple(Stage(kind=kind, steps=_sorted(stages[kind])) for kind in ORDER if stages.get(kind)))
 
@@ -145,8 +155,8 @@ def _sorted(steps: Iterable[Step]) -> tuple[Step, ...]:
     return (*puts, *deletes)
 
 
-def _tunnel_place(resource: Resource | None) -> tuple[object, ...] | None:
-    """Return what Open vSwitch lets only one tunnel have (ofproto/tunnel.c, tnl_port_add): the peer's end."""
+def _remote_endpoint(resource: Resource | None) -> tuple[object, ...] | None:
+    """Return the remote endpoint, which Open vSwitch allows only one tunnel (ofproto/tunnel.c, tnl_port_add)."""
     if not isinstance(resource, TunnelPort):
         return None
     return (resource.type, resource.remote_ip, resource.dst_port)
@@ -156,27 +166,27 @@ def _sort_key(step: Step) -> tuple[str, ...]:
     return step.key  # type: ignore[return-value]  # keys of one backend have one shape
 
 
-# Not routes: ovs-vswitchd reads them, too, and both get slower.
+# Routes are not applied in parallel with flows: ovs-vswitchd reads them, too, so both would be slower.
 _BESIDE_FLOWS = (StageKind.DEVICES, StageKind.NFT)
 
 
 def path_down(port: TunnelPort) -> TunnelPort:
-    """Return the port with BFD that asks the peer to send nothing; the same where it does, or has no BFD."""
+    """Return the port with BFD signalling path down; the same object if it does already or has no BFD."""
     if port.bfd is None or port.bfd.cpath_down:
         return port
     return replace(port, bfd=replace(port.bfd, cpath_down=True))
 
 
 def takes_into_use(step: Step) -> bool:
-    """Tell whether a step does nothing but end "path down"."""
+    """Tell whether a step only ends "path down"."""
     old, new = step.old, step.new
     return isinstance(old, TunnelPort) and isinstance(new, TunnelPort) and old != new and old == path_down(new)
 
 
 def flows_first(plan: Plan, ports: Iterable[Resource], *, blank: bool) -> Plan:
-    """Return the plan in which no tunnel is used before the flows are there.
+    """Change the plan so that no tunnel is used before the flows exist.
 
-    `blank` says that the bridge has no flow now, or that ovs-vswitchd is gone; `ports` is what OVSDB holds then.
+    `blank`: the bridge has no flows, or ovs-vswitchd does not run; then `ports` are the ports in OVSDB.
     """
     stages = {stage.kind: stage.steps for stage in plan.stages}
     create = stages.get(StageKind.TUNNELS, ())
@@ -209,11 +219,11 @@ def flows_first(plan: Plan, ports: Iterable[Resource], *, blank: bool) -> Plan:
     return plan_of({**stages, StageKind.TUNNELS: early, StageKind.TUNNELS_IN_USE: late})
 
 
-Lane = tuple[Stage, ...]  # stages that are applied one after the other
+Lane = tuple[Stage, ...]  # stages that are applied one after another
 
 
 def turns(plan: Plan) -> Iterator[tuple[Lane, ...]]:
-    """Return the stages in order: turns one after the other, lanes of one turn side by side."""
+    """Yield the turns of a plan: turns are applied one after another, the lanes of a turn in parallel."""
     empty_bridge = any(stage.kind is StageKind.FIRST_TUNNELS for stage in plan.stages)
     beside = tuple(stage for stage in plan.stages if empty_bridge and stage.kind in _BESIDE_FLOWS)
     for stage in plan.stages:

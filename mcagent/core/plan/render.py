@@ -1,4 +1,4 @@
-"""Plans and desired states for people (text) and for programs (plain dicts fit for JSON). Pure text work."""
+"""Rendering of plans and desired states as text for people, and as plain values for JSON. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SIGNS: Mapping[Op, str] = {Op.ADD: "+", Op.REPLACE: "~", Op.DELETE: "-"}
 
 
 def resource_text(resource: Resource) -> str:
-    """Return one line that says what the resource is, in the words of the tool one would look at it with."""
+    """Return one line of text in the syntax of the tool that shows such resources (ip, nft, ovs-ofctl, …)."""
     match resource:
         case Bridge():
             return f"bridge {resource.name} datapath {resource.datapath}"
@@ -98,7 +98,7 @@ def resource_text(resource: Resource) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the plan for people: + added, ~ changed (with what it was), - removed, stage by stage."""
+    """Render a plan as text, stage by stage: + added, ~ changed (with the old resource), - removed."""
     if not plan.stages:
         return "nothing to do: the dataplane is as it should be\n"
     lines: list[str] = []
@@ -113,7 +113,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def desired_text(desired: Desired) -> str:
-    """Return the desired state for people, fragment by fragment, and the problems."""
+    """Render the desired state as text, fragment by fragment, then the problems."""
     lines: list[str] = []
     for name, fragment in desired.fragments.items():
         lines.append(f"{name} ({len(fragment.resources)})")
@@ -123,7 +123,7 @@ def desired_text(desired: Desired) -> str:
 
 
 def plan_json(plan: Plan) -> dict[str, Json]:
-    """Return the plan as plain values."""
+    """Convert a plan to plain values."""
     return {
         "counts": {str(op): sum(step.op is op for step in plan.steps) for op in Op},
         "stages": [
@@ -138,7 +138,7 @@ def plan_json(plan: Plan) -> dict[str, Json]:
 
 
 def desired_json(desired: Desired) -> dict[str, Json]:
-    """Return the desired state as plain values."""
+    """Convert a desired state to plain values."""
     return {
         "fragments": {
             name: [resource_json(r) for r in fragment.resources] for name, fragment in desired.fragments.items()
@@ -149,7 +149,7 @@ def desired_json(desired: Desired) -> dict[str, Json]:
 
 
 def state_json(state: NodeState) -> dict[str, Json]:
-    """Return what the Node is as plain values, without encryption."""
+    """Convert the state of the Node to plain values, without encryption."""
     return {
         "role": str(state.role),
         "why": state.why,
@@ -164,19 +164,19 @@ def state_json(state: NodeState) -> dict[str, Json]:
 
 
 def resource_json(resource: Resource) -> dict[str, Json]:
-    """Return a resource as plain values; `resource` names its class."""
-    found: dict[str, Json] = {"resource": type(resource).__name__, "backend": str(resource.backend)}
-    found.update({f.name: plain(getattr(resource, f.name)) for f in fields(resource)})
-    return found
+    """Convert a resource to plain values; key "resource" has its class name."""
+    values: dict[str, Json] = {"resource": type(resource).__name__, "backend": str(resource.backend)}
+    values.update({f.name: plain(getattr(resource, f.name)) for f in fields(resource)})
+    return values
 
 
 def problem_json(problem: Problem) -> dict[str, Json]:
-    """Return a problem as plain values."""
+    """Convert a problem to plain values."""
     return {f.name: plain(getattr(problem, f.name)) for f in fields(problem)}
 
 
 def plain(value: object) -> Json:
-    """Return any of our values as JSON has it; addresses and networks as text."""
+    """Convert any value of the model to JSON types; addresses and networks become text."""
     if isinstance(value, StrEnum):
         return str(value)
     if value is None or isinstance(value, (bool, int, float, str)):
