@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from mcagent.core import tunnel_probes as probes
 from mcagent.core.failover.liveness import Peers
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.supervised import Supervised
@@ -32,7 +32,7 @@ TICK = 0.1  # seconds: what is due until then goes out together
 class _Tunnel:
     ofport: int
     bfd_up: bool
-    known: Probed = field(default_factory=Probed)
+    known: ProbeState = field(default_factory=ProbeState)
     full_due: float = 0.0
 
 
@@ -84,7 +84,7 @@ class TunnelProbes:
         if self._thread.is_alive():
             self._thread.join()
 
-    def report(self) -> Mapping[str, Probed]:
+    def report(self) -> Mapping[str, ProbeState]:
         """Return what is known, by tunnel; of none that was never probed."""
         with self._lock:
             return {name: one.known for name, one in self._tunnels.items() if one.known.answers is not None}
@@ -115,9 +115,9 @@ class TunnelProbes:
                 if one is None or one.ofport != port.ofport:
                     one = _Tunnel(port.ofport, bfd_up)
                     fresh.append(name)
-                one.bfd_up, one.known = bfd_up, probes.of_size(one.known, mtu)
+                one.bfd_up, one.known = bfd_up, probes.with_size(one.known, mtu)
                 self._tunnels[name] = one
-            self._usual = probes.period(len(ports))
+            self._usual = probes.probe_period(len(ports))
             spread = self._usual / max(1, len(fresh))
             kept = [(at, name) for at, name in self._due if name in ports and name not in fresh]
             self._due = [*kept, *((now + spread * place, name) for place, name in enumerate(fresh))]
@@ -138,9 +138,9 @@ class TunnelProbes:
             before = one.known
             if not before.answers:  # those before it were perhaps not answered yet: that is no loss
                 self._sent = {which: each for which, each in self._sent.items() if each.name != sent.name}
-            one.known = probes.answered(before, now - sent.at, full=sent.full)
+            one.known = probes.with_answer(before, now - sent.at, full=sent.full)
             if sent.full:
-                one.full_due = now + probes.full_period(one.known, self._usual)
+                one.full_due = now + probes.full_probe_period(one.known, self._usual)
             changed = before.full is False and one.known.full is True
         if changed:
             self._changed()
@@ -175,9 +175,9 @@ class TunnelProbes:
             one = self._tunnels.get(sent.name)
             if one is not None and one.ofport == sent.ofport:
                 before = one.known
-                one.known = probes.unanswered(before, full=sent.full, bfd_up=one.bfd_up)
+                one.known = probes.with_loss(before, full=sent.full, bfd_up=one.bfd_up)
                 if sent.full:
-                    one.full_due = now + probes.full_period(one.known, self._usual)
+                    one.full_due = now + probes.full_probe_period(one.known, self._usual)
                 narrow = narrow or (one.known.full is False and before.full is not False)
         return narrow
 
@@ -199,4 +199,4 @@ class TunnelProbes:
     def _probe(self, name: str, one: _Tunnel, now: float, *, full: bool) -> tuple[int, bytes]:
         token = secrets.token_bytes(8)
         self._sent[token] = _Sent(name, one.ofport, now, full)
-        return one.ofport, probes.frame(token, self._mtu if full else 0)
+        return one.ofport, probes.probe_frame(token, self._mtu if full else 0)

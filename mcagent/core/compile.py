@@ -1,7 +1,8 @@
-"""Compiles what the API, the Node and the configuration say into the desired state of one Node's dataplane.
+"""The compiler: API objects, facts and configuration -> the desired state of one Node's dataplane.
 
-Pure, total, deterministic. `mcagent.core.forwarding` decides how the Node forwards; this module turns the decision
-into fragments: the resources of one owner (the Node itself, another Node, a cluster, a Service, a policy level).
+Pure, total, deterministic. `mcagent.core.forwarding` decides how the Node forwards; this module converts the
+decision to fragments: the resources of one owner (the Node itself, another Node, a cluster, a Service, a policy
+level).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from flows.pipeline import Env
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core import imported_services, wireguard
-from mcagent.core.engine import Engine, joined
+from mcagent.core.engine import IncrementalEngine, joined
 from mcagent.core.forwarding import Forwarding, forwarding, unreachable_peers
 from mcagent.core.fragments import build, tunnel_guard
 from mcagent.core.fragments.policies import Enforcement, claimed_flows, enforcement
@@ -34,35 +35,35 @@ from mcagent.model.problem import in_order
 class Compiled:
     """The desired state of a Node.
 
-    `needs` are the kinds that this Node's state depends on: until all of them are in `Snapshot.synced`, something
-    may be missing from `desired`.
+    `needs`: the kinds that the state depends on. Until all of them are in `Snapshot.synced`, `desired` may be
+    incomplete.
     """
 
     desired: Desired
     needs: frozenset[Kind]
 
     def missing(self, snapshot: Snapshot) -> frozenset[Kind]:
-        """Return the needed kinds of which objects may be missing in the snapshot that this was compiled from."""
+        """Return the needed kinds that are incomplete in `snapshot`, from which this was compiled."""
         return self.needs - (snapshot.synced - snapshot.selected if self.state.all_services else snapshot.synced)
 
     @property
     def state(self) -> NodeState:
-        """What this Node is."""
+        """The state of this Node: role, gateways, clusters, Services."""
         return self.desired.state
 
 
 class Compiler:
-    """Compiles again and again, and computes only what changed since the last call. For one thread.
+    """Compiles repeatedly, and computes only what changed since the last call. For one thread.
 
     The result always equals that of `compile_desired`. After an exception the next call starts from scratch.
     """
 
     def __init__(self) -> None:
-        self._engine = Engine()
+        self._engine = IncrementalEngine()
 
     def compile(self, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
-        """Return the desired state. Unchanged fragments are the objects of the last call."""
-        engine, self._engine = self._engine, Engine()
+        """Return the desired state. Unchanged fragments are the same objects as in the last call."""
+        engine, self._engine = self._engine, IncrementalEngine()
         with engine.one_pass():
             compiled = _compile(engine, snapshot, facts, config)
         self._engine = engine
@@ -74,7 +75,7 @@ def compile_desired(snapshot: Snapshot, facts: Facts, config: Config) -> Compile
     return Compiler().compile(snapshot, facts, config)
 
 
-def _compile(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
+def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
     forwards = forwarding(engine, snapshot, facts, config)
     source, source_problems = route_source(forwards.local, facts)
     fragments = [_base(engine, forwards, facts, config)]
@@ -112,8 +113,8 @@ def _compile(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -
 # --- fragments
 
 
-def _base(engine: Engine, forwards: Forwarding, facts: Facts, config: Config) -> Fragment:
-    """Return what a Node has once, with or without a role."""
+def _base(engine: IncrementalEngine, forwards: Forwarding, facts: Facts, config: Config) -> Fragment:
+    """Return the fragment that a Node has once, with or without a role."""
     local, call = forwards.local, engine.call
     parts = [
         call(build.bridge, forwards.path_rules.order, facts.datapath, config),
@@ -122,23 +123,25 @@ def _base(engine: Engine, forwards: Forwarding, facts: Facts, config: Config) ->
     if forwards.env is not None:
         encrypted: build.Resources = ()
         if forwards.encrypting is not None:
-            clusters, lasting_facts = forwards.remote.accepted, wireguard.facts_of(facts)
+            clusters, lasting_facts = forwards.remote.accepted, wireguard.encryption_facts(facts)
             decided = (forwards.encryption, clusters, forwards.encrypting, lasting_facts)
             encrypted = call(wireguard_resources, *decided, config)
         parts.append(call(build.base, local.own_pods, forwards.env, forwards.next_hops, encrypted, config))
     return call(build.fragment, ("base", *parts))
 
 
-def _guard(engine: Engine, forwards: Forwarding, config: Config) -> Fragment:
-    """Return the rules that accept tunnel packets from peers only."""
+def _guard(engine: IncrementalEngine, forwards: Forwarding, config: Config) -> Fragment:
+    """Return the fragment of the rules that accept tunnel packets from peers only."""
     local = forwards.local
     ends = engine.each(tunnel_guard.endpoints_of, forwards.accepted_and_checked, config.wireguard_port)
     peers = engine.call(tunnel_guard.peers_of, local.gateways, local.node_addresses, ends, config)
     return engine.call(build.guard_fragment, config, peers)
 
 
-def _nodes(engine: Engine, forwards: Forwarding, env: Env, own: LocalPeer, config: Config) -> Iterable[Fragment]:
-    """Return the fragments of this Node and of those that it has tunnels to."""
+def _nodes(
+    engine: IncrementalEngine, forwards: Forwarding, env: Env, own: LocalPeer, config: Config
+) -> Iterable[Fragment]:
+    """Return the fragments of this Node and of the Nodes that it has tunnels to."""
     paths, peers = forwards.paths_to_nodes, forwards.local.peers
     ids = engine.call(assign_ids, (own.name, *(peer.name for peer in peers)), NODES)
     reached = {peer.name: peer for peer in peers if peer.name in paths}
@@ -150,14 +153,20 @@ def _nodes(engine: Engine, forwards: Forwarding, env: Env, own: LocalPeer, confi
 
 
 def _clusters(
-    engine: Engine, forwards: Forwarding, env: Env, *, snapshot: Snapshot, source: Address | None, config: Config
+    engine: IncrementalEngine,
+    forwards: Forwarding,
+    env: Env,
+    *,
+    snapshot: Snapshot,
+    source: Address | None,
+    config: Config,
 ) -> Iterable[Fragment]:
-    """Return the fragments of the other clusters. `source`: of this Node's own packets to them."""
-    call, each, clusters = engine.call, engine.each, forwards.clusters
+    """Return the fragments of the remote clusters. `source`: the source of this Node's own packets to them."""
+    call, call_each, clusters = engine.call, engine.each, forwards.clusters
     gateway_ip = forwards.local.own_gateway_ip if env.gateway else None
     meters = call(assign_ids, tuple(clusters), METERS)
     inputs = call(joined, clusters, forwards.cluster_ids, meters, forwards.paths_to_clusters)
-    in_flows = each(build.remote_cluster, inputs, gateway_ip, forwards.to_first, config)
+    in_flows = call_each(build.remote_cluster, inputs, gateway_ip, forwards.to_first, config)
     clusters_and_ends = call(joined, clusters, forwards.encryption.ends)
     claimed: Mapping[str, build.Resources] = {}
     if env.gateway and env.identities:
@@ -165,15 +174,15 @@ def _clusters(
     parts = call(
         joined,
         call(build.owners, "cluster", tuple(clusters)),
-        each(build.ports, forwards.paths_to_clusters, config),
-        each(build.cluster_routes, clusters_and_ends, source, env.gateway, config),
-        each(build.cluster_flows, in_flows, env, config),
+        call_each(build.ports, forwards.paths_to_clusters, config),
+        call_each(build.cluster_routes, clusters_and_ends, source, env.gateway, config),
+        call_each(build.cluster_flows, in_flows, env, config),
         claimed,
     )
-    return each(build.fragment, parts).values()
+    return call_each(build.fragment, parts).values()
 
 
-def _services(engine: Engine, forwards: Forwarding, env: Env) -> Iterable[Fragment]:
+def _services(engine: IncrementalEngine, forwards: Forwarding, env: Env) -> Iterable[Fragment]:
     """Return the fragments of exported Services."""
     watched = engine.call(build.watched_nodes, forwards.paths_to_nodes)
     tunnels = engine.each(build.endpoint_tunnels, forwards.exports, watched)
@@ -200,7 +209,7 @@ def _state(
     facts: Facts,
     config: Config,
 ) -> NodeState:
-    local, lasting_facts, encryption = forwards.local, wireguard.facts_of(facts), forwards.encryption
+    local, lasting_facts, encryption = forwards.local, wireguard.encryption_facts(facts), forwards.encryption
     gateway = local.role is Role.GATEWAY
     published = wireguard.publication(snapshot.gateways, lasting_facts, config) if gateway else None
     paths = (*forwards.paths_to_nodes.values(), *forwards.paths_to_clusters.values())

@@ -1,16 +1,17 @@
-"""Engine: memoises functions from one compilation to the next.
+"""The incremental engine: memoises functions from one compilation to the next.
 
 `call` returns the value of a function and calls it only if an argument changed since the last pass. `each` does
-the same for every key of a mapping on its own: one cluster, Node or Service that changes costs one call. The
-memory of a call is found by the function and by how many calls of it the pass made before, so a step that is
-left out in one pass costs the later calls of the same function one computation, never a wrong value. What a pass
-does not use is forgotten.
+this for each key of a mapping separately: a change of one cluster, Node or Service costs one call. The key of a
+memory is the function and the number of its earlier calls in the pass. So a step that one pass omits costs later
+calls of the same function one computation, but never gives a wrong value. Memories that a pass does not use are
+dropped.
 
-A new value that equals the last one is replaced by it (equality cut-off). An unchanged value is therefore the same
-object from pass to pass, and comparing it costs nothing.
+If a new value equals the last one, the last one is returned (equality cut-off). So an unchanged value is the same
+object in each pass, and comparing it is cheap.
 
-Only this module knows that there was an earlier pass. A pass with memory gives what a pass without it gives if
-functions depend on their arguments alone, do not change them, and do not depend on the order of a mapping's keys.
+Only this module knows that there was an earlier pass. A pass with memories and a pass without give equal results
+if functions depend only on their arguments, do not modify them, and do not depend on the order of a mapping's
+keys.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ABSENT = object()
 
 
 class _Memory:
-    """The arguments and the value of the last call. `values`: for `each`, the mapping it was called with."""
+    """The arguments and the value of the last call. `values`: the mapping argument of `each`."""
 
     __slots__ = ("arguments", "value", "values")
 
@@ -39,10 +40,10 @@ class _Memory:
         self.value: Any = None
 
 
-class Engine:
+class IncrementalEngine:
     """The memory of a chain of passes, for one thread.
 
-    Exceptions of a function pass through. The engine must be discarded then: its pass is incomplete.
+    Exceptions of a function propagate. The engine must then be discarded, since its pass is incomplete.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Engine:
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
-        """Delimit a pass. What it does not call is forgotten at its end."""
+        """Delimit a pass. Memories that it did not use are dropped at its end."""
         self._current, self._calls = {}, Counter()
         yield
         self._last = self._current
@@ -106,6 +107,6 @@ class Engine:
 
 
 def joined(first: Mapping[K, V], *others: Mapping[K, Any]) -> dict[K, tuple[V, *tuple[Any, ...]]]:
-    """Return the values of several mappings together, by the keys of the first; None where another has none."""
+    """Join mappings by the keys of the first one into tuples; None for a key that another mapping lacks."""
     columns = [map(other.get, first) for other in others]
     return dict(zip(first, zip(first.values(), *columns, strict=True), strict=True))

@@ -1,8 +1,8 @@
-"""Decides how a Node forwards: what is accepted of this cluster and of the others, which tunnels, in which state.
+"""The forwarding decision of a Node: the accepted local and remote clusters, the tunnels and their state.
 
 The first half of a compilation (`mcagent.core.compile`). `forwarding` reads from top to bottom; each step is a
-plain function of `core`, which the engine calls only when its arguments changed. An expensive step gets only those
-parts of facts and Pods that it needs, since these change often. Must not know which resources result.
+plain function of `core`, which the engine calls only if its arguments changed. Facts and Pods change often, so an
+expensive step gets only the parts that it needs. Must not know the resulting resources.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flows.pipeline import Env, NextHopGroup
 from mcagent.core import wireguard
 from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.addresses.underlay import endpoint_of
-from mcagent.core.engine import Engine, joined
+from mcagent.core.engine import IncrementalEngine, joined
 from mcagent.core.fragments import path_state
 from mcagent.core.fragments.build import environment
 from mcagent.core.fragments.path_state import PathRules, PathState
@@ -42,15 +42,15 @@ AcceptedAndChecked = Mapping[str, tuple[AcceptedCluster, CheckedCluster]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarding:
-    """How a Node forwards. Mappings are by cluster ID or Node name; paths are those of the tunnels."""
+    """The forwarding decision. Keys of mappings are cluster IDs or Node names; paths are states of tunnels."""
 
     local: LocalCluster
     nodes: Mapping[str, CheckedNode]
     exports: Mapping[str, ExportedPort]
     remote: RemoteClusters
     accepted_and_checked: AcceptedAndChecked
-    clusters: Mapping[str, AcceptedCluster]  # the accepted ones, as the implementation of their gateways requires
-    encrypting: LocalGateway | None  # this Node, if it encrypts traffic to other clusters
+    clusters: Mapping[str, AcceptedCluster]  # accepted clusters, adapted to the implementation of their gateways
+    encrypting: LocalGateway | None  # this Node, if it encrypts traffic to remote clusters
     encryption: Encryption
     tunnels_to_nodes: Tunnels
     tunnels_to_clusters: Tunnels
@@ -59,17 +59,17 @@ class Forwarding:
     paths_to_clusters: Paths
     next_hops: NextHopGroup  # the other gateways of this cluster
     to_first: int | None  # port of the tunnel to this cluster's first gateway; None on that gateway
-    env: Env | None  # shared by all flows; None without a role
+    env: Env | None  # the values shared by all flows; None without a role
     cluster_ids: Mapping[str, int]
     service_ids: Mapping[str, int]
     problems: tuple[Problem, ...]
 
 
-def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> Forwarding:
-    """Return how Node `config.node_name` forwards."""
-    call, each = engine.call, engine.each
+def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config: Config) -> Forwarding:
+    """Compute the forwarding decision of Node `config.node_name`."""
+    call, call_each = engine.call, engine.each
 
-    nodes = each(check_node, snapshot.nodes, config.pod_routing)
+    nodes = call_each(check_node, snapshot.nodes, config.pod_routing)
     candidates = call(requested_gateways, snapshot.gateways, snapshot.nodes, config)
     gateways, gateway_problems = call(accept_gateways, candidates, snapshot.leaving, nodes)
     without_pods = call(topology.local_cluster, nodes, gateways, config)
@@ -79,7 +79,7 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
 
     api_servers = services.api_servers(snapshot.endpoint_slices)
     validator = call(cluster_validator, without_pods, facts, config, api_servers)
-    checked_clusters = each(check_cluster, snapshot.cluster_infos, validator)
+    checked_clusters = call_each(check_cluster, snapshot.cluster_infos, validator)
     remote = call(resolve_clusters, checked_clusters, pods.hosts, config)
     accepted_and_checked = call(joined, remote.accepted, remote.checked)
     encrypting = local.own_gateway if config.encrypts and local.role is Role.GATEWAY else None
@@ -88,10 +88,10 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
     )
 
     peers = {peer.name: peer for peer in local.peers if peer.address is not None}
-    tunnels_to_nodes = each(node_tunnels, peers, config)
+    tunnels_to_nodes = call_each(node_tunnels, peers, config)
     tunnels_to_clusters = _tunnels_to_clusters(engine, local, remote, encryption, config)
     accepted_checked_tunnels = call(joined, remote.accepted, remote.checked, tunnels_to_clusters)
-    clusters = each(with_implementation, accepted_checked_tunnels, facts.bfd_unanswered)
+    clusters = call_each(with_implementation, accepted_checked_tunnels, facts.bfd_unanswered)
 
     tunnel_names = call(names_of, tunnels_to_nodes, tunnels_to_clusters)
     ofports = call(assign_ofports, tunnel_names, facts.ofports)
@@ -100,12 +100,12 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
     observed_nodes = path_state.observe_tunnels(tunnels_to_nodes, ofports, **bfd)
     observed_clusters = call(path_state.observe_tunnels, tunnels_to_clusters, ofports, **bfd)
     gateways_by_node = {gateway.node: gateway for gateway in local.gateways}
-    paths_to_nodes = each(path_state.node_paths, joined(observed_nodes, gateways_by_node), rules)
+    paths_to_nodes = call_each(path_state.node_paths, joined(observed_nodes, gateways_by_node), rules)
     next_hops = call(path_state.next_hops, tuple(_all_paths(paths_to_nodes)), rules)
-    also_known_by = wireguard.also_known_by(encryption)
+    other_addresses = wireguard.other_gateway_addresses(encryption)
     env = None
     if local.role is not Role.NONE:
-        env = call(environment, local, next_hops, also_known_by, facts.datapath, config)
+        env = call(environment, local, next_hops, other_addresses, facts.datapath, config)
 
     return Forwarding(
         local=local,
@@ -120,7 +120,7 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
         tunnels_to_clusters=tunnels_to_clusters,
         path_rules=rules,
         paths_to_nodes=paths_to_nodes,
-        paths_to_clusters=each(path_state.cluster_paths, observed_clusters, rules),
+        paths_to_clusters=call_each(path_state.cluster_paths, observed_clusters, rules),
         next_hops=next_hops,
         to_first=next((path.ofport for path in paths_to_nodes.get(first_gateway(local.gateways), ())), None),
         env=env,
@@ -136,8 +136,10 @@ def forwarding(engine: Engine, snapshot: Snapshot, facts: Facts, config: Config)
     )
 
 
-def unreachable_peers(engine: Engine, forwarding: Forwarding, facts: Facts, config: Config) -> tuple[Problem, ...]:
-    """Return the problems of peers from which no packets, or only small ones, arrive."""
+def unreachable_peers(
+    engine: IncrementalEngine, forwarding: Forwarding, facts: Facts, config: Config
+) -> tuple[Problem, ...]:
+    """Report the peers from which no packets, or only small ones, arrive, and an unusable uplink."""
     problems = topology.uplink_problems(forwarding.local, facts) if forwarding.env is not None else ()
     if not facts.silent and not facts.narrow:
         return problems
@@ -155,8 +157,8 @@ def unreachable_peers(engine: Engine, forwarding: Forwarding, facts: Facts, conf
     return (*problems, *engine.call(all_problems, of_nodes), *engine.call(all_problems, of_clusters))
 
 
-def _pods(engine: Engine, snapshot: Snapshot, local: LocalCluster) -> PodHosts:
-    """Return the Pods of Nodes whose Pods do not follow from their podCIDRs."""
+def _pods(engine: IncrementalEngine, snapshot: Snapshot, local: LocalCluster) -> PodHosts:
+    """Return the individual Pods of the Nodes without usable podCIDRs."""
     if not local.per_pod_nodes:
         return NO_PODS
     checked_pods = engine.each(check_pod, snapshot.pods)
@@ -164,9 +166,9 @@ def _pods(engine: Engine, snapshot: Snapshot, local: LocalCluster) -> PodHosts:
 
 
 def _exports(
-    engine: Engine, snapshot: Snapshot, local: LocalCluster, pods: PodHosts, facts: Facts
+    engine: IncrementalEngine, snapshot: Snapshot, local: LocalCluster, pods: PodHosts, facts: Facts
 ) -> tuple[Mapping[str, ExportedPort], tuple[Problem, ...]]:
-    """Return the ports of exported Services, on Nodes that need them."""
+    """Return the ports of exported Services, and their problems; none on Nodes that do not need them."""
     if not local.serves(facts.datapath):
         return {}, ()
     objects = services.exports_of(snapshot.service_exports, snapshot.services, snapshot.endpoint_slices)
@@ -177,7 +179,7 @@ def _exports(
 
 
 def _encryption(
-    engine: Engine,
+    engine: IncrementalEngine,
     local: LocalCluster,
     own: LocalGateway | None,
     remote: RemoteClusters,
@@ -186,22 +188,22 @@ def _encryption(
     facts: Facts,
     config: Config,
 ) -> Encryption:
-    """Return which gateways are encrypted to. `own`: this Node, if it encrypts."""
+    """Decide which gateways are encrypted to. `own`: this Node, if it encrypts."""
     if own is None:
         return Encryption()
-    lasting_facts = wireguard.facts_of(facts)
+    encryption_facts = wireguard.encryption_facts(facts)
     end = endpoint_of(own.gateway_ip)
-    wants = engine.each(wireguard.wants_of, accepted_and_checked, own.gateway_ip, own.service_cidr, config)
+    claims = engine.each(wireguard.endpoint_claims, accepted_and_checked, own.gateway_ip, own.service_cidr, config)
     own_claims = (facts.wireguard_public_key, facts.wireguard_next_key, end)
-    lost_claims = engine.call(wireguard.lost_claims, wants, remote.accepted, own_claims)
+    lost_claims = engine.call(wireguard.lost_claims, claims, remote.accepted, own_claims)
     reserved = engine.call(ReservedRanges, local.reserved)
-    claimants = engine.call(joined, remote.checked, wants, lost_claims)
-    ends = engine.each(wireguard.ends_of, claimants, reserved, lasting_facts, config)
-    return engine.call(wireguard.encryption, ends, end, lasting_facts, config)
+    claims_of_clusters = engine.call(joined, remote.checked, claims, lost_claims)
+    ends = engine.each(wireguard.ends_of, claims_of_clusters, reserved, encryption_facts, config)
+    return engine.call(wireguard.encryption, ends, end, encryption_facts, config)
 
 
 def _tunnels_to_clusters(
-    engine: Engine, local: LocalCluster, remote: RemoteClusters, encryption: Encryption, config: Config
+    engine: IncrementalEngine, local: LocalCluster, remote: RemoteClusters, encryption: Encryption, config: Config
 ) -> Tunnels:
     own_address = local.own_gateway_ip
     if local.role is not Role.GATEWAY or own_address is None:

@@ -1,9 +1,9 @@
-"""Imported Services: which endpoint a new connection to one gets, by clusters, in front of kube-proxy.
+"""Imported Services: the shares of their endpoints in new connections, by cluster, instead of kube-proxy's choice.
 
-Owns how the ranks and weights of `mcagent.model.traffic` become shares of endpoints. Where nothing is said of a
-Service, or nothing of it is ready, kube-proxy decides, unless some of its endpoints are in a cluster that no
-gateway reaches. What the kernel is told of the shares is `mcagent.core.fragments.imported`'s.
-Knows nothing of tunnels and flows: an endpoint in another cluster is an address like any other.
+Owns the conversion of ranks and weights (`mcagent.model.traffic`) to shares of endpoints. kube-proxy chooses for a
+Service without such settings or without ready endpoints, unless some of its endpoints are in an unreachable
+cluster. `mcagent.core.fragments.imported` writes the shares as rules. Must not know tunnels or flows: an endpoint
+in a remote cluster is an address like any other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.failover.reachability import clusters_by_hash
 from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, Socket, fragment, service_rules
 from mcagent.model.config import Config
@@ -24,28 +24,30 @@ from mcagent.model.problem import Problem, Severity, all_problems
 from mcagent.model.traffic import Traffic, read_traffic
 
 NEEDS = frozenset({Kind.SERVICE_IMPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE})
-# The labels of what is needed of kinds of which a cluster has many: the member's controller sets both.
+# Label selectors of kinds with many objects; the member controller sets both labels on the objects needed here.
 SELECTORS = {Kind.SERVICE: f"{MANAGED_BY_LABEL}={MANAGED_BY}", Kind.ENDPOINT_SLICE: SOURCE_CLUSTER_LABEL}
-MAX_ENDPOINTS = 1000  # of a port: the map of a rule is one message of netlink
+MAX_ENDPOINTS = 1000  # per port: the map of a rule is one netlink message
 
-SAME_NODE = "PreferSameNode"  # trafficDistribution of a Service: its node's endpoints, else its zone's, else all
+# trafficDistribution of a Service: endpoints on the client's Node, else in its zone, else all.
+SAME_NODE = "PreferSameNode"
 SAME_ZONE = frozenset({"PreferClose", "PreferSameZone", SAME_NODE})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where this Node is."""
+class NodeLocation:
+    """The name and the zone of this Node."""
 
     node: str = ""
     zone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """A ServiceImport, the EndpointSlices that serve it, and the ClusterIPs of the Services that these are of.
+class ImportInput:
+    """A ServiceImport, its EndpointSlices, and the ClusterIPs of the Services of these slices.
 
-    An address that is no such ClusterIP is not the import's, whatever it says: who may write ServiceImports in one
-    namespace could take any other Service's connections. ClusterIPs are the API server's to give.
+    Addresses of the ServiceImport that are no such ClusterIP are ignored. Otherwise a user who may write
+    ServiceImports in one namespace could redirect the connections of any other Service. The API server assigns
+    ClusterIPs.
     """
 
     object: ServiceImport
@@ -55,90 +57,108 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steering:
-    """What the imported Services want of this Node."""
+    """The result for all imported Services: fragments, problems, unreachable clusters."""
 
     fragments: tuple[Fragment, ...] = ()
     problems: tuple[Problem, ...] = ()
-    unreachable: tuple[str, ...] = ()  # clusters that new connections leave
+    unreachable: tuple[str, ...] = ()  # IDs of clusters that new connections avoid
 
 
 def steering(
-    engine: Engine, snapshot: Snapshot, unreachable: frozenset[int], clusters: Iterable[str], config: Config
+    engine: IncrementalEngine,
+    snapshot: Snapshot,
+    unreachable: frozenset[int],
+    clusters: Iterable[str],
+    config: Config,
 ) -> Steering:
-    """Return the shares of all imported Services as rules, and what is wrong.
+    """Compute the shares of all imported Services as rules.
 
-    `unreachable_from_all`: those of the remote clusters that no gateway of this cluster reaches, by number.
+    `unreachable`: hashes of the remote clusters that no gateway of this cluster reaches; `clusters`: all IDs.
     """
-    call, each = engine.call, engine.each
+    call, call_each = engine.call, engine.each
     unreachable_names = call(clusters_by_hash, unreachable, tuple(clusters))
-    services = call(imported, snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
+    services = call(imported_services, snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
     default = call(read_traffic, config.imported_traffic)
-    place = call(_place_of, snapshot.nodes, config)
-    decided = each(decide, services, default, config.cluster_id, unreachable_names, place)
-    chains = call(fragment, each(service_rules, decided, config), config)
-    problems = call(_problems, decided)
+    location = call(_node_location, snapshot.nodes, config)
+    shares = call_each(share_endpoints, services, default, config.cluster_id, unreachable_names, location)
+    chains = call(fragment, call_each(service_rules, shares, config), config)
+    problems = call(_problems, shares)
     fragments = (chains,) if chains.resources else ()
     return Steering(fragments=fragments, problems=problems, unreachable=tuple(sorted(unreachable_names)))
 
 
-def imported(
+def imported_services(
     imports: Mapping[str, ServiceImport], services: Mapping[str, Service], slices: Mapping[str, EndpointSlice]
-) -> dict[str, Imported]:
-    """Return the ServiceImports with the slices that serve them, and the Services of these."""
-    found: dict[str, list[EndpointSlice]] = {key: [] for key in imports}
-    for one in slices.values():
-        serving = found.get(f"{one.meta.namespace}/{one.imported_name}") if one.source_cluster else None
+) -> dict[str, ImportInput]:
+    """Join each ServiceImport with its EndpointSlices and their Services, by "namespace/name"."""
+    slices_by_import: dict[str, list[EndpointSlice]] = {key: [] for key in imports}
+    for item in slices.values():
+        serving = (
+            slices_by_import.get(f"{item.meta.namespace}/{item.imported_name}") if item.source_cluster else None
+        )
         if serving is not None:
-            serving.append(one)
+            serving.append(item)
     return {
-        key: Imported(object=one, slices=tuple(found[key]), cluster_ips=_cluster_ips(services, found[key]))
-        for key, one in imports.items()
+        key: ImportInput(
+            object=item,
+            slices=tuple(slices_by_import[key]),
+            cluster_ips=_cluster_ips(services, slices_by_import[key]),
+        )
+        for key, item in imports.items()
     }
 
 
-def _place_of(nodes: Mapping[str, Node], config: Config) -> Place:
+def _node_location(nodes: Mapping[str, Node], config: Config) -> NodeLocation:
     own = nodes.get(config.node_name)
-    return Place(config.node_name, own.zone if own is not None else "")
+    return NodeLocation(config.node_name, own.zone if own is not None else "")
 
 
 def _cluster_ips(services: Mapping[str, Service], slices: Iterable[EndpointSlice]) -> frozenset[Address]:
-    owners = {f"{one.meta.namespace}/{one.service_name}" for one in slices}
+    owners = {f"{endpoint_slice.meta.namespace}/{endpoint_slice.service_name}" for endpoint_slice in slices}
     return frozenset(address for key in owners if key in services for address in services[key].cluster_ips)
 
 
-def decide(
-    service: Imported,
+def share_endpoints(
+    service: ImportInput,
     default: Traffic,
     cluster_id: str,
     unreachable: frozenset[str] = frozenset(),
-    place: Place = Place(),
+    place: NodeLocation = NodeLocation(),
 ) -> ServiceShares:
-    """Return the shares of a Service's endpoints, none where kube-proxy is to choose; `cluster_id` is ours.
+    """Compute the shares of a Service's endpoints; none where kube-proxy chooses. `cluster_id`: of this cluster.
 
-    Endpoints of unreachable clusters have none, unless nothing else may have any: it may be a false alarm. Where
-    the Service prefers near ones, these share what all endpoints of this cluster would have.
+    Endpoints in unreachable clusters get no share unless no other endpoint may get one, since the report may be a
+    false alarm. If the Service prefers near endpoints, these divide the shares of all endpoints of this cluster.
     """
-    said = service.object
-    traffic = said.traffic or said.exported_traffic or default
-    if not traffic.ranks and unreachable.isdisjoint(one.source_cluster for one in service.slices):
+    service_import = service.object
+    traffic = service_import.traffic or service_import.exported_traffic or default
+    if not traffic.ranks and unreachable.isdisjoint(
+        endpoint_slice.source_cluster for endpoint_slice in service.slices
+    ):
         return ServiceShares()
     ports: list[PortShares] = []
-    own: set[Address] = set()
+    own_endpoints: set[Address] = set()
     problems: list[Problem] = []
-    for index, port in enumerate(said.ports):
+    for index, port in enumerate(service_import.ports):
         ready = _ready(service.slices, port)
         reached = {cluster: sockets for cluster, sockets in ready.items() if cluster not in unreachable}
         if not traffic.ranks and len(reached) in (0, len(ready)):
             continue
-        own.update(address for address, _ in ready.get(cluster_id, ()))
+        own_endpoints.update(address for address, _ in ready.get(cluster_id, ()))
         if (count := sum(map(len, ready.values()))) > MAX_ENDPOINTS:
             reason = f"has {count} endpoints, of which {MAX_ENDPOINTS} can be weighed: kube-proxy chooses"
             problems.append(
-                said.meta.problem(f"spec.ports[{index}]", "TooManyEndpoints", reason, Severity.WARNING)
+                service_import.meta.problem(f"spec.ports[{index}]", "TooManyEndpoints", reason, Severity.WARNING)
             )
             continue
-        told = {one.source_cluster: one.told_ready for one in service.slices if one.source_cluster != cluster_id}
-        weights = _weights(reached, told, traffic, cluster_id) or _weights(ready, told, traffic, cluster_id)
+        reported_ready = {
+            endpoint_slice.source_cluster: endpoint_slice.told_ready
+            for endpoint_slice in service.slices
+            if endpoint_slice.source_cluster != cluster_id
+        }
+        weights = _weights(reached, reported_ready, traffic, cluster_id) or _weights(
+            ready, reported_ready, traffic, cluster_id
+        )
         near = _near(ready, service, cluster_id, place)
         shares = _shares({**ready, **near}, weights)
         if shares:
@@ -147,86 +167,95 @@ def decide(
                     address=address,
                     protocol=port.protocol.lower(),
                     port=port.port,
-                    by_client=said.client_ip_affinity,
+                    by_client=service_import.client_ip_affinity,
                     shares=shares,
                     same_as_kube_proxy=not near and _are_kube_proxys(ready, weights),
                 )
-                for address in said.ips
+                for address in service_import.ips
                 if address.version == 4 and address in service.cluster_ips
             ]
-    return ServiceShares(ports=tuple(ports), own=tuple(sorted(own, key=int)), problems=tuple(problems))
+    return ServiceShares(ports=tuple(ports), own=tuple(sorted(own_endpoints, key=int)), problems=tuple(problems))
 
 
 def _ready(slices: tuple[EndpointSlice, ...], port: ServicePort) -> dict[str, tuple[Socket, ...]]:
-    """Return the ready endpoints of a port by cluster, without clusters that have none."""
-    found: dict[str, set[Socket]] = {}
-    for one in slices:
-        numbers = [p.port for p in one.ports if p.name == port.name and p.protocol is port.protocol and p.port]
+    """Return the ready IPv4 endpoints of a port by cluster ID, without clusters that have none; sorted."""
+    sockets_by_cluster: dict[str, set[Socket]] = {}
+    for endpoint_slice in slices:
+        numbers = [
+            p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol is port.protocol and p.port
+        ]
         sockets = {
             (address, number)
-            for endpoint in one.endpoints
+            for endpoint in endpoint_slice.endpoints
             if endpoint.ready
             for address in endpoint.addresses
             if address.version == 4
             for number in numbers
         }
         if sockets:
-            found.setdefault(one.source_cluster, set()).update(sockets)
-    return {cluster: tuple(sorted(sockets, key=_order)) for cluster, sockets in sorted(found.items())}
+            sockets_by_cluster.setdefault(endpoint_slice.source_cluster, set()).update(sockets)
+    return {cluster: tuple(sorted(sockets, key=_order)) for cluster, sockets in sorted(sockets_by_cluster.items())}
 
 
 def _near(
-    ready: Mapping[str, tuple[Socket, ...]], service: Imported, own: str, place: Place
+    ready: Mapping[str, tuple[Socket, ...]], service: ImportInput, cluster_id: str, location: NodeLocation
 ) -> dict[str, tuple[Socket, ...]]:
-    """Return those of this cluster's endpoints that are near, if the Service prefers such and there are any."""
-    wanted = service.object.distribution
-    if wanted not in SAME_ZONE or own not in ready:
+    """Return this cluster's near endpoints, by its ID; {} without any, or if the Service does not prefer them."""
+    distribution = service.object.distribution
+    if distribution not in SAME_ZONE or cluster_id not in ready:
         return {}
-    where = {
+    endpoints = {
         address: endpoint
-        for one in service.slices
-        if one.source_cluster == own
-        for endpoint in one.endpoints
+        for item in service.slices
+        if item.source_cluster == cluster_id
+        for endpoint in item.endpoints
         for address in endpoint.addresses
     }
-    near = [one for one in ready[own] if place.zone and where[one[0]].zone == place.zone]
-    here = [one for one in ready[own] if wanted == SAME_NODE and where[one[0]].node_name == place.node]
-    found = tuple(here or near)
-    return {own: found} if found else {}
+    same_zone = [item for item in ready[cluster_id] if location.zone and endpoints[item[0]].zone == location.zone]
+    same_node = [
+        item
+        for item in ready[cluster_id]
+        if distribution == SAME_NODE and endpoints[item[0]].node_name == location.node
+    ]
+    preferred = tuple(same_node or same_zone)
+    return {cluster_id: preferred} if preferred else {}
 
 
 def _weights(
-    ready: Mapping[str, tuple[Socket, ...]], told: Mapping[str, int | None], traffic: Traffic, own: str
+    ready: Mapping[str, tuple[Socket, ...]],
+    reported_ready: Mapping[str, int | None],
+    traffic: Traffic,
+    cluster_id: str,
 ) -> dict[str, int]:
-    """Return the weights of the clusters that share: those of the first rank that has a ready endpoint."""
+    """Return the weights of the clusters of the first rank that has a ready endpoint."""
     if not traffic.ranks:
         return {cluster: len(sockets) for cluster, sockets in ready.items()}  # as kube-proxy chooses
-    counts = {cluster: told.get(cluster) or len(sockets) for cluster, sockets in ready.items()}
-    return next(filter(None, traffic.weights(counts, own)), {})
+    counts = {cluster: reported_ready.get(cluster) or len(sockets) for cluster, sockets in ready.items()}
+    return next(filter(None, traffic.weights(counts, cluster_id)), {})
 
 
 def _are_kube_proxys(ready: Mapping[str, tuple[Socket, ...]], weights: Mapping[str, int]) -> bool:
-    """Tell whether every endpoint has the same share: so it is where a single cluster exports a Service."""
+    """Tell whether all endpoints have the same share, as with kube-proxy (so it is with a single cluster)."""
     return len({Fraction(weights.get(cluster, 0), len(sockets)) for cluster, sockets in ready.items()}) == 1
 
 
 def _shares(ready: Mapping[str, tuple[Socket, ...]], weights: Mapping[str, int]) -> tuple[tuple[int, Socket], ...]:
-    """Return the endpoints of the clusters that share, each with the end of its share."""
-    found: list[tuple[int, Socket]] = []
-    total, before, done = sum(weights.values()), 0, 0
+    """Return the endpoints of the clusters in `weights`, each with the end of its share of `SLOTS`."""
+    shares: list[tuple[int, Socket]] = []
+    total, last_end, done = sum(weights.values()), 0, 0
     for cluster in sorted(weights):
         sockets = ready[cluster]
         for number, socket in enumerate(sockets, start=1):
             end = round(SLOTS * (done * len(sockets) + number * weights[cluster]) / (total * len(sockets)))
-            if end > before:
-                found.append((end, socket))
-            before = end
+            if end > last_end:
+                shares.append((end, socket))
+            last_end = end
         done += weights[cluster]
-    return tuple(found)
+    return tuple(shares)
 
 
 def _problems(decided: Mapping[str, ServiceShares]) -> tuple[Problem, ...]:
-    return all_problems({key: one.problems for key, one in decided.items()})
+    return all_problems({key: shares.problems for key, shares in decided.items()})
 
 
 def _order(socket: Socket) -> tuple[int, int]:

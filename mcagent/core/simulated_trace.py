@@ -23,7 +23,7 @@ from flows.simulator.conntrack import tuple_of
 from flows.simulator.packet import ACK, ECHO_REPLY, ECHO_REQUEST, PROTOCOL_NAMES, SYN
 from flows.simulator.view import mac_number, packet_of
 from mcagent.core.compile import compile_desired
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.trace import MACS, TABLES, Committed, Probe, Walk, numbers_of, service_of, verdict_of
 from mcagent.core.whatif.assumptions import World
 from mcagent.core.whatif.ways import answered
@@ -72,7 +72,7 @@ def simulate(snapshot: Snapshot, facts: Facts, config: Config) -> SimulatedNode:
     """
     if config.encrypts and facts.wireguard is None:
         facts = replace(facts, **_wireguard(snapshot, config))
-    facts = answered(World(snapshot=snapshot, facts=facts), config, Engine())
+    facts = answered(World(snapshot=snapshot, facts=facts), config, IncrementalEngine())
     desired = compile_desired(snapshot, facts, config).desired
     return SimulatedNode(
         desired=desired,

@@ -1,9 +1,9 @@
-"""The next Snapshot from the last one and a burst of changes. Pure; knows nothing of where changes come from.
+"""Snapshots: applies a burst of changes to the last Snapshot. Pure; must not know the source of changes.
 
-An object that turns bad keeps its last good version and adds a Problem; an object that goes takes its
-problems with it. One that breaks the parser, which is a bug, costs only itself. Kinds that a burst does not
-touch keep their very dicts, and an object that says the same as before keeps its very value, so that `compile`
-can tell by identity what did not change.
+An object that becomes invalid keeps its last good version and adds a Problem; a deleted object takes its problems
+with it. An object that breaks the parser, which is a bug, is ignored. Kinds without changes keep the same dict,
+and an object with unchanged content keeps the same value, so that `compile` detects by identity what did not
+change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-# The attribute of Snapshot that holds a kind.
+# The attribute of Snapshot for each kind.
 ATTRIBUTE: Mapping[Kind, str] = {
     Kind.GATEWAY: "gateways",
     Kind.CLUSTER_INFO_IMPORT: "cluster_infos",
@@ -51,7 +51,7 @@ class Upsert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """An object is gone (DELETED). `key` is "namespace/name", or the name of a cluster-scoped object."""
+    """An object was deleted (DELETED). `key`: "namespace/name", or the name of a cluster-scoped object."""
 
     kind: Kind
     key: str
@@ -59,7 +59,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relist:
-    """All objects of a kind: what is not in `items` is gone. The kind is synced from now on."""
+    """The complete list of a kind: objects that are not in `items` are deleted. The kind is synced."""
 
     kind: Kind
     items: Sequence[object]
@@ -67,7 +67,7 @@ class Relist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """A kind is read no longer: its objects are unknown, and it is not synced."""
+    """A kind is no longer watched: its objects are unknown, and it is not synced."""
 
     kind: Kind
 
@@ -76,9 +76,9 @@ Change = Upsert | Delete | Relist | Forget
 
 
 def apply_changes(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
-    """Return the snapshot after the changes, in order; the very same one when they change nothing.
+    """Apply the changes in order; return the same object if nothing changed.
 
-    Work is O(changes) plus one copy per kind touched (and one of the problems), whatever the burst's size.
+    The cost is O(changes), and one copy of each changed kind (and of the problems) per burst.
     """
     draft = _Draft(snapshot)
     for change in changes:
@@ -95,7 +95,7 @@ def apply_changes(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
 
 
 class _Draft:
-    """The snapshot being changed: copies on the first write."""
+    """A snapshot under change: copies a kind on the first write to it."""
 
     def __init__(self, before: Snapshot) -> None:
         self._before = before
@@ -104,7 +104,7 @@ class _Draft:
         self._synced = before.synced
 
     def upsert(self, kind: Kind, raw: object) -> str | None:
-        """Take one object in; return its key, None when not even its name can be reported."""
+        """Add or change one object; return its key, None if not even its name is readable."""
         parsed, error = attempt(lambda: parse_object(raw, kind))
         if isinstance(error, InputError):
             self._report(error.subject, (problem_of(error),))
@@ -119,17 +119,17 @@ class _Draft:
             self._remove(kind, key)
             return key
         old = self._current(kind).get(key)
-        if old is None or not _says_the_same(old, parsed.value):
+        if old is None or not _same_content(old, parsed.value):
             self._writable(kind)[key] = parsed.value
         return key
 
     def delete(self, kind: Kind, key: str) -> None:
-        """Let one object go, and its problems."""
+        """Delete one object and its problems."""
         self._remove(kind, key)
         self._report(f"{kind} {key}", ())
 
     def relist(self, kind: Kind, items: Sequence[object]) -> None:
-        """Make the kind hold these objects."""
+        """Replace all objects of a kind."""
         self._report_nothing(kind)
         listed = {self.upsert(kind, raw) for raw in items}
         for key in [key for key in self._current(kind) if key not in listed]:
@@ -137,13 +137,13 @@ class _Draft:
         self._synced |= {kind}
 
     def forget(self, kind: Kind) -> None:
-        """Know nothing of the kind."""
+        """Delete all objects and problems of a kind, and mark it as not synced."""
         self._report_nothing(kind)
         self._objects[kind] = {}
         self._synced -= {kind}
 
     def finish(self) -> Snapshot:
-        """Return the next snapshot."""
+        """Build the next snapshot."""
         changed: dict[str, Any] = {ATTRIBUTE[kind]: objects for kind, objects in self._objects.items()}
         if self._problems is not None:
             problems = tuple(sorted({p for reported in self._problems.values() for p in reported}))
@@ -154,14 +154,14 @@ class _Draft:
         return replace(self._before, **changed) if changed else self._before
 
     def _current(self, kind: Kind) -> Mapping[str, ApiObject]:
-        found: Mapping[str, ApiObject] | None = self._objects.get(kind)
-        return getattr(self._before, ATTRIBUTE[kind]) if found is None else found
+        objects: Mapping[str, ApiObject] | None = self._objects.get(kind)
+        return getattr(self._before, ATTRIBUTE[kind]) if objects is None else objects
 
     def _writable(self, kind: Kind) -> dict[str, ApiObject]:
-        found = self._objects.get(kind)
-        if found is None:
-            found = self._objects[kind] = dict(self._current(kind))
-        return found
+        objects = self._objects.get(kind)
+        if objects is None:
+            objects = self._objects[kind] = dict(self._current(kind))
+        return objects
 
     def _remove(self, kind: Kind, key: str) -> None:
         if key in self._current(kind):
@@ -190,8 +190,8 @@ class _Draft:
             self._report(subject, ())
 
 
-def _says_the_same(old: ApiObject, new: ApiObject) -> bool:
-    """Tell whether only the resourceVersion differs: heartbeats and status writes are no change for us."""
+def _same_content(old: ApiObject, new: ApiObject) -> bool:
+    """Tell whether two versions differ in the resourceVersion only: heartbeats and status writes do not count."""
     if old.meta.created != new.meta.created:
         return False
     return all(getattr(old, f.name) == getattr(new, f.name) for f in fields(old) if f.name != "meta")

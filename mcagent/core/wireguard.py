@@ -1,13 +1,13 @@
-"""Encryption between clusters: how each of their gateways is reached, and what that takes on this Node.
+"""Encryption between clusters: the WireGuard key and the tunnel endpoint of each remote gateway.
 
-Owns the addresses of tunnel endpoints behind the WireGuard device, which keys and endpoints gateways want and who
-claimed them first, what becomes of a gateway that cannot be encrypted to (each refusal is a Problem), the device,
-its peers, and what keeps packets in. Knows nothing of ports and flows, or of how a device is written.
+Owns the tunnel endpoints behind the WireGuard device, the conflicts between claims to keys and endpoints, the
+treatment of gateways that cannot be encrypted to (each refusal is a Problem), and what this Node publishes. Must
+not know ports and flows, or how a device is configured.
 
-Endpoints. A gateway that publishes a key of its own has an endpoint that follows from its gatewayIP alone
-(`mcagent.core.addresses.underlay`), so nobody has to tell it, and it stays when other gateways come or go. One
-that publishes none (Antrea has one key for a cluster) has Antrea's: the first address of its cluster's Service
-CIDR. Endpoints are IPv4, whatever the underlay is.
+Endpoints: the endpoint of a gateway with its own key is a function of its gatewayIP
+(`mcagent.core.addresses.underlay`). So it is not exchanged, and does not depend on other gateways. A gateway
+without its own key (Antrea has one key per cluster) has Antrea's endpoint: the first address of its cluster's
+Service CIDR. Endpoints are IPv4 on any underlay.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from mcagent.model.node_state import AcceptedCluster, EncryptionState, Publicati
 from mcagent.model.objects import ClusterInfoImport, Gateway, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
 
-Claimed = str | Address  # a key, or where tunnels end
+ClaimedValue = str | Address  # a key or a tunnel endpoint
 
 
-# --- what this Node has ---------------------------------------------------------------------------------
+# --- this Node ------------------------------------------------------------------------------------------
 
 
-def facts_of(facts: Facts) -> Facts:
-    """Return the facts that encryption follows from, without those that change with time."""
+def encryption_facts(facts: Facts) -> Facts:
+    """Return only the facts that encryption depends on, which rarely change."""
     return Facts(
         datapath=facts.datapath,
         uplink_mtu=facts.uplink_mtu,
@@ -44,7 +44,7 @@ def facts_of(facts: Facts) -> Facts:
 
 
 def _why_not(facts: Facts) -> str:
-    """Return why this Node cannot send its tunnels through WireGuard; "" if it can."""
+    """Return why this Node cannot send its tunnels through WireGuard, or ""."""
     if facts.datapath is DatapathType.NETDEV:
         return (
             "the userspace datapath of Open vSwitch sends its tunnels past the kernel, so WireGuard cannot "
@@ -56,80 +56,83 @@ def _why_not(facts: Facts) -> str:
 
 
 def publication(gateways: Mapping[str, Gateway], facts: Facts, config: Config) -> Publication | None:
-    """Return what a gateway is to publish; None without a Gateway object of this Node."""
-    here = (one for one in gateways.values() if config.namespace in ("", one.meta.namespace))
-    ours = (one for one in here if one.meta.name == config.node_name)
-    gateway = min(ours, key=lambda one: seniority(one.meta), default=None)
+    """Return the key that this Node is to publish as a gateway; None without a Gateway object of this Node."""
+    candidates = (gateway for gateway in gateways.values() if config.namespace in ("", gateway.meta.namespace))
+    own_gateways = (gateway for gateway in candidates if gateway.meta.name == config.node_name)
+    gateway = min(own_gateways, key=lambda gateway: seniority(gateway.meta), default=None)
     if gateway is None:
         return None
-    wanted = None
+    desired = None
     if config.encrypts and not _why_not(facts):
-        wanted = WireGuardInfo(
+        desired = WireGuardInfo(
             public_key=facts.wireguard_public_key,
             next_public_key=facts.wireguard_next_key,
             port=config.wireguard_port,
         )
-    return Publication(meta=gateway.meta, there=gateway.wireguard, wanted=wanted)
+    return Publication(meta=gateway.meta, there=gateway.wireguard, wanted=desired)
 
 
 def _first_endpoint(service_cidr: Network | None) -> Address | None:
-    """Return Antrea's tunnel endpoint of a cluster's only gateway; no Service has that address."""
+    """Return Antrea's tunnel endpoint of a cluster: the network address, which no Service has."""
     return service_cidr.network_address if service_cidr is not None else None
 
 
-# --- what the gateways of other clusters want, and who has it -------------------------------------------
+# --- claims of remote gateways --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The end of tunnels that a gateway of another cluster wants for itself alone."""
+class EndpointClaim:
+    """The claim of a remote gateway to a tunnel endpoint and to its keys, which are unique."""
 
     end: RemoteEnd
-    path: str  # where it is published
-    who: str
-    claims: tuple[tuple[Claimed, tuple[str, ...]], ...]  # address and keys, each with its rank
+    path: str  # of the field that publishes it
+    claimant: str  # a description of the gateway
+    values: tuple[tuple[ClaimedValue, tuple[str, ...]], ...]  # address and keys, each with its rank
 
 
-Wants = tuple[tuple[Address, Wanted | Problem], ...]  # by gateway; see `_wanted_by`
+EndpointClaims = tuple[tuple[Address, EndpointClaim | Problem], ...]  # by gatewayIP; see `_claim_of`
 
 
-def wants_of(
+def endpoint_claims(
     value: tuple[AcceptedCluster, CheckedCluster], own: Address, service_cidr: Network | None, config: Config
-) -> Wants:
-    """Return what the gateways of a cluster that are reached from here want; `own`: this Node's gatewayIP."""
+) -> EndpointClaims:
+    """Return the claims of a cluster's gateways that this Node reaches. `own`: this Node's gatewayIP.
+
+    `service_cidr`: of this cluster.
+    """
     cluster, checked = value
     ends = endpoint_of(own), _first_endpoint(service_cidr)
     reached = cluster.reached_from(own)
-    return tuple((gateway, _wanted_by(checked.info, cluster, gateway, ends, config)) for gateway in reached)
+    return tuple((gateway, _claim_of(checked.info, cluster, gateway, ends, config)) for gateway in reached)
 
 
-def _wanted_by(
+def _claim_of(
     info: ClusterInfoImport,
     cluster: AcceptedCluster,
     gateway: Address,
-    own: tuple[Address, Address | None],
+    own_endpoints: tuple[Address, Address | None],
     config: Config,
-) -> Wanted | Problem:
-    """Return what a gateway wants, or why it is not encrypted to: a warning where it is used all the same.
+) -> EndpointClaim | Problem:
+    """Return the claim of a gateway, or why it is not encrypted to: a warning if it is used without encryption.
 
-    `own`: where tunnels end on this Node, and where they do towards a cluster that has one key.
+    `own_endpoints`: this Node's tunnel endpoint, and the one towards clusters with a single key.
     """
-    place = info.gateway_ips.index(gateway)
-    path, claim = f"spec.gatewayInfos[{place}].wireGuard", str(gateway)
+    index = info.gateway_ips.index(gateway)
+    path, rank_key = f"spec.gatewayInfos[{index}].wireGuard", str(gateway)
     published = dict(info.gateway_wireguard).get(gateway)
     own_key = published is not None
     address: Address | None = endpoint_of(gateway)
-    source: Address | None = own[0]
+    source: Address | None = own_endpoints[0]
     if published is None:
-        if place or info.wireguard is None:
+        if index or info.wireguard is None:
             return _without_key(info, gateway, path, config)
-        published, path, claim = info.wireguard, "spec.wireGuard", str(info.service_cidr)
-        address, source = _first_endpoint(info.service_cidr), own[1]
+        published, path, rank_key = info.wireguard, "spec.wireGuard", str(info.service_cidr)
+        address, source = _first_endpoint(info.service_cidr), own_endpoints[1]
     if address is None or source is None or not (own_key or info.service_cidr in cluster.cidrs):
         message = f"{gateway} is not used: without both Service CIDRs there is no tunnel endpoint"
         return info.meta.problem("spec.wireGuard", "NoEndpoint", message)
     keys = filter(None, (published.public_key, published.next_public_key))
-    return Wanted(
+    return EndpointClaim(
         end=RemoteEnd(
             gateway=gateway,
             address=address,
@@ -140,13 +143,13 @@ def _wanted_by(
             own_key=own_key,
         ),
         path=path,
-        who=f'gateway {gateway} of cluster "{info.cluster_id}"',
-        claims=((address, claim_rank(info, claim)), *((key, claim_rank(info, key)) for key in keys)),
+        claimant=f'gateway {gateway} of cluster "{info.cluster_id}"',
+        values=((address, claim_rank(info, rank_key)), *((key, claim_rank(info, key)) for key in keys)),
     )
 
 
 def _without_key(info: ClusterInfoImport, gateway: Address, path: str, config: Config) -> Problem:
-    """Return the problem of a gateway without a key."""
+    """Return the problem of a gateway without a key: a warning if it is used without encryption."""
     if info.gateway_wireguard or info.wireguard is not None:
         message = (
             f"{gateway} is not used: it has published no WireGuard key of its own yet (an API server with an "
@@ -161,101 +164,105 @@ def _without_key(info: ClusterInfoImport, gateway: Address, path: str, config: C
 
 
 def lost_claims(
-    wants: Mapping[str, Wants], clusters: Mapping[str, AcceptedCluster], own: tuple[Claimed, ...]
-) -> dict[str, dict[Claimed, str]]:
-    """Return by cluster ID what somebody else has, and who: the first to claim it, this Node before all.
+    claims: Mapping[str, EndpointClaims], clusters: Mapping[str, AcceptedCluster], own: tuple[ClaimedValue, ...]
+) -> dict[str, dict[ClaimedValue, str]]:
+    """Return the lost values by cluster ID, each with a description of the winner.
 
-    `own` is this Node's. Of equal ranks (gateways of one cluster) the first has it.
+    The lowest rank wins; of equal ranks (gateways of one cluster) the first one. This Node's values, `own`, always
+    win.
     """
-    holders: dict[Claimed, tuple[tuple[str, ...], str]] = dict.fromkeys(own, ((), "this Node"))
-    # What an IPv6 gateway is mapped to as a source must be nobody's endpoint (its own it never is).
+    holders: dict[ClaimedValue, tuple[tuple[str, ...], str]] = dict.fromkeys(own, ((), "this Node"))
+    # The mapped SNAT address of an IPv6 gateway must not be an endpoint (its own endpoint is never equal to it).
     for cluster in clusters.values():
         for gateway, source in zip(cluster.gateways, cluster.sources, strict=True):
             if gateway.version == 6:
                 holders.setdefault(source, ((), f"gateway {gateway}"))
-    asked = [
-        (cluster_id, what, rank, wanted.who)
-        for cluster_id, every in wants.items()
-        for _, wanted in every
-        if isinstance(wanted, Wanted)
-        for what, rank in wanted.claims
+    all_claims = [
+        (cluster_id, claimed, rank, endpoint.claimant)
+        for cluster_id, cluster_claims in claims.items()
+        for _, endpoint in cluster_claims
+        if isinstance(endpoint, EndpointClaim)
+        for claimed, rank in endpoint.values
     ]
-    for _, what, rank, who in asked:
-        if what not in holders or rank < holders[what][0]:
-            holders[what] = (rank, who)
-    lost: dict[str, dict[Claimed, str]] = {}
-    for cluster_id, what, _, who in asked:
-        if holders[what][1] != who:
-            lost.setdefault(cluster_id, {})[what] = holders[what][1]
-    return lost
+    for _, claimed, rank, claimant in all_claims:
+        if claimed not in holders or rank < holders[claimed][0]:
+            holders[claimed] = (rank, claimant)
+    winners: dict[str, dict[ClaimedValue, str]] = {}
+    for cluster_id, claimed, _, claimant in all_claims:
+        if holders[claimed][1] != claimant:
+            winners.setdefault(cluster_id, {})[claimed] = holders[claimed][1]
+    return winners
 
 
-# --- the verdict ----------------------------------------------------------------------------------------
+# --- the decision ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encryption:
-    """The verdict on all gateways of other clusters, on a gateway of this one.
+    """The decision of a gateway on all remote gateways.
 
-    `addresses` are those of this Node's own WireGuard device: none, when there is to be none.
+    `addresses`: the addresses of this Node's WireGuard device; () if it has none.
     """
 
-    # By cluster ID; those that are used, in the API's order.
+    # The gateways in use by cluster ID, in the API's order.
     ends: Mapping[str, tuple[RemoteEnd, ...]] = field(default_factory=dict)
     addresses: tuple[Address, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
-Found = tuple[tuple[RemoteEnd, ...], tuple[Problem, ...]]  # what is used of a cluster, and why the rest is not
+ClusterEnds = tuple[tuple[RemoteEnd, ...], tuple[Problem, ...]]  # gateways in use, problems of the others
 
 
 def ends_of(
-    value: tuple[CheckedCluster, Wants, Mapping[Claimed, str] | None],
-    taken: ReservedRanges,
+    value: tuple[CheckedCluster, EndpointClaims, Mapping[ClaimedValue, str] | None],
+    reserved: ReservedRanges,
     facts: Facts,
     config: Config,
-) -> Found:
-    """Return those of a cluster's gateways that are used. `value`: what they want, and what others have of it."""
-    checked, wants, lost = value
+) -> ClusterEnds:
+    """Decide on the gateways of one cluster. `value`: the cluster, its claims, its lost values with the winners.
+
+    `reserved`: networks that an endpoint must not lie in.
+    """
+    checked, claims, winners = value
     if _why_not(facts):
         clear = config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR
-        return tuple(RemoteEnd(gateway=gateway, address=gateway) for gateway, _ in wants if clear), ()
+        return tuple(RemoteEnd(gateway=gateway, address=gateway) for gateway, _ in claims if clear), ()
     ends: list[RemoteEnd] = []
     problems: list[Problem] = []
-    for gateway, wanted in wants:
-        problem = wanted if isinstance(wanted, Problem) else _contested(checked.info, wanted, lost or {}, taken)
+    for gateway, claim in claims:
+        problem = claim if isinstance(claim, Problem) else _contested(checked.info, claim, winners or {}, reserved)
         if problem is not None:
             problems.append(problem)
-        if isinstance(wanted, Wanted) and problem is None:
-            ends.append(wanted.end)
+        if isinstance(claim, EndpointClaim) and problem is None:
+            ends.append(claim.end)
         elif problem is not None and problem.severity is Severity.WARNING:
             ends.append(RemoteEnd(gateway=gateway, address=gateway))
     return tuple(ends), tuple(problems)
 
 
 def _contested(
-    info: ClusterInfoImport, wanted: Wanted, lost: Mapping[Claimed, str], taken: ReservedRanges
+    info: ClusterInfoImport, claim: EndpointClaim, winners: Mapping[ClaimedValue, str], reserved: ReservedRanges
 ) -> Problem | None:
-    """Return the problem of a gateway whose key or tunnel endpoint somebody else has; None if nobody has."""
-    gateway, address = wanted.end.gateway, wanted.end.address
-    for key, _ in wanted.claims[1:]:
-        if lost.get(key, wanted.who) != wanted.who:
-            message = f"{gateway} is not used: its WireGuard key is that of {lost[key]}"
-            return info.meta.problem(wanted.path, "DuplicateKey", message)
-    holder = lost.get(address, wanted.who)
-    own = taken.overlapping(host_network(address)) if address in ENDPOINTS else None
-    if holder == wanted.who and own is not None:
+    """Return the problem of a gateway whose key or tunnel endpoint is lost or reserved; None if neither is."""
+    gateway, address = claim.end.gateway, claim.end.address
+    for key, _ in claim.values[1:]:
+        if winners.get(key, claim.claimant) != claim.claimant:
+            message = f"{gateway} is not used: its WireGuard key is that of {winners[key]}"
+            return info.meta.problem(claim.path, "DuplicateKey", message)
+    holder = winners.get(address, claim.claimant)
+    own = reserved.overlapping(host_network(address)) if address in ENDPOINTS else None
+    if holder == claim.claimant and own is not None:
         holder = f"{own[1]} ({own[0]})"
-    if holder == wanted.who:
+    if holder == claim.claimant:
         return None
     message = f"{gateway} is not used: its tunnel endpoint {address} is that of {holder}"
-    return info.meta.problem(wanted.path, "DuplicateAddress", message)
+    return info.meta.problem(claim.path, "DuplicateAddress", message)
 
 
-def encryption(found: Mapping[str, Found], own: Address, facts: Facts, config: Config) -> Encryption:
-    """Return the verdict on all clusters together; `own`: this Node's end of tunnels."""
-    problems = [problem for _, every in found.values() for problem in every]
-    ends = {cluster_id: every for cluster_id, (every, _) in found.items()}
+def encryption(cluster_ends: Mapping[str, ClusterEnds], own: Address, facts: Facts, config: Config) -> Encryption:
+    """Combine the decisions on all clusters. `own`: this Node's tunnel endpoint."""
+    problems = [problem for _, cluster_problems in cluster_ends.values() for problem in cluster_problems]
+    ends = {cluster_id: cluster_problems for cluster_id, (cluster_problems, _) in cluster_ends.items()}
     why_not = _why_not(facts)
     if why_not:
         result = "nothing goes to other clusters"
@@ -265,7 +272,10 @@ def encryption(found: Mapping[str, Found], own: Address, facts: Facts, config: C
         where, reason = "trafficEncryptionMode", "EncryptionUnavailable"
         problems.append(Problem(subject="configuration", path=where, reason=reason, message=message))
         return Encryption(ends=ends, problems=tuple(problems))
-    addresses = {own, *(end.source for every in ends.values() for end in every if end.source is not None)}
+    addresses = {
+        own,
+        *(end.source for cluster_problems in ends.values() for end in cluster_problems if end.source is not None),
+    }
     return Encryption(ends=ends, addresses=tuple(sorted(addresses, key=int)), problems=tuple(problems))
 
 
@@ -276,7 +286,7 @@ def encryption_state(
     facts: Facts,
     config: Config,
 ) -> EncryptionState:
-    """Return how traffic to other clusters is protected."""
+    """Return the state of encryption for status and metrics."""
     return EncryptionState(
         mode=config.encryption,
         fallback=config.encryption_fallback,
@@ -291,6 +301,6 @@ def encryption_state(
     )
 
 
-def also_known_by(encryption: Encryption) -> tuple[Address, ...]:
-    """Return the address, beside the gatewayIP, by which clusters with a single key know this gateway."""
+def other_gateway_addresses(encryption: Encryption) -> tuple[Address, ...]:
+    """Return the addresses, other than the gatewayIP, of this gateway in clusters with a single key."""
     return tuple(a for a in encryption.addresses if a not in ENDPOINTS)

@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from mcagent.core.failover.draining import Phase
 from mcagent.core.failover.liveness import LivenessCause
 from mcagent.core.failover.observations import group_of
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.resources import PeerKind
 from mcagent.observe.families import counter, gauge, histogram
 from mcagent.observe.gateways import LiveReport, TunnelCounters, share_of
@@ -18,7 +18,7 @@ _LABELS = ["peer_kind", "peer", "tunnel"]
 _LOSSES = (LivenessCause.BFD, LivenessCause.NODE, LivenessCause.API, LivenessCause.DRAIN)
 
 
-def probe_metrics(live: LiveReport, probed: Mapping[str, Probed]) -> Iterator[Metric]:
+def probe_metrics(live: LiveReport, probed: Mapping[str, ProbeState]) -> Iterator[Metric]:
     """Yield what probes say of the tunnels to other clusters; nothing of those whose other end answers none."""
     found = [
         ((str(live.ports[name].peer_kind), live.ports[name].peer, name), one)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mcagent.core.failover.draining import Draining, Phase
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import OWN_CLUSTER, gateway_name, group_of
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.standard import rfc3339
 
@@ -41,7 +41,7 @@ def gateways_of(
     *,
     own_gateway: str,
     ends: Mapping[str, str] | None = None,
-    probed: Mapping[str, Probed] | None = None,
+    probed: Mapping[str, ProbeState] | None = None,
 ) -> list[dict[str, object]]:
     """Return the clusters with their gateways; `own_gateway` is this Node's name if it is one.
 
@@ -128,7 +128,7 @@ def _gateway(
     }
 
 
-def _probes(probed: Mapping[str, Probed] | None, port: TunnelPort) -> dict[str, object] | None:
+def _probes(probed: Mapping[str, ProbeState] | None, port: TunnelPort) -> dict[str, object] | None:
     """Return what probes say of a tunnel; None where there are none: within this cluster, and before the first."""
     one = (probed or {}).get(port.name)
     if one is None:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
@@ -66,7 +66,7 @@ class Sources:
     rules: Callable[[], Mapping[int, int]] = dict  # packets by the number of the rule
     services: Callable[[], Mapping[int, int]] = dict  # connections by the ID of an exported Service's port
     live: Callable[[], LiveReport] = LiveReport
-    probes: Callable[[], Mapping[str, Probed]] = dict  # by tunnel
+    probes: Callable[[], Mapping[str, ProbeState]] = dict  # by tunnel
     wireguard: Callable[[], WireGuardReport] = WireGuardReport
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from mcagent.core.failover.liveness import PeerLiveness
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.field import printable
 from mcagent.model.links import Link
 from mcagent.model.node_state import NodeState, Role
@@ -122,7 +122,7 @@ def node_topology(
     ports: Mapping[str, PortStatistics],
     problems: tuple[Problem, ...],
     *,
-    probed: Mapping[str, Probed],
+    probed: Mapping[str, ProbeState],
 ) -> Topology:
     """Return the clusters as one Node sees them: on a gateway their links, on a worker that to its gateways."""
     carried = bytes_by_cluster(live, {name: port.counters for name, port in ports.items()})
@@ -140,7 +140,7 @@ def node_topology(
     )
 
 
-def _with_probes(link: ShownLink, live: LiveReport, probed: Mapping[str, Probed]) -> ShownLink:
+def _with_probes(link: ShownLink, live: LiveReport, probed: Mapping[str, ProbeState]) -> ShownLink:
     ports = [port for port in live.ports.values() if (port.peer_kind, port.peer) == (PeerKind.REMOTE, link.target)]
     found = [probed[port.name] for port in ports if port.name in probed]
     return replace(

@@ -517,7 +517,7 @@ def test_a_flood_of_probes(plain: Range) -> None:
     before = _probes(plain, near), _answers(plain)
 
     def send(token: bytes) -> None:
-        probe = tunnel_probes.frame(token[:8])
+        probe = tunnel_probes.probe_frame(token[:8])
         for frame in (probe, MAC_ANSWER.to_bytes(6) + probe[6:]):
             for _ in range(FLOOD // 100):
                 backend.send_out([ofport] * 100, frame)

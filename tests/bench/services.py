@@ -39,7 +39,7 @@ from mcagent.controller.leader.payloads import read_backends, read_definition
 from mcagent.controller.leader.service_imports import service_imports
 from mcagent.controller.machinery.apply import Verb, plan
 from mcagent.controller.machinery.reconciler import Wanted
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.imported_services import NEEDS, steering
 from mcagent.kube.client import Client
 from mcagent.kube.sources.apiserver import ApiServerSource
@@ -285,7 +285,7 @@ def be_agent(kubeconfig: str) -> Json:
         "resident_more_mib": memory(os.getpid()) - empty,
         "peak_more_mib": memory(os.getpid(), "VmHWM") - empty,
     }
-    engine, config = Engine(), Config(node_name="n1", cluster_id="west", imported_traffic="local > *")
+    engine, config = IncrementalEngine(), Config(node_name="n1", cluster_id="west", imported_traffic="local > *")
     for name, snapshot in (("first", listed), ("change", _one_changed(listed))):
         spent = time.process_time()
         with engine.one_pass():

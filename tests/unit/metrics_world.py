@@ -17,7 +17,7 @@ from mcagent.controller.run import Controller
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import group_of
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.facts import Facts
@@ -44,7 +44,7 @@ from tests.unit.core_inputs import (
 )
 
 REMOTE = PeerKind.REMOTE
-PROBED = Probed(answers=True, sent=10, full=True, counts=(0, 10, *Probed().counts[2:]), total=0.02)
+PROBED = ProbeState(answers=True, sent=10, full=True, counts=(0, 10, *ProbeState().counts[2:]), total=0.02)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.forwarding import forwarding
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.check import cluster_validator
@@ -74,7 +74,7 @@ class Found:
 
 def decided(source: Snapshot, settings: Config, facts: Facts = NO_FACTS) -> Found:
     """Return what is decided, from scratch."""
-    local = forwarding(Engine(), source, facts, settings).local
+    local = forwarding(IncrementalEngine(), source, facts, settings).local
     return Found(local=local, compiled=compile_desired(source, facts, settings))
 
 
@@ -742,7 +742,7 @@ def test_uncontested_clusters_have_what_they_would_have_alone(
 
 def checked_alone(source: Snapshot, made: Config) -> dict[str, CheckedCluster]:
     """Return each cluster as it would be alone."""
-    local = forwarding(Engine(), source, NO_FACTS, made).local
+    local = forwarding(IncrementalEngine(), source, NO_FACTS, made).local
     validator = cluster_validator(local, NO_FACTS, made)
     return {key: validator.check(info) for key, info in source.cluster_infos.items()}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.engine import Engine, joined
+from mcagent.core.engine import IncrementalEngine, joined
 
 # A random program: each step combines two earlier values and rounds the result, so that changes are often cut off,
 # or does the same for each key of the input. Values are maps of numbers; the first one is the input.
@@ -36,7 +36,7 @@ class Program:
         _, first, second = value
         return (first + (second or 0)) // divisor
 
-    def run(self, engine: Engine, source: Numbers) -> list[Numbers]:
+    def run(self, engine: IncrementalEngine, source: Numbers) -> list[Numbers]:
         """Do one pass; return the values of all steps."""
         self.calls = []
         values: list[Numbers] = [source]
@@ -56,9 +56,9 @@ def test_a_pass_gives_what_a_pass_from_scratch_gives(
     steps: list[tuple[bool, int, int, int]], inputs: list[Numbers]
 ) -> None:
     """After any changes of the input, also when keys come and go."""
-    program, engine = Program(steps), Engine()
+    program, engine = Program(steps), IncrementalEngine()
     for source in inputs:
-        assert program.run(engine, source) == program.run(Engine(), source)
+        assert program.run(engine, source) == program.run(IncrementalEngine(), source)
 
 
 @given(STEPS, INPUTS)
@@ -66,14 +66,14 @@ def test_what_has_the_input_of_the_last_pass_is_not_computed(
     steps: list[tuple[bool, int, int, int]], inputs: list[Numbers]
 ) -> None:
     """Neither a call nor a key; and an equal value is the very object of the last pass."""
-    program, engine = Program(steps), Engine()
+    program, engine = Program(steps), IncrementalEngine()
     before: list[Numbers] = []
     scratch: list[tuple[object, ...]] = []
     for source in inputs:
         values = program.run(engine, source)
         calls = program.calls
         assert all(call not in scratch for call in calls)
-        program.run(Engine(), source)
+        program.run(IncrementalEngine(), source)
         assert all(call in program.calls for call in calls)
         scratch = program.calls
         assert all(new is old for new, old in zip(values[1:], before[1:], strict=False) if new == old)
@@ -82,7 +82,7 @@ def test_what_has_the_input_of_the_last_pass_is_not_computed(
 
 def test_a_changed_key_costs_one_call() -> None:
     """A change of what all keys share costs one for each, and what comes out equal is the object of before."""
-    engine, calls = Engine(), []
+    engine, calls = IncrementalEngine(), []
 
     def shown(number: int, base: int) -> tuple[int, ...]:
         calls.append(number)
@@ -107,7 +107,7 @@ def test_a_changed_key_costs_one_call() -> None:
 
 def test_what_a_pass_does_not_use_is_forgotten() -> None:
     """A call that comes back is computed again."""
-    engine = Engine()
+    engine = IncrementalEngine()
     calls: list[int] = []
     for used in (True, True, False, True):
         with engine.one_pass():
@@ -118,7 +118,7 @@ def test_what_a_pass_does_not_use_is_forgotten() -> None:
 
 def test_calls_of_one_function_in_a_pass_have_separate_memory() -> None:
     """They are told apart by their order, whatever their arguments; one that is left out costs a computation."""
-    engine, calls = Engine(), []
+    engine, calls = IncrementalEngine(), []
 
     def double(number: int) -> tuple[int, ...]:
         calls.append(number)
@@ -140,7 +140,7 @@ def test_calls_of_one_function_in_a_pass_have_separate_memory() -> None:
 
 def test_one_function_may_be_called_for_one_value_and_for_each_of_several() -> None:
     """The memory of both is separate, also if one of them is left out in a pass."""
-    engine = Engine()
+    engine = IncrementalEngine()
 
     def double(number: int) -> int:
         return 2 * number

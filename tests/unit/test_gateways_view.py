@@ -12,7 +12,7 @@ from mcagent.cli import gateways as command
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.event import Event
 from mcagent.model.resources import PeerKind
 from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
@@ -66,8 +66,8 @@ def test_each_gateway_is_told_with_cause_time_and_share(live: LiveReport) -> Non
 
 def test_probes_are_shown_beside_the_tunnel(live: LiveReport) -> None:
     """Round trip, loss and what is not answered, in the table, the values and the metrics."""
-    lossy = replace(Probed(answers=True, sent=2, lost=1, recent=(0.0204, None)), mtu=1400, full=False)
-    probed = {"mc-3": lossy, "mc-4": Probed(answers=False)}
+    lossy = replace(ProbeState(answers=True, sent=2, lost=1, recent=(0.0204, None)), mtu=1400, full=False)
+    probed = {"mc-3": lossy, "mc-4": ProbeState(answers=False)}
     groups = json.loads(json.dumps(gateways_of(live, COUNTERS, own_gateway="", probed=probed)))
     (near,), (good, bad) = (group["gateways"] for group in groups)
     assert (near["probes"], bad["probes"]["lossRatio"]) == (None, None)

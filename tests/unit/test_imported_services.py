@@ -22,7 +22,7 @@ from mcagent.core.fragments.imported import (
     parse_shares,
     service_rules,
 )
-from mcagent.core.imported_services import MAX_ENDPOINTS, Imported, Place, decide
+from mcagent.core.imported_services import MAX_ENDPOINTS, ImportInput, NodeLocation, share_endpoints
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
@@ -99,9 +99,9 @@ def shares(found: ServiceShares) -> dict[str, float]:
     return given_to
 
 
-def with_address(found: ServiceImport, slices: tuple[EndpointSlice, ...]) -> Imported:
+def with_address(found: ServiceImport, slices: tuple[EndpointSlice, ...]) -> ImportInput:
     """Return the import, with the addresses of the Service that stands for it."""
-    return Imported(object=found, slices=slices, cluster_ips=frozenset(found.ips))
+    return ImportInput(object=found, slices=slices, cluster_ips=frozenset(found.ips))
 
 
 def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> ServiceShares:
@@ -109,7 +109,7 @@ def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> S
     slices = tuple(
         imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
     )
-    return decide(with_address(service_import("web", **more), slices), read_traffic(text), "home")
+    return share_endpoints(with_address(service_import("web", **more), slices), read_traffic(text), "home")
 
 
 def test_shares_are_those_of_clusters_not_of_endpoints() -> None:
@@ -136,8 +136,10 @@ def test_a_cluster_behind_one_address_has_the_share_of_its_endpoints(told: str |
     own = imported_slice("own", "web", "home", map(endpoint, ["10.10.1.1", "10.10.1.2", "10.10.1.3"]))
     own = replace(own, told_ready=500)  # of this cluster its endpoints count, whatever anybody says
     service = with_address(service_import("web"), (own, found.value))
-    assert shares(decide(service, read_traffic("*"), "home"))["10.97.0.1:80"] == pytest.approx(share, abs=1e-4)
-    weighed = shares(decide(service, read_traffic("local=3, *=1"), "home"))
+    assert shares(share_endpoints(service, read_traffic("*"), "home"))["10.97.0.1:80"] == pytest.approx(
+        share, abs=1e-4
+    )
+    weighed = shares(share_endpoints(service, read_traffic("local=3, *=1"), "home"))
     assert weighed["10.97.0.1:80"] == pytest.approx(0.25, abs=1e-4)
 
 
@@ -188,7 +190,9 @@ def test_who_prefers_near_endpoints_gets_them_of_this_cluster() -> None:
 
     def near(distribution: str, node: str, zone: str) -> set[str]:
         said = replace(service_import("web"), distribution=distribution)
-        found = decide(with_address(said, slices), read_traffic("*"), "home", frozenset(), Place(node, zone))
+        found = share_endpoints(
+            with_address(said, slices), read_traffic("*"), "home", frozenset(), NodeLocation(node, zone)
+        )
         given_to = shares(found)
         assert given_to.pop("10.97.0.1:80") == 0.25
         return {text.removesuffix(":80") for text in given_to}
@@ -208,7 +212,7 @@ def test_the_first_rank_with_a_ready_endpoint_has_everything() -> None:
         imported_slice("a", "web", "home", [endpoint("10.10.1.1", ready=False)]),
         imported_slice("b", "web", "east", [endpoint("10.97.0.1")]),
     )
-    found = decide(with_address(service_import("web"), slices), read_traffic("local > *"), "home")
+    found = share_endpoints(with_address(service_import("web"), slices), read_traffic("local > *"), "home")
     assert shares(found) == {"10.97.0.1:80": 1.0}
 
 
@@ -344,7 +348,7 @@ def left(text: str, endpoints: Mapping[str, Iterable[str]], *unreachable: str) -
         imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
     )
     service = with_address(service_import("web"), slices)
-    return decide(service, read_traffic(text), "home", frozenset(unreachable))
+    return share_endpoints(service, read_traffic(text), "home", frozenset(unreachable))
 
 
 def test_new_connections_leave_a_cluster_that_nobody_reaches() -> None:

@@ -14,7 +14,7 @@ from flows.simulator import Packet, Switch, contradictions
 from flows.simulator.packet import SYN
 from flows.text import mac_text
 from mcagent.cli.common import policy_view
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.fragments.policies import enforcement, pipeline_rules, pod_policies
 from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.selection import SelectedRules, select_rules
@@ -109,7 +109,7 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
     """The flows that follow from the policies do with packets what the manifests say."""
     random = Random(seed)
     objects = world(random)
-    engine = Engine()
+    engine = IncrementalEngine()
     with engine.one_pass():
         found = select_rules(engine, read(objects), config(mode))
         levels = pipeline_rules(engine, found, pipeline_input.rule_ids(found.rules), CLUSTER_IDS)
@@ -132,7 +132,7 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
     """Whatever comes, changes and goes: fragments, names and problems are those of an agent that starts now."""
     random = Random(seed)
     several = [world(random) for _ in range(3)]
-    engine, snapshot, settings = Engine(), Snapshot(), config(PolicyFailureMode.CLOSED)
+    engine, snapshot, settings = IncrementalEngine(), Snapshot(), config(PolicyFailureMode.CLOSED)
     for _ in range(12):
         some = random.choice(several)
         kinds = random.sample(list(ATTRIBUTE), random.randint(1, 4))
@@ -140,7 +140,7 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
         snapshot = apply_changes(snapshot, changes)
         with engine.one_pass():
             found = enforcement(engine, snapshot, ENV, settings, CLUSTER_IDS)
-        afresh = Engine()
+        afresh = IncrementalEngine()
         with afresh.one_pass():
             assert found == enforcement(afresh, snapshot, ENV, settings, CLUSTER_IDS)
 
@@ -169,7 +169,7 @@ def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdict
     objects = [manifest("v1", "Namespace", "shop", labels={}), pod, policy]
 
     def enforced(*more: Manifest) -> SelectedRules:
-        engine = Engine()
+        engine = IncrementalEngine()
         with engine.one_pass():
             return select_rules(engine, read([*objects, *more]), config(mode))
 

@@ -16,7 +16,7 @@ from mcagent.controller.leader.topology import topologies
 from mcagent.controller.member.announce import Announce
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
-from mcagent.core.tunnel_probes import Probed
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.http.server import Public
 from mcagent.kube import links as publishing
 from mcagent.kube.links import LinkPublisher
@@ -50,9 +50,9 @@ PORTS = {
     )
 }
 PROBED = {
-    "mc-3": Probed(answers=True, recent=(0.03,)),
-    "mc-4": Probed(answers=True, recent=(0.02, None)),
-    "mc-5": Probed(answers=False),
+    "mc-3": ProbeState(answers=True, recent=(0.03,)),
+    "mc-4": ProbeState(answers=True, recent=(0.02, None)),
+    "mc-5": ProbeState(answers=False),
 }
 SINCE = "1970-01-12T13:46:52Z"  # second 12 of the clock of `live`
 

@@ -14,12 +14,12 @@ from flows.pipeline.registers import MAC_ANSWER
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core import tunnel_probes as probes
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
-from mcagent.core.tunnel_probes import Probed, answered, frame, is_probe, token_of, unanswered
+from mcagent.core.tunnel_probes import ProbeState, is_probe, probe_frame, token_of, with_answer, with_loss
 from mcagent.model.resources import PeerKind, TunnelPort
 from tests.unit.core_inputs import tunnel_port
 
 TOKENS = st.binary(min_size=8, max_size=8)
-WORKING = answered(Probed(mtu=1400), 0.02, full=False)
+WORKING = with_answer(ProbeState(mtu=1400), 0.02, full=False)
 
 
 def reflected(found: bytes) -> bytes:
@@ -27,17 +27,17 @@ def reflected(found: bytes) -> bytes:
     return MAC_ANSWER.to_bytes(6) + found[6:]
 
 
-def lose(one: Probed, times: int, *, full: bool = False, bfd_up: bool = True) -> Probed:
+def lose(one: ProbeState, times: int, *, full: bool = False, bfd_up: bool = True) -> ProbeState:
     """Return what is known after so many losses."""
     for _ in range(times):
-        one = unanswered(one, full=full, bfd_up=bfd_up)
+        one = with_loss(one, full=full, bfd_up=bfd_up)
     return one
 
 
 @given(TOKENS, st.sampled_from([0, 1446, 8950]), st.integers(64, 10000))
 def test_an_answer_has_the_token_of_its_probe(token: bytes, mtu: int, handed: int) -> None:
     """Whatever its size, and however little of it the agent is handed; a probe itself is no answer."""
-    sent = frame(token, mtu)
+    sent = probe_frame(token, mtu)
     assert len(sent) == max(60, mtu + 14)
     assert token_of(reflected(sent)[:handed]) == token
     assert token_of(sent) is None
@@ -48,23 +48,23 @@ def test_an_answer_has_the_token_of_its_probe(token: bytes, mtu: int, handed: in
 def test_nothing_else_is_an_answer(noise: bytes) -> None:
     """Whatever comes, no exception does."""
     assert token_of(noise) is None
-    assert token_of(reflected(frame(bytes(8)))[:20]) is None
+    assert token_of(reflected(probe_frame(bytes(8)))[:20]) is None
     assert is_probe(noise) == (noise[12:14] == b"\x88\xb6")
 
 
 def test_who_never_answers_has_lost_nothing() -> None:
     """Antrea's gateways, and older versions."""
-    silent = lose(Probed(), 100)
+    silent = lose(ProbeState(), 100)
     assert (silent.answers, silent.sent, silent.lost, silent.loss) == (False, 0, 0, None)
-    assert lose(Probed(), 1).answers is None
-    assert answered(silent, 0.01, full=False).answers
+    assert lose(ProbeState(), 1).answers is None
+    assert with_answer(silent, 0.01, full=False).answers
 
 
 def test_round_trips_and_losses_are_counted() -> None:
     """As a histogram since the start, and as median and part of the last ones."""
-    one = Probed()
+    one = ProbeState()
     for seconds in (0.02, 0.03, 0.9):
-        one = answered(one, seconds, full=False)
+        one = with_answer(one, seconds, full=False)
     one = lose(one, 1)
     assert (one.sent, one.lost, one.loss, one.round_trip) == (4, 1, 0.25, 0.03)
     assert one.buckets()[-1] == ("+Inf", 3.0)
@@ -88,20 +88,20 @@ def test_only_large_packets_that_are_lost_again_and_again_mean_a_narrow_path() -
     assert (lose(WORKING, probes.FULL_LOST - 1, full=True).full, narrow.full) == (None, False)
     assert narrow.lost == 0
     assert lose(lose(WORKING, 2, bfd_up=False), 5, full=True).full is None
-    assert answered(narrow, 0.02, full=True).full
-    assert probes.of_size(narrow, 1300).full is None
-    assert probes.of_size(narrow, 1400) is narrow
+    assert with_answer(narrow, 0.02, full=True).full
+    assert probes.with_size(narrow, 1300).full is None
+    assert probes.with_size(narrow, 1400) is narrow
 
 
 def test_a_node_sends_fifty_a_second_at_most() -> None:
     """With 1,000 tunnels each is probed every 20 seconds; by the largest packets rarely, but in doubt."""
-    assert probes.period(3) == 1.0
-    assert probes.period(1000) == 20.0
-    passing = answered(WORKING, 0.02, full=True)
-    assert probes.full_period(WORKING, 1.0) == 1.0
-    assert probes.full_period(passing, 1.0) == probes.FULL_EVERY
-    assert probes.full_period(lose(passing, 1, full=True), 1.0) == 1.0
-    assert probes.full_period(lose(passing, 5, full=True), 1.0) == probes.FULL_LOST_EVERY
+    assert probes.probe_period(3) == 1.0
+    assert probes.probe_period(1000) == 20.0
+    passing = with_answer(WORKING, 0.02, full=True)
+    assert probes.full_probe_period(WORKING, 1.0) == 1.0
+    assert probes.full_probe_period(passing, 1.0) == probes.FULL_EVERY
+    assert probes.full_probe_period(lose(passing, 1, full=True), 1.0) == 1.0
+    assert probes.full_probe_period(lose(passing, 5, full=True), 1.0) == probes.FULL_LOST_EVERY
 
 
 class Wire:
@@ -161,7 +161,7 @@ def test_what_was_sent_before_the_first_answer_is_not_lost() -> None:
     try:
         wait_until(lambda: len(wire.sent) == 2, "probes that nobody answers", timeout=10)
         wire.answering = {3}
-        wait_until(lambda: (wire.probes.report().get("mc-3") or Probed()).sent >= 3, "answers", timeout=15)
+        wait_until(lambda: (wire.probes.report().get("mc-3") or ProbeState()).sent >= 3, "answers", timeout=15)
     finally:
         wire.probes.stop()
     assert wire.probes.report()["mc-3"].lost == 0

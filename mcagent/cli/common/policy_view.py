@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.rules import LocalRule
@@ -64,7 +64,7 @@ class Decision:
 
 def in_force(snapshot: Snapshot, config: Config) -> InForce:
     """Return what a Node enforces."""
-    engine = Engine()
+    engine = IncrementalEngine()
     with engine.one_pass():
         found = select_rules(engine, snapshot, config)
     every = (rule for several in found.rules.values() for rule in several)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flows import pipeline
 from flows.pipeline.identity import ANY_CLUSTER
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.fragments.build import Resources, entries, fragment
 from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.identities import (
@@ -37,18 +37,22 @@ class Enforcement:
 
 
 def enforcement(
-    engine: Engine, snapshot: Snapshot, env: pipeline.Env, config: Config, cluster_ids: Mapping[str, int]
+    engine: IncrementalEngine,
+    snapshot: Snapshot,
+    env: pipeline.Env,
+    config: Config,
+    cluster_ids: Mapping[str, int],
 ) -> Enforcement:
     """Return the fragments of all policies, the names of their rules, and what is not enforced."""
-    call, each = engine.call, engine.each
+    call, call_each = engine.call, engine.each
     selected = select_rules(engine, snapshot, config)
     ids = call(pipeline_input.rule_ids, selected.rules)
-    flows = each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids))
+    flows = call_each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids))
     parts = {level: (_owner(level), flows[level]) for level in flows}
     return Enforcement(
         fragments=(
             _identities(engine, snapshot, env, config.node_name),
-            *each(fragment, parts).values(),
+            *call_each(fragment, parts).values(),
             call(_pods_fragment, call(pod_policies, selected.isolated, selected.rules)),
         ),
         names=call(_names, selected.rules, ids),
@@ -58,7 +62,7 @@ def enforcement(
 
 
 def pipeline_rules(
-    engine: Engine, selected: SelectedRules, ids: Mapping[str, int], cluster_ids: Mapping[str, int]
+    engine: IncrementalEngine, selected: SelectedRules, ids: Mapping[str, int], cluster_ids: Mapping[str, int]
 ) -> Mapping[pipeline_input.Level, tuple[pipeline.PolicyRule, ...]]:
     """Return the rules of each level with the numbers of rules, clusters and identities."""
     levels = engine.call(pipeline_input.by_level, selected.rules)
@@ -80,18 +84,20 @@ def pod_policies(
     )
 
 
-def claimed_flows(engine: Engine, snapshot: Snapshot, cluster_ids: Mapping[str, int]) -> Mapping[str, Resources]:
+def claimed_flows(
+    engine: IncrementalEngine, snapshot: Snapshot, cluster_ids: Mapping[str, int]
+) -> Mapping[str, Resources]:
     """Return the flows by which a gateway accepts each cluster's own label identities from it."""
     claimed = engine.call(claimed_identities, snapshot.label_identities)
     return engine.each(_identity_claims, {name: (id_, claimed.get(name, ())) for name, id_ in cluster_ids.items()})
 
 
-def _identities(engine: Engine, snapshot: Snapshot, env: pipeline.Env, node: str) -> Fragment:
+def _identities(engine: IncrementalEngine, snapshot: Snapshot, env: pipeline.Env, node: str) -> Fragment:
     """Return the marks of packets of this Node's Pods, and the identities that are accepted of any cluster."""
-    call, each = engine.call, engine.each
+    call, call_each = engine.call, engine.each
     numbers_by_labels = call(identity_by_labels, snapshot.label_identities)
     pods = call(pod_identities, snapshot.pods, snapshot.namespaces, numbers_by_labels, node)
-    marks = each(_pod_identity_flows, {address: (address, pods[address]) for address in pods}, env)
+    marks = call_each(_pod_identity_flows, {address: (address, pods[address]) for address in pods}, env)
     unclaimed = call(unclaimed_identities, snapshot.label_identities) if env.gateway else ()
     of_any_cluster = call(_identity_claims, (ANY_CLUSTER, unclaimed))
     return call(fragment, ("identities", *(*marks.values(), of_any_cluster)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.policies import label_matching, pipeline_input, rules
 from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.config import Config
@@ -53,31 +53,31 @@ def policy_needs(snapshot: Snapshot, config: Config, role: Role) -> frozenset[Ki
     return IDENTITY_NEEDS | POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if names_services else frozenset())
 
 
-def select_rules(engine: Engine, snapshot: Snapshot, config: Config) -> SelectedRules:
+def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config) -> SelectedRules:
     """Select the rules for the Pods of Node `config.node_name` and resolve the peers that they name."""
-    call, each = engine.call, engine.each
+    call, call_each = engine.call, engine.each
     kinds = (snapshot.network_policies, snapshot.antrea_network_policies, snapshot.cluster_network_policies)
     policies = call(_by_subject, *kinds)
     own_pods = call(label_matching.own_pods, snapshot.pods, snapshot.namespaces, config.node_name)
-    pod_selectors = call(_union, each(_pod_selectors, policies))
+    pod_selectors = call(_union, call_each(_pod_selectors, policies))
     own_cluster = frozenset({config.cluster_id})
-    pod_matches = each(
+    pod_matches = call_each(
         label_matching.matching, {labels: (labels, own_cluster) for labels in own_pods}, pod_selectors
     )
     selected_pods = call(label_matching.pods_selected, own_pods, pod_matches)
     tiers = call(rules.tier_priorities, snapshot.tiers)
-    local_rules = each(rules.local_rules, policies, selected_pods, tiers, config.policy_failure_mode)
+    local_rules = call_each(rules.local_rules, policies, selected_pods, tiers, config.policy_failure_mode)
 
-    peer_selectors = call(_union, each(_peer_selectors, local_rules))
+    peer_selectors = call(_union, call_each(_peer_selectors, local_rules))
     labels_and_clusters = call(label_matching.labels_and_clusters, snapshot.label_identities)
-    peer_matches = each(label_matching.matching, labels_and_clusters, peer_selectors)
+    peer_matches = call_each(label_matching.matching, labels_and_clusters, peer_selectors)
     services = call(pipeline_input.services_of, local_rules)
     return SelectedRules(
         rules=local_rules,
-        isolated=each(_isolated, policies, selected_pods),
+        isolated=call_each(_isolated, policies, selected_pods),
         identities=call(label_matching.identities_selected, snapshot.label_identities, peer_matches),
         services=call(pipeline_input.backends, snapshot.endpoint_slices if services else {}, services),
-        problems=call(_all_sorted, each(rules.tier_problems, policies, tiers)),
+        problems=call(_all_sorted, call_each(rules.tier_problems, policies, tiers)),
     )
 
 

@@ -115,8 +115,8 @@ def _contested(
             accepted[cluster_id] = cluster.uncontested
             continue
         accepted[cluster_id] = cluster.without(winner_names)
-        lost = (remote for remote in cluster.claims if remote.claim in winner_names)
-        problems.extend(_lost_claim(cluster, remote, winner_names[remote.claim]) for remote in lost)
+        lost_claims = (remote for remote in cluster.claims if remote.claim in winner_names)
+        problems.extend(_lost_claim(cluster, remote, winner_names[remote.claim]) for remote in lost_claims)
     return accepted
 
 

@@ -17,12 +17,12 @@ from flows.pipeline import entries as e
 from flows.pipeline import groups as local_groups
 from flows.pipeline.route import cluster_groups
 from mcagent.core.compile import compile_desired
-from mcagent.core.engine import Engine
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.forwarding import Forwarding, forwarding
 from mcagent.core.fragments.build import remote_cluster
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.ids import CLUSTERS, assign_ids
-from mcagent.core.imported_services import imported
+from mcagent.core.imported_services import imported_services
 from mcagent.core.whatif.assumptions import World
 from mcagent.core.whatif.shares import ONWARD, WHOLE, shares
 from mcagent.model.config import Config
@@ -79,7 +79,7 @@ class _Look:
 
 def view_of(world: World, config: Config) -> View:
     """Return what is reached and how, as the Nodes of this cluster have it."""
-    desired = compile_desired(world.snapshot, answered(world, config, Engine()), config).desired
+    desired = compile_desired(world.snapshot, answered(world, config, IncrementalEngine()), config).desired
     own = _look(world, config.node_name, config)
     gateways = {gateway.node: gateway for gateway in own.forwarding.local.gateways}
     handing, refused = _handing_over(world, gateways)
@@ -117,7 +117,7 @@ def _look(world: World, node: str, config: Config) -> _Look:
     facts = world.facts if own else _facts_there(world.facts)
     there = replace(world, facts=facts)
     config = config if own else replace(config, node_name=node)
-    engine = Engine()
+    engine = IncrementalEngine()
     facts = answered(there, config, engine)
     with engine.one_pass():
         forwards = forwarding(engine, world.snapshot, facts, config)
@@ -145,7 +145,7 @@ def _facts_there(facts: Facts) -> Facts:
     return Facts(datapath=facts.datapath, active_order=facts.active_order, bfd_unanswered=facts.bfd_unanswered)
 
 
-def answered(world: World, config: Config, engine: Engine) -> Facts:
+def answered(world: World, config: Config, engine: IncrementalEngine) -> Facts:
     """Return the facts, with tunnels that are not there yet taken for such as will answer BFD."""
     with engine.one_pass():
         forwards = forwarding(engine, world.snapshot, world.facts, config)
@@ -263,7 +263,7 @@ def _imports(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Return how many ready endpoints imported Services have in each cluster."""
     found: dict[str, dict[str, int]] = {}
     objects = (snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
-    for key, one in imported(*objects).items():
+    for key, one in imported_services(*objects).items():
         ready: dict[str, set[Address]] = {}
         for slice_ in one.slices:
             addresses = {a for endpoint in slice_.endpoints if endpoint.ready for a in endpoint.addresses}
