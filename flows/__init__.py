@@ -5,7 +5,7 @@ mcagent's bridge is `flows.pipeline`.
 """
 
 from flows.errors import FlowError
-from flows.fields import Bits, Field, Term
+from flows.fields import Bits, MatchField, Term
 from flows.flow import Bucket, Flow, Group, GroupType, Match
 
-__all__ = ["Bits", "Bucket", "Field", "Flow", "FlowError", "Group", "GroupType", "Match", "Term"]
+__all__ = ["Bits", "Bucket", "Flow", "FlowError", "Group", "GroupType", "Match", "MatchField", "Term"]

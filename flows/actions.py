@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flows.fields import Address, Bits, Field
+from flows.fields import Address, Bits, MatchField
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Resubmit:
 class SetField:
     """Write `value` where `mask` has bits. A load of bits is the same thing."""
 
-    field: Field
+    field: MatchField
     value: int
     mask: int
 
@@ -154,6 +154,6 @@ def set_bits(bits: Bits, value: int) -> SetField:
     return SetField(bits.field, bits.shifted(value), bits.mask)
 
 
-def set_whole(field: Field, value: int) -> SetField:
+def set_whole(field: MatchField, value: int) -> SetField:
     """Return the action that writes the whole field."""
     return SetField(field, value, field.full_mask)

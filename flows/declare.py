@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from flows import actions as act
 from flows import text
 from flows.errors import FlowError
-from flows.fields import Bits, Field, Term
+from flows.fields import Bits, MatchField, Term
 from flows.flow import Flow, Group, Match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PipelineTable:
     """One table. `fields`: what flows may match; `next`: the tables they may send a packet on to."""
 
     number: int
     name: str
     purpose: str
-    fields: tuple[Field | Bits, ...] = ()
+    fields: tuple[MatchField | Bits, ...] = ()
     next: tuple[int, ...] = ()
 
 
@@ -99,27 +99,27 @@ class Pipeline:
     `bits` are the declared ranges of registers, marks and labels; `writes` the packet fields that actions may set.
     """
 
-    tables: tuple[Table, ...]
+    tables: tuple[PipelineTable, ...]
     bits: tuple[Bits, ...]
-    writes: tuple[Field, ...]
+    writes: tuple[MatchField, ...]
     zones: tuple[Zone, ...]
     groups: tuple[GroupKind, ...]
     categories: tuple[Category, ...]
     cookies: CookieLayout
     priorities: tuple[tuple[int, str], ...] = ()
-    _tables: dict[int, Table] = field(init=False, repr=False, compare=False)
-    _matchable: dict[int, dict[Field, int]] = field(init=False, repr=False, compare=False)
-    _writable: dict[Field, int] = field(init=False, repr=False, compare=False)
+    _tables: dict[int, PipelineTable] = field(init=False, repr=False, compare=False)
+    _matchable: dict[int, dict[MatchField, int]] = field(init=False, repr=False, compare=False)
+    _writable: dict[MatchField, int] = field(init=False, repr=False, compare=False)
     _kinds: dict[int, GroupKind] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         tables = {table.number: table for table in self.tables}
-        seen: dict[Field, int] = {}
+        seen: dict[MatchField, int] = {}
         for bits in self.bits:
             if seen.get(bits.field, 0) & bits.mask:
                 raise FlowError("", bits.name, f"overlaps another declared range of {bits.field.set_name}")
             seen[bits.field] = seen.get(bits.field, 0) | bits.mask
-        matchable: dict[int, dict[Field, int]] = {}
+        matchable: dict[int, dict[MatchField, int]] = {}
         for table in self.tables:
             for number in table.next:
                 if number not in tables:
@@ -131,7 +131,13 @@ class Pipeline:
         object.__setattr__(self, "_kinds", {kind.number: kind for kind in self.groups})
 
     def flow(
-        self, table: Table, priority: int, terms: tuple[Term, ...], actions: act.Actions, *, cookie: int = 0
+        self,
+        table: PipelineTable,
+        priority: int,
+        terms: tuple[Term, ...],
+        actions: act.Actions,
+        *,
+        cookie: int = 0,
     ) -> Flow:
         """Return the flow; FlowError when it uses anything that was not declared for its table."""
         if self._tables.get(table.number) is not table:
@@ -215,9 +221,9 @@ class Pipeline:
             raise FlowError(where, name, f"mask {target.mask:#x} is not declared for writing")
 
 
-def _masks(fields: tuple[Field | Bits, ...]) -> dict[Field, int]:
+def _masks(fields: tuple[MatchField | Bits, ...]) -> dict[MatchField, int]:
     """Return per field the bits that may be used."""
-    masks: dict[Field, int] = {}
+    masks: dict[MatchField, int] = {}
     for item in fields:
         target = item.field if isinstance(item, Bits) else item
         masks[target] = masks.get(target, 0) | (item.mask if isinstance(item, Bits) else item.full_mask)

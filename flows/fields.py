@@ -18,7 +18,7 @@ from flows.errors import FlowError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-Prerequisites = tuple[tuple["Field", tuple[int, ...]], ...]  # each of the fields has one of the values
+Prerequisites = tuple[tuple["MatchField", tuple[int, ...]], ...]  # each of the fields has one of the values
 
 ETH_IPV4, ETH_IPV6, ETH_ARP = 0x0800, 0x86DD, 0x0806  # IANA ieee-802-numbers
 IP_ICMP, IP_TCP, IP_UDP, IP_ICMPV6, IP_SCTP = 1, 6, 17, 58, 132  # IANA protocol-numbers
@@ -34,7 +34,7 @@ PORT_IN_PORT, PORT_CONTROLLER, PORT_LOCAL = 0xFFFFFFF8, 0xFFFFFFFD, 0xFFFFFFFE
 TCP_BITS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"))}
 
 
-class Form(Enum):
+class ValueFormat(Enum):
     """How a value is written."""
 
     DECIMAL = "decimal"
@@ -49,7 +49,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Field:
+class MatchField:
     """One field of a packet or of its metadata. Fields are compared by identity: each exists once.
 
     `name` is the one in a match, `set_name` the one in set_field and in a group's field list, `nxm` the one in
@@ -60,7 +60,7 @@ class Field:
     set_name: str
     nxm: str
     width: int
-    form: Form
+    form: ValueFormat
     order: int
     needs: Prerequisites = ()
     maskable: bool = True
@@ -70,13 +70,13 @@ class Field:
         object.__setattr__(self, "full_mask", (1 << self.width) - 1)
 
     def __repr__(self) -> str:
-        return f"Field({self.set_name})"
+        return f"MatchField({self.set_name})"
 
 
 class Term(NamedTuple):
     """One condition of a match: `packet[field] & mask == value`."""
 
-    field: Field
+    field: MatchField
     value: int
     mask: int
 
@@ -89,7 +89,7 @@ class Bits:
     """
 
     name: str = dataclass_field(compare=False)
-    field: Field
+    field: MatchField
     low: int
     high: int
     purpose: str = dataclass_field(default="", compare=False)
@@ -123,15 +123,15 @@ class Bits:
         return f"{self.field.nxm}[{self.low}..{self.high}]"
 
 
-_fields: list[Field] = []
+_fields: list[MatchField] = []
 
 
 def _field(
-    name: str, width: int, form: Form, nxm: str, *, set_name: str = "", needs: Prerequisites = (),
+    name: str, width: int, form: ValueFormat, nxm: str, *, set_name: str = "", needs: Prerequisites = (),
     maskable: bool = True,
-) -> Field:  # fmt: skip
+) -> MatchField:  # fmt: skip
     """Declare a field; the order of the calls is the order in the text of a match."""
-    field = Field(
+    field = MatchField(
         name=name, set_name=set_name or name, nxm=nxm, width=width, form=form, order=len(_fields),
         needs=needs, maskable=maskable,
     )  # fmt: skip
@@ -139,52 +139,52 @@ def _field(
     return field
 
 
-PKT_MARK = _field("pkt_mark", 32, Form.HEX, "NXM_NX_PKT_MARK")
-CONJ_ID = _field("conj_id", 32, Form.DECIMAL, "NXM_NX_CONJ_ID", maskable=False)
-CT_STATE = _field("ct_state", 32, Form.CT_STATE, "NXM_NX_CT_STATE")
-CT_ZONE = _field("ct_zone", 16, Form.DECIMAL, "NXM_NX_CT_ZONE", maskable=False)
-CT_MARK = _field("ct_mark", 32, Form.HEX, "NXM_NX_CT_MARK")
-CT_LABEL = _field("ct_label", 128, Form.HEX, "NXM_NX_CT_LABEL")
-CT_NW_DST = _field("ct_nw_dst", 32, Form.IPV4, "NXM_NX_CT_NW_DST")  # of the connection's first packet
-ETH_TYPE = _field("dl_type", 16, Form.HEX, "NXM_OF_ETH_TYPE", set_name="eth_type", maskable=False)
+PKT_MARK = _field("pkt_mark", 32, ValueFormat.HEX, "NXM_NX_PKT_MARK")
+CONJ_ID = _field("conj_id", 32, ValueFormat.DECIMAL, "NXM_NX_CONJ_ID", maskable=False)
+CT_STATE = _field("ct_state", 32, ValueFormat.CT_STATE, "NXM_NX_CT_STATE")
+CT_ZONE = _field("ct_zone", 16, ValueFormat.DECIMAL, "NXM_NX_CT_ZONE", maskable=False)
+CT_MARK = _field("ct_mark", 32, ValueFormat.HEX, "NXM_NX_CT_MARK")
+CT_LABEL = _field("ct_label", 128, ValueFormat.HEX, "NXM_NX_CT_LABEL")
+CT_NW_DST = _field("ct_nw_dst", 32, ValueFormat.IPV4, "NXM_NX_CT_NW_DST")  # of the connection's first packet
+ETH_TYPE = _field("dl_type", 16, ValueFormat.HEX, "NXM_OF_ETH_TYPE", set_name="eth_type", maskable=False)
 _IP = ((ETH_TYPE, (ETH_IPV4,)),)
 _IP6 = ((ETH_TYPE, (ETH_IPV6,)),)
 _ANY_IP = ((ETH_TYPE, (ETH_IPV4, ETH_IPV6)),)
-IP_PROTO = _field("nw_proto", 8, Form.DECIMAL, "NXM_OF_IP_PROTO", needs=_ANY_IP, maskable=False)
+IP_PROTO = _field("nw_proto", 8, ValueFormat.DECIMAL, "NXM_OF_IP_PROTO", needs=_ANY_IP, maskable=False)
 _TCP, _UDP, _SCTP = ((*_ANY_IP, (IP_PROTO, (number,))) for number in (IP_TCP, IP_UDP, IP_SCTP))
 _ICMP4, _ICMP6 = (*_IP, (IP_PROTO, (IP_ICMP,))), (*_IP6, (IP_PROTO, (IP_ICMPV6,)))
-REGISTERS = tuple(_field(f"reg{n}", 32, Form.HEX, f"NXM_NX_REG{n}") for n in range(16))
-TUN_ID = _field("tun_id", 64, Form.HEX, "NXM_NX_TUN_ID")
-METADATA = _field("metadata", 64, Form.HEX, "OXM_OF_METADATA")
-IN_PORT = _field("in_port", 32, Form.PORT, "NXM_OF_IN_PORT", maskable=False)
-ETH_SRC = _field("dl_src", 48, Form.MAC, "NXM_OF_ETH_SRC", set_name="eth_src")
-ETH_DST = _field("dl_dst", 48, Form.MAC, "NXM_OF_ETH_DST", set_name="eth_dst")
-IPV4_SRC = _field("nw_src", 32, Form.IPV4, "NXM_OF_IP_SRC", set_name="ip_src", needs=_IP)
-IPV4_DST = _field("nw_dst", 32, Form.IPV4, "NXM_OF_IP_DST", set_name="ip_dst", needs=_IP)
-IPV6_SRC = _field("ipv6_src", 128, Form.IPV6, "NXM_NX_IPV6_SRC", needs=_IP6)
-IPV6_DST = _field("ipv6_dst", 128, Form.IPV6, "NXM_NX_IPV6_DST", needs=_IP6)
-IP_TOS = _field("nw_tos", 8, Form.DECIMAL, "NXM_OF_IP_TOS", needs=_ANY_IP, maskable=False)
-IP_TTL = _field("nw_ttl", 8, Form.DECIMAL, "NXM_NX_IP_TTL", needs=_ANY_IP, maskable=False)
-IP_FRAG = _field("nw_frag", 2, Form.FRAG, "NXM_NX_IP_FRAG", needs=_ANY_IP)
-TCP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_TCP_SRC", set_name="tcp_src", needs=_TCP)
-TCP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_TCP_DST", set_name="tcp_dst", needs=_TCP)
-UDP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_UDP_SRC", set_name="udp_src", needs=_UDP)
-UDP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_UDP_DST", set_name="udp_dst", needs=_UDP)
-SCTP_SRC = _field("tp_src", 16, Form.DECIMAL, "OXM_OF_SCTP_SRC", set_name="sctp_src", needs=_SCTP)
-SCTP_DST = _field("tp_dst", 16, Form.DECIMAL, "OXM_OF_SCTP_DST", set_name="sctp_dst", needs=_SCTP)
-ICMP_TYPE = _field("icmp_type", 8, Form.DECIMAL, "NXM_OF_ICMP_TYPE", needs=_ICMP4, maskable=False)
-ICMP_CODE = _field("icmp_code", 8, Form.DECIMAL, "NXM_OF_ICMP_CODE", needs=_ICMP4, maskable=False)
+REGISTERS = tuple(_field(f"reg{n}", 32, ValueFormat.HEX, f"NXM_NX_REG{n}") for n in range(16))
+TUN_ID = _field("tun_id", 64, ValueFormat.HEX, "NXM_NX_TUN_ID")
+METADATA = _field("metadata", 64, ValueFormat.HEX, "OXM_OF_METADATA")
+IN_PORT = _field("in_port", 32, ValueFormat.PORT, "NXM_OF_IN_PORT", maskable=False)
+ETH_SRC = _field("dl_src", 48, ValueFormat.MAC, "NXM_OF_ETH_SRC", set_name="eth_src")
+ETH_DST = _field("dl_dst", 48, ValueFormat.MAC, "NXM_OF_ETH_DST", set_name="eth_dst")
+IPV4_SRC = _field("nw_src", 32, ValueFormat.IPV4, "NXM_OF_IP_SRC", set_name="ip_src", needs=_IP)
+IPV4_DST = _field("nw_dst", 32, ValueFormat.IPV4, "NXM_OF_IP_DST", set_name="ip_dst", needs=_IP)
+IPV6_SRC = _field("ipv6_src", 128, ValueFormat.IPV6, "NXM_NX_IPV6_SRC", needs=_IP6)
+IPV6_DST = _field("ipv6_dst", 128, ValueFormat.IPV6, "NXM_NX_IPV6_DST", needs=_IP6)
+IP_TOS = _field("nw_tos", 8, ValueFormat.DECIMAL, "NXM_OF_IP_TOS", needs=_ANY_IP, maskable=False)
+IP_TTL = _field("nw_ttl", 8, ValueFormat.DECIMAL, "NXM_NX_IP_TTL", needs=_ANY_IP, maskable=False)
+IP_FRAG = _field("nw_frag", 2, ValueFormat.FRAG, "NXM_NX_IP_FRAG", needs=_ANY_IP)
+TCP_SRC = _field("tp_src", 16, ValueFormat.DECIMAL, "NXM_OF_TCP_SRC", set_name="tcp_src", needs=_TCP)
+TCP_DST = _field("tp_dst", 16, ValueFormat.DECIMAL, "NXM_OF_TCP_DST", set_name="tcp_dst", needs=_TCP)
+UDP_SRC = _field("tp_src", 16, ValueFormat.DECIMAL, "NXM_OF_UDP_SRC", set_name="udp_src", needs=_UDP)
+UDP_DST = _field("tp_dst", 16, ValueFormat.DECIMAL, "NXM_OF_UDP_DST", set_name="udp_dst", needs=_UDP)
+SCTP_SRC = _field("tp_src", 16, ValueFormat.DECIMAL, "OXM_OF_SCTP_SRC", set_name="sctp_src", needs=_SCTP)
+SCTP_DST = _field("tp_dst", 16, ValueFormat.DECIMAL, "OXM_OF_SCTP_DST", set_name="sctp_dst", needs=_SCTP)
+ICMP_TYPE = _field("icmp_type", 8, ValueFormat.DECIMAL, "NXM_OF_ICMP_TYPE", needs=_ICMP4, maskable=False)
+ICMP_CODE = _field("icmp_code", 8, ValueFormat.DECIMAL, "NXM_OF_ICMP_CODE", needs=_ICMP4, maskable=False)
 ICMPV6_TYPE = _field(
-    "icmp_type", 8, Form.DECIMAL, "NXM_NX_ICMPV6_TYPE", set_name="icmpv6_type", needs=_ICMP6, maskable=False
+    "icmp_type", 8, ValueFormat.DECIMAL, "NXM_NX_ICMPV6_TYPE", set_name="icmpv6_type", needs=_ICMP6, maskable=False
 )
 ICMPV6_CODE = _field(
-    "icmp_code", 8, Form.DECIMAL, "NXM_NX_ICMPV6_CODE", set_name="icmpv6_code", needs=_ICMP6, maskable=False
+    "icmp_code", 8, ValueFormat.DECIMAL, "NXM_NX_ICMPV6_CODE", set_name="icmpv6_code", needs=_ICMP6, maskable=False
 )
-TCP_FLAGS = _field("tcp_flags", 16, Form.TCP_FLAGS, "NXM_NX_TCP_FLAGS", needs=_TCP)
+TCP_FLAGS = _field("tcp_flags", 16, ValueFormat.TCP_FLAGS, "NXM_NX_TCP_FLAGS", needs=_TCP)
 
-FIELDS: tuple[Field, ...] = tuple(_fields)
-BY_SET_NAME: dict[str, Field] = {field.set_name: field for field in FIELDS}
-BY_NXM: dict[str, Field] = {field.nxm: field for field in FIELDS}
+FIELDS: tuple[MatchField, ...] = tuple(_fields)
+BY_SET_NAME: dict[str, MatchField] = {field.set_name: field for field in FIELDS}
+BY_NXM: dict[str, MatchField] = {field.nxm: field for field in FIELDS}
 # Transport ports go by one name in a match; which field is meant follows from the protocol.
 PORTS_SRC = {IP_TCP: TCP_SRC, IP_UDP: UDP_SRC, IP_SCTP: SCTP_SRC}
 PORTS_DST = {IP_TCP: TCP_DST, IP_UDP: UDP_DST, IP_SCTP: SCTP_DST}
@@ -194,7 +194,7 @@ IPV4_ONLY = Term(ETH_TYPE, ETH_IPV4, 0xFFFF)
 IPV6_ONLY = Term(ETH_TYPE, ETH_IPV6, 0xFFFF)
 
 
-def exact(field: Field, value: int) -> Term:
+def exact(field: MatchField, value: int) -> Term:
     """Return the condition that the whole field holds `value`; FlowError when it does not fit."""
     if value < 0 or value >> field.width:
         raise FlowError("", field.set_name, f"{value} does not fit {field.width} bits")
@@ -216,7 +216,7 @@ def destination_in(where: Network | Address) -> tuple[Term, Term]:
     return _lies_in(IPV4_DST, IPV6_DST, where)
 
 
-def _lies_in(ipv4: Field, ipv6: Field, where: Network | Address) -> tuple[Term, Term]:
+def _lies_in(ipv4: MatchField, ipv6: MatchField, where: Network | Address) -> tuple[Term, Term]:
     field = ipv4 if where.version == 4 else ipv6
     if isinstance(where, IPv4Address | IPv6Address):
         return eth_type_of(where), Term(field, int(where), field.full_mask)
@@ -233,7 +233,7 @@ def tcp_flags(text: str) -> Term:
     return flags(TCP_FLAGS, text)
 
 
-def flags(field: Field, text: str) -> Term:
+def flags(field: MatchField, text: str) -> Term:
     """Return the condition on a field of flags (`FLAG_BITS`); FlowError names the flag that it does not have."""
     bits = FLAG_BITS[field.form]
     value = mask = 0
@@ -250,4 +250,4 @@ CT_BITS = {
     "new": CT_NEW, "est": CT_EST, "rel": CT_REL, "rpl": CT_RPL, "inv": CT_INV, "trk": CT_TRK,
     "snat": CT_SNAT, "dnat": CT_DNAT,
 }  # fmt: skip
-FLAG_BITS = {Form.CT_STATE: CT_BITS, Form.TCP_FLAGS: TCP_BITS}
+FLAG_BITS = {ValueFormat.CT_STATE: CT_BITS, ValueFormat.TCP_FLAGS: TCP_BITS}

@@ -8,7 +8,7 @@ from enum import StrEnum
 from flows import text
 from flows.actions import Actions
 from flows.errors import FlowError
-from flows.fields import Field, Term
+from flows.fields import MatchField, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Match:
 
         FlowError: two conditions contradict each other, a prerequisite is missing, a mask where none may be.
         """
-        merged: dict[Field, Term] = {}
+        merged: dict[MatchField, Term] = {}
         for term in terms:
             field = term.field
             if term.value & ~term.mask or term.mask >> field.width:
@@ -94,7 +94,7 @@ class Group:
     group_id: int
     type: GroupType
     buckets: tuple[Bucket, ...]
-    fields: tuple[Field, ...] = ()
+    fields: tuple[MatchField, ...] = ()
 
     @property
     def body_text(self) -> str:

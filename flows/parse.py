@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flows.errors import FlowError
-from flows.fields import BY_SET_NAME, ETH_TYPE, FIELDS, IP_PROTO, PORTS_DST, PORTS_SRC, Field, Term
+from flows.fields import BY_SET_NAME, ETH_TYPE, FIELDS, IP_PROTO, PORTS_DST, PORTS_SRC, MatchField, Term
 from flows.flow import Bucket, Flow, Group, GroupType, Match
 from flows.parse_actions import number, parse_actions, parse_port, parse_value, split_top
 from flows.text import SHORTHAND, parse_flow_line, parse_group_line
@@ -100,5 +100,5 @@ def parse_group(line: str, ports: Mapping[str, int] | None = None) -> Group:
     )
 
 
-def _group_field(name: str) -> Field:
+def _group_field(name: str) -> MatchField:
     return _NAMED[name] if name == "nw_proto" else BY_SET_NAME[name]

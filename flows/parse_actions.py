@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 from flows import actions as act
 from flows.errors import FlowError
-from flows.fields import BY_NXM, BY_SET_NAME, FLAG_BITS, Bits, Field, Form, flags
+from flows.fields import BY_NXM, BY_SET_NAME, FLAG_BITS, Bits, MatchField, ValueFormat, flags
 from flows.text import FRAGS, RESERVED_PORTS
 
 _FRAG_WORDS = {word: key for key, word in FRAGS.items()}
@@ -27,22 +27,22 @@ def number(field: str, text: str) -> int:
         raise FlowError("", field, f'"{text}" is no number') from None
 
 
-def parse_value(field: Field, text: str, ports: Mapping[str, int]) -> tuple[int, int]:
+def parse_value(field: MatchField, text: str, ports: Mapping[str, int]) -> tuple[int, int]:
     """Return value and mask of a field from its text."""
     form = field.form
     if form in FLAG_BITS:
         term = flags(field, text)
         return term.value, term.mask
-    if form is Form.FRAG:
+    if form is ValueFormat.FRAG:
         if text not in _FRAG_WORDS:
             raise FlowError("", field.name, f'"{text}" is none of {", ".join(_FRAG_WORDS)}')
         return _FRAG_WORDS[text]
-    if form is Form.PORT:
+    if form is ValueFormat.PORT:
         return parse_port(text, ports), field.full_mask
     value, _, mask = text.partition("/")
-    if form is Form.MAC:
+    if form is ValueFormat.MAC:
         return _mac(value), _mac(mask) if mask else field.full_mask
-    if form in (Form.IPV4, Form.IPV6):
+    if form in (ValueFormat.IPV4, ValueFormat.IPV6):
         return _ip(field, value), _ip_mask(field, mask)
     return number(field.name, value), number(field.name, mask) if mask else field.full_mask
 
@@ -65,7 +65,7 @@ def _mac(text: str) -> int:
     return number("MAC", "0x" + "".join(octet.zfill(2) for octet in octets))
 
 
-def _ip(field: Field, text: str) -> int:
+def _ip(field: MatchField, text: str) -> int:
     try:
         address = ip_address(text)
     except ValueError:
@@ -75,7 +75,7 @@ def _ip(field: Field, text: str) -> int:
     return int(address)
 
 
-def _ip_mask(field: Field, text: str) -> int:
+def _ip_mask(field: MatchField, text: str) -> int:
     if not text:
         return field.full_mask
     if text.isdecimal():

@@ -25,9 +25,9 @@ from flows.fields import (
     PORT_CONTROLLER,
     PORT_IN_PORT,
     PORT_LOCAL,
-    Field,
-    Form,
+    MatchField,
     Term,
+    ValueFormat,
 )
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def mac_text(value: int) -> str:
     return value.to_bytes(6).hex(":")
 
 
-def _address(value: int, mask: int, field: Field) -> str:
-    kind = IPv4Address if field.form is Form.IPV4 else IPv6Address
+def _address(value: int, mask: int, field: MatchField) -> str:
+    kind = IPv4Address if field.form is ValueFormat.IPV4 else IPv6Address
     if mask == field.full_mask:
         return str(kind(value))
     outside = mask ^ field.full_mask
@@ -79,22 +79,22 @@ def _address(value: int, mask: int, field: Field) -> str:
     return f"{kind(value)}/{field.width - outside.bit_length() if is_prefix else kind(mask)}"
 
 
-def value_text(field: Field, value: int, mask: int) -> str:
+def value_text(field: MatchField, value: int, mask: int) -> str:
     """Return value and mask of a field as a match or a set_field writes them."""
     form = field.form
-    if form in (Form.IPV4, Form.IPV6):
+    if form in (ValueFormat.IPV4, ValueFormat.IPV6):
         return _address(value, mask, field)
     whole = mask == field.full_mask
-    if form is Form.HEX:
+    if form is ValueFormat.HEX:
         return hex_text(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
-    if form is Form.DECIMAL:
+    if form is ValueFormat.DECIMAL:
         return str(value) if whole else f"{value:#x}/{mask:#x}"  # format_be16_masked: zero has a prefix
-    if form is Form.MAC:
+    if form is ValueFormat.MAC:
         return mac_text(value) if whole else f"{mac_text(value)}/{mac_text(mask)}"
     if form in FLAG_BITS:
         signs = (f"{'+' if value & bit else '-'}{name}" for name, bit in FLAG_BITS[form].items() if mask & bit)
         return "".join(signs)
-    if form is Form.FRAG:
+    if form is ValueFormat.FRAG:
         return FRAGS[value, mask]
     return RESERVED_PORTS.get(value) or str(value)
 

@@ -12,7 +12,15 @@ from random import Random
 from typing import TypeVar
 
 from flows.fields import IP_ICMP, IP_SCTP, IP_TCP, IP_UDP
-from flows.pipeline import Direction, PodPolicies, PolicyPeers, PolicyPort, PolicyRule, Stage, Verdict
+from flows.pipeline import (
+    PodPolicies,
+    PolicyDirection,
+    PolicyPeers,
+    PolicyPort,
+    PolicyRule,
+    PolicyStage,
+    PolicyVerdict,
+)
 from flows.simulator import Packet
 from flows.simulator.packet import ECHO_REQUEST, SYN
 from flows.text import mac_text
@@ -24,7 +32,7 @@ OTHERS = tuple(IPv4Address(f"10.2.{number}.{number}") for number in range(1, 5))
 NETWORKS = tuple(IPv4Network(text) for text in ("10.2.0.0/16", "10.2.1.0/24", "10.2.2.2/32", "10.2.0.0/22"))
 CLUSTERS, IDENTITIES = (1, 2), (7, 8, UNKNOWN)
 PORTS = (79, 80, 81, 443, 1024)
-STAGES = (Stage.TIERS, Stage.NETWORK_POLICY, Stage.BASELINE)
+STAGES = (PolicyStage.TIERS, PolicyStage.NETWORK_POLICY, PolicyStage.BASELINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +45,16 @@ class Policies:
 
 def policies(random: Random) -> Policies:
     """Return random rules of both directions."""
-    levels = [(direction, stage, number) for direction in Direction for stage in Stage for number in range(3)]
-    verdicts = {level: random.choice(list(Verdict)) for level in levels}
+    levels = [
+        (direction, stage, number) for direction in PolicyDirection for stage in PolicyStage for number in range(3)
+    ]
+    verdicts = {level: random.choice(list(PolicyVerdict)) for level in levels}
     rules = []
     for number in range(1, random.randint(1, 14)):
-        direction, stage = random.choice(list(Direction)), random.choice(STAGES)
-        level = 0 if stage is Stage.NETWORK_POLICY else random.randint(0, 2)
-        verdict = Verdict.ALLOW if stage is Stage.NETWORK_POLICY else verdicts[direction, stage, level]
-        if stage is Stage.BASELINE and verdict is Verdict.PASS:  # there is none
+        direction, stage = random.choice(list(PolicyDirection)), random.choice(STAGES)
+        level = 0 if stage is PolicyStage.NETWORK_POLICY else random.randint(0, 2)
+        verdict = PolicyVerdict.ALLOW if stage is PolicyStage.NETWORK_POLICY else verdicts[direction, stage, level]
+        if stage is PolicyStage.BASELINE and verdict is PolicyVerdict.PASS:  # there is none
             continue
         rules.append(
             PolicyRule(
@@ -69,11 +79,11 @@ def _some(random: Random, found: Sequence[T]) -> tuple[T, ...]:
     return tuple(random.sample(found, random.randint(0, len(found))))
 
 
-def _peers(random: Random, direction: Direction) -> PolicyPeers:
+def _peers(random: Random, direction: PolicyDirection) -> PolicyPeers:
     if random.random() < 0.2:
         return PolicyPeers(any_peer=True)
     networks = _some(random, NETWORKS[1:3] if random.random() < 0.5 else ())
-    if direction is Direction.EGRESS:
+    if direction is PolicyDirection.EGRESS:
         ends = ((one, protocol, port) for one in OTHERS for protocol in (IP_TCP, IP_UDP) for port in PORTS[:2])
         return PolicyPeers(networks=networks, services=_some(random, tuple(ends)))
     pairs = tuple((cluster, identity) for cluster in (0, *CLUSTERS) for identity in IDENTITIES)
@@ -88,10 +98,10 @@ def _port(random: Random) -> PolicyPort:
     return PolicyPort(protocol=protocol, low=low, high=random.choice((low, low, 1023, 65535)))
 
 
-def request(random: Random, direction: Direction) -> Packet:
+def request(random: Random, direction: PolicyDirection) -> Packet:
     """Return the first packet of a connection, of a Pod (port 1) or another cluster (port 10 and its ID)."""
     ours, theirs = random.choice(PODS), random.choice(OTHERS)
-    outwards = direction is Direction.EGRESS
+    outwards = direction is PolicyDirection.EGRESS
     protocol = random.choice((IP_TCP, IP_TCP, IP_UDP, IP_ICMP))
     identity = random.choice(IDENTITIES)
     return Packet(
@@ -108,23 +118,23 @@ def request(random: Random, direction: Direction) -> Packet:
     )
 
 
-def verdict_of(known: Policies, packet: Packet, direction: Direction) -> Verdict:
+def verdict_of(known: Policies, packet: Packet, direction: PolicyDirection) -> PolicyVerdict:
     """Return what the rules say of a request, read one by one."""
-    pod, peer = (packet.src, packet.dst) if direction is Direction.EGRESS else (packet.dst, packet.src)
-    isolated = known.pods.isolated_egress if direction is Direction.EGRESS else known.pods.isolated_ingress
+    pod, peer = (packet.src, packet.dst) if direction is PolicyDirection.EGRESS else (packet.dst, packet.src)
+    isolated = known.pods.isolated_egress if direction is PolicyDirection.EGRESS else known.pods.isolated_ingress
     for stage in STAGES:
         found = [rule for rule in known.rules if rule.direction is direction and rule.stage is stage]
         for rule in sorted(found, key=lambda rule: rule.level):
             if pod not in rule.pods or not _is_peer(rule.peers, packet, peer) or not _is_port(rule.ports, packet):
                 continue
-            if rule.verdict is not Verdict.PASS:
+            if rule.verdict is not PolicyVerdict.PASS:
                 return rule.verdict
             break
-        if stage is Stage.NETWORK_POLICY and pod in isolated:
-            return Verdict.DROP
-    if direction is Direction.INGRESS and pod in known.pods.unknown_dropped and packet.tun_id == UNKNOWN:
-        return Verdict.DROP
-    return Verdict.ALLOW
+        if stage is PolicyStage.NETWORK_POLICY and pod in isolated:
+            return PolicyVerdict.DROP
+    if direction is PolicyDirection.INGRESS and pod in known.pods.unknown_dropped and packet.tun_id == UNKNOWN:
+        return PolicyVerdict.DROP
+    return PolicyVerdict.ALLOW
 
 
 def _is_peer(peers: PolicyPeers, packet: Packet, peer: object) -> bool:

@@ -11,14 +11,14 @@ from flows import pipeline
 from flows.actions import Ct, Move, Output, set_bits
 from flows.fields import Bits
 from flows.flow import Flow, Match
-from flows.pipeline import Verdict
+from flows.pipeline import PolicyVerdict
 from flows.pipeline import policy as built
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from tests.policies import CLUSTERS, Policies
 from tests.topologies import ZONES
 
-EXITS = {21: Verdict.ALLOW, 22: Verdict.REJECT}
+EXITS = {21: PolicyVerdict.ALLOW, 22: PolicyVerdict.REJECT}
 PORTS = (1, *(10 + number for number in CLUSTERS), *EXITS)
 _IDENTITY = Move(Bits("", f.ETH_SRC, 0, 23), Bits("", f.TUN_ID, 0, 23))
 

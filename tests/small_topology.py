@@ -61,7 +61,7 @@ def service(
         port=80,
         client_ip_affinity=affinity,
         endpoints=tuple(
-            pipeline.Endpoint(address=ip_address(f"10.10.{k}.9"), port=8080, ofport=None if k == 1 else k)
+            pipeline.ServiceEndpoint(address=ip_address(f"10.10.{k}.9"), port=8080, ofport=None if k == 1 else k)
             for k in range(1 if here else 2, endpoints + (1 if here else 2))
         ),
     )

@@ -18,7 +18,7 @@ from flows import pipeline
 from flows.fields import IP_TCP
 from flows.flow import Flow, Group
 from flows.pipeline.registers import IDENTITY_UNKNOWN
-from flows.simulator import Network, Packet, Switch
+from flows.simulator import Network, Packet, SimulatedSwitch
 from mcagent.core.fragments.build import snat_ports
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import DEFAULT_PORTS, TunnelType
@@ -280,7 +280,7 @@ class World:
             yield from self.identity_parts(node)
         yield _endpoints(
             tuple(
-                pipeline.Endpoint(address=a, port=p)
+                pipeline.ServiceEndpoint(address=a, port=p)
                 for service in here.services
                 for a, p in (*service.endpoints, *service.old_endpoints)
                 if service.protocol == IP_TCP and any(a in net for net in node.networks)
@@ -316,12 +316,12 @@ class World:
                 numbers = {self.identity(pod) for pod in there.pods} - {IDENTITY_UNKNOWN}
                 yield _claimed_identities(there.number, tuple(sorted(numbers)))
 
-    def endpoint(self, node: Node, address: IPv4Address, port: int) -> pipeline.Endpoint:
+    def endpoint(self, node: Node, address: IPv4Address, port: int) -> pipeline.ServiceEndpoint:
         """Return an endpoint as a gateway sees it: with the tunnel to its Node, where that is watched."""
         host = next(n for n in self.cluster(node.cluster).nodes if any(address in net for net in n.networks))
         watched = host is not node and (node.name, host.name) not in self.trusted
         ofport = self.ports[node.name, host.name] if watched else None
-        return pipeline.Endpoint(address=address, port=port, ofport=ofport)
+        return pipeline.ServiceEndpoint(address=address, port=port, ofport=ofport)
 
     def entries(self, node: Node) -> tuple[tuple[Flow, ...], tuple[Group, ...]]:
         """Return all flows and groups of a Node's bridge."""
@@ -348,15 +348,15 @@ _rules = _CACHE(pipeline.rules)
 _claimed_identities = _CACHE(pipeline.claimed_identities)
 
 
-class Switches(dict[str, Switch]):
+class Switches(dict[str, SimulatedSwitch]):
     """The switches of a world's Nodes by name, each built when the first packet comes to it."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
 
-    def __missing__(self, name: str) -> Switch:
-        self[name] = Switch.of(*self.world.entries(self.world.nodes[name]))
+    def __missing__(self, name: str) -> SimulatedSwitch:
+        self[name] = SimulatedSwitch.of(*self.world.entries(self.world.nodes[name]))
         return self[name]
 
 

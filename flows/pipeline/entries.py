@@ -5,7 +5,7 @@ from __future__ import annotations
 from flows import actions as act
 from flows import fields as f
 from flows.actions import Ct, Goto, Move, Nat, ToGroup, set_bits, set_whole
-from flows.declare import Category, Table
+from flows.declare import Category, PipelineTable
 from flows.fields import Term, ct_state
 from flows.flow import Flow
 from flows.pipeline import declaration as d
@@ -50,17 +50,17 @@ def mac(value: int) -> Term:
     return f.exact(f.ETH_DST, value)
 
 
-def goto(table: Table) -> Goto:
+def goto(table: PipelineTable) -> Goto:
     """Return the action that goes on with a table."""
     return Goto(table.number)
 
 
-def flow(table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
+def flow(table: PipelineTable, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
     """Return a flow of the pipeline. Its cookie is its owner's, who puts it in."""
     return d.PIPELINE.flow(table, priority, terms, actions)
 
 
-def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, number: int = 0) -> Flow:
+def drop(table: PipelineTable, priority: int, terms: tuple[Term, ...], why: Category, number: int = 0) -> Flow:
     """Return a flow that drops and whose counter says why."""
     return d.PIPELINE.flow(table, priority, terms, act.DROP, cookie=d.COOKIES.cookie(why, number))
 

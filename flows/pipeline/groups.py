@@ -126,7 +126,11 @@ def passing_on(number: int, group_id: int) -> Bucket:
 
 
 def select(
-    group_id: int, buckets: tuple[Bucket, ...], fields: tuple[f.Field, ...] = CONNECTION, *, hashed: bool = False
+    group_id: int,
+    buckets: tuple[Bucket, ...],
+    fields: tuple[f.MatchField, ...] = CONNECTION,
+    *,
+    hashed: bool = False,
 ) -> Group:
     """Return a group that chooses a live bucket by a hash of `fields`.
 

@@ -26,7 +26,7 @@ from flows.actions import (
     set_bits,
     set_whole,
 )
-from flows.declare import Table
+from flows.declare import PipelineTable
 from flows.fields import PORT_CONTROLLER, PORT_IN_PORT, Term, destination_in, exact, tcp_flags
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.pipeline import declaration as d
@@ -35,7 +35,7 @@ from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
 from flows.pipeline.service import Remember, choice, name_of, new_connections, translate, with_id
-from flows.pipeline.values import Endpoint, Env, LocalService, RemoteCluster
+from flows.pipeline.values import Env, LocalService, RemoteCluster, ServiceEndpoint
 
 # Copies of one packet. The kernel takes at most 32 KiB of actions for a packet (MAX_ACTIONS_BUFSIZE in Linux'
 # net/openvswitch/flow_netlink.h), and each copy needs some 150 bytes of them.
@@ -71,14 +71,14 @@ def _restored(env: Env, family: Term) -> Iterator[Flow]:
     yield from _no(env, t.LOOKUP_RESTORED, family)
 
 
-def _yes(env: Env, table: Table, family: Term) -> Iterator[Flow]:
+def _yes(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
     """Answer that this Node has the connection: it has a mark."""
     for origin, back in _ways_back(env):
         terms = (family, origin, r.MARK_TRANSLATED.is_(1))
         yield e.flow(table, d.NORMAL, terms, set_whole(f.ETH_DST, r.MAC_HERE), back)
 
 
-def _no(env: Env, table: Table, family: Term) -> Iterator[Flow]:
+def _no(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
     """Answer that this Node does not have the connection, if it is the only Node that is asked."""
     for origin, back in _ways_back(env):
         terms = (family, origin, r.LOOKUP.is_(1))
@@ -159,12 +159,12 @@ def _chooses(s: LocalService) -> bool:
     return bool(s.endpoints) and len(_every(s)) > 1
 
 
-def _every(s: LocalService) -> tuple[Endpoint, ...]:
+def _every(s: LocalService) -> tuple[ServiceEndpoint, ...]:
     """Return all endpoints that may have connections, those first that get new ones."""
     return tuple(dict.fromkeys((*sorted(s.endpoints), *sorted(s.old_endpoints))))[:MOST_ASKED]
 
 
-def _ask(number: int, endpoint: Endpoint) -> tuple[Action, ...]:
+def _ask(number: int, endpoint: ServiceEndpoint) -> tuple[Action, ...]:
     return (set_bits(r.LOOKUP, number), *_to(endpoint.address, endpoint.port), Resubmit(t.DELIVER.number))
 
 

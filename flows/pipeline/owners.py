@@ -31,7 +31,6 @@ from flows.pipeline import registers as r
 from flows.pipeline import service as services
 from flows.pipeline import tables as t
 from flows.pipeline.values import (
-    Endpoint,
     Entries,
     Env,
     LocalNode,
@@ -40,6 +39,7 @@ from flows.pipeline.values import (
     PodPolicies,
     PolicyRule,
     RemoteCluster,
+    ServiceEndpoint,
 )
 
 
@@ -103,7 +103,7 @@ def service(env: Env, s: LocalService) -> Entries:
     return _owned(d.FOR_SERVICE, s.id, flows, (*chosen, *lookup.groups(s)))
 
 
-def endpoints(found: Iterable[Endpoint]) -> Entries:
+def endpoints(found: Iterable[ServiceEndpoint]) -> Entries:
     """Return what holds back packets of endpoints on this Node whose connection is not known."""
     return Entries(flows=tuple(userspace.endpoints(found)))
 

@@ -13,7 +13,7 @@ from itertools import chain
 
 from flows import fields as f
 from flows.actions import DROP, Actions, Conjunction, Ct, Meter, Move, Output, set_whole
-from flows.declare import Table
+from flows.declare import PipelineTable
 from flows.fields import Term, ct_state, exact
 from flows.flow import Flow, Match
 from flows.pipeline import declaration as d
@@ -21,37 +21,37 @@ from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.values import (
-    Direction,
     Env,
     PodPolicies,
+    PolicyDirection,
     PolicyPeers,
     PolicyPort,
     PolicyRule,
+    PolicyStage,
+    PolicyVerdict,
     RemoteCluster,
-    Stage,
-    Verdict,
 )
 
 Terms = tuple[Term, ...]
 
 TABLE = {
-    (Direction.INGRESS, Stage.TIERS): t.INGRESS_TIERS,
-    (Direction.INGRESS, Stage.NETWORK_POLICY): t.INGRESS_NETWORK_POLICY,
-    (Direction.INGRESS, Stage.BASELINE): t.INGRESS_BASELINE,
-    (Direction.EGRESS, Stage.TIERS): t.EGRESS_TIERS,
-    (Direction.EGRESS, Stage.NETWORK_POLICY): t.EGRESS_NETWORK_POLICY,
-    (Direction.EGRESS, Stage.BASELINE): t.EGRESS_BASELINE,
+    (PolicyDirection.INGRESS, PolicyStage.TIERS): t.INGRESS_TIERS,
+    (PolicyDirection.INGRESS, PolicyStage.NETWORK_POLICY): t.INGRESS_NETWORK_POLICY,
+    (PolicyDirection.INGRESS, PolicyStage.BASELINE): t.INGRESS_BASELINE,
+    (PolicyDirection.EGRESS, PolicyStage.TIERS): t.EGRESS_TIERS,
+    (PolicyDirection.EGRESS, PolicyStage.NETWORK_POLICY): t.EGRESS_NETWORK_POLICY,
+    (PolicyDirection.EGRESS, PolicyStage.BASELINE): t.EGRESS_BASELINE,
 }
-ALLOWED = {Direction.INGRESS: t.ADMIT, Direction.EGRESS: t.DEPARTURE}
+ALLOWED = {PolicyDirection.INGRESS: t.ADMIT, PolicyDirection.EGRESS: t.DEPARTURE}
 LEVELS = 59000  # of a table
 
 _NEXT = {
     direction: {
-        TABLE[direction, Stage.TIERS]: TABLE[direction, Stage.NETWORK_POLICY],
-        TABLE[direction, Stage.NETWORK_POLICY]: TABLE[direction, Stage.BASELINE],
-        TABLE[direction, Stage.BASELINE]: ALLOWED[direction],
+        TABLE[direction, PolicyStage.TIERS]: TABLE[direction, PolicyStage.NETWORK_POLICY],
+        TABLE[direction, PolicyStage.NETWORK_POLICY]: TABLE[direction, PolicyStage.BASELINE],
+        TABLE[direction, PolicyStage.BASELINE]: ALLOWED[direction],
     }
-    for direction in Direction
+    for direction in PolicyDirection
 }
 _RELATED = ct_state("+rel-inv+trk")
 _LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
@@ -59,8 +59,8 @@ _LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
 _ANSWER = (exact(f.IP_PROTO, f.IP_ICMP), exact(f.ICMP_TYPE, 3), exact(f.ICMP_CODE, 13))
 _TO_KERNEL = set_whole(f.ETH_DST, r.HOST_MAC)
 _REJECTED = {
-    Direction.INGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_IN), _TO_KERNEL, Output(r.HOST_OFPORT)),
-    Direction.EGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_OUT), _TO_KERNEL, Output(f.PORT_IN_PORT)),
+    PolicyDirection.INGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_IN), _TO_KERNEL, Output(r.HOST_OFPORT)),
+    PolicyDirection.EGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_OUT), _TO_KERNEL, Output(f.PORT_IN_PORT)),
 }
 
 
@@ -70,9 +70,9 @@ def base(env: Env) -> Iterator[Flow]:
         return
     for family in r.FAMILIES:
         for direction, tables in _NEXT.items():
-            first, go_on = TABLE[direction, Stage.TIERS], e.goto(ALLOWED[direction])
+            first, go_on = TABLE[direction, PolicyStage.TIERS], e.goto(ALLOWED[direction])
             # A reply of which this Node says that it is translated is a request: see `arrive`.
-            raw = (r.TRANSLATED.is_(0),) if direction is Direction.INGRESS else ()
+            raw = (r.TRANSLATED.is_(0),) if direction is PolicyDirection.INGRESS else ()
             yield e.flow(first, d.UNJUDGED, (family, e.REPLY, *raw), go_on)
             yield e.flow(first, d.UNJUDGED, (family, _RELATED), go_on)
             # Without the first fragment, which is judged, they are nothing.
@@ -84,12 +84,12 @@ def base(env: Env) -> Iterator[Flow]:
         terms = (f.IPV4_ONLY, ct_state("+rel+rpl-inv+trk"), *_ANSWER)
         if family is f.IPV4_ONLY:
             yield e.flow(t.EGRESS_TIERS, d.UNJUDGED + 1, terms, pod, e.goto(t.DEPARTURE))
-        yield e.flow(t.EGRESS_REJECT, d.NORMAL, (family,), *_REJECTED[Direction.EGRESS])
+        yield e.flow(t.EGRESS_REJECT, d.NORMAL, (family,), *_REJECTED[PolicyDirection.EGRESS])
         yield e.flow(t.REJECT, d.ELSE, (family,), e.goto(t.REJECT_STATE))
         yield e.drop(t.REJECT_STATE, d.SPECIAL, (family, e.INVALID), d.DROP_INVALID, t.REJECT_STATE.number)
         for bit, kept in e.REMEMBER.items():
             commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
-            answer = _REJECTED[Direction.INGRESS]
+            answer = _REJECTED[PolicyDirection.INGRESS]
             yield e.flow(t.REJECT_STATE, d.NORMAL, (family, r.TRANSLATED.is_(bit)), commit, *answer)
             if bit:
                 turned = (family, e.REVERSED, r.TRANSLATED.is_(1))
@@ -106,12 +106,12 @@ def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:
 
 def pods(p: PodPolicies) -> Iterator[Flow]:
     """What does not get to Pods, or from them, where no rule says anything."""
-    ways = ((Direction.INGRESS, p.isolated_ingress), (Direction.EGRESS, p.isolated_egress))
+    ways = ((PolicyDirection.INGRESS, p.isolated_ingress), (PolicyDirection.EGRESS, p.isolated_egress))
     for number, (direction, isolated) in enumerate(ways):
         for terms in _of_pods(direction, isolated):
-            table = TABLE[direction, Stage.NETWORK_POLICY]
+            table = TABLE[direction, PolicyStage.NETWORK_POLICY]
             yield e.drop(table, d.NORMAL, terms, d.DROP_ISOLATED, number)
-    for terms in _of_pods(Direction.INGRESS, p.unknown_dropped):
+    for terms in _of_pods(PolicyDirection.INGRESS, p.unknown_dropped):
         unknown = (*terms, exact(f.TUN_ID, r.IDENTITY_UNKNOWN))
         yield e.drop(t.INGRESS_BASELINE, d.NORMAL, unknown, d.DROP_UNKNOWN)
 
@@ -123,11 +123,11 @@ def level(rules: Iterable[PolicyRule]) -> Iterator[Flow]:
     match, it decides alone.
     """
     clauses: defaultdict[tuple[int, Match], list[Conjunction]] = defaultdict(list)
-    places: dict[tuple[int, Match], tuple[Table, Terms]] = {}
+    places: dict[tuple[int, Match], tuple[PipelineTable, Terms]] = {}
     plain: dict[tuple[int, Match], Flow] = {}
     for rule in sorted(rules, key=lambda rule: rule.id):
         table, priority = TABLE[rule.direction, rule.stage], d.RULES - min(rule.level, LEVELS)
-        cookie = d.COOKIES.cookie(d.DROP_POLICY if rule.verdict is Verdict.DROP else d.FOR_POLICY, rule.id)
+        cookie = d.COOKIES.cookie(d.DROP_POLICY if rule.verdict is PolicyVerdict.DROP else d.FOR_POLICY, rule.id)
         actions = _actions(rule.direction, rule.verdict, table)
         parts = [list(part) for part in _clauses(rule)]
         if not all(parts):
@@ -151,12 +151,12 @@ def level(rules: Iterable[PolicyRule]) -> Iterator[Flow]:
             yield d.PIPELINE.flow(table, priority, terms, tuple(dict.fromkeys(shared)), cookie=cookie)
 
 
-def _actions(direction: Direction, verdict: Verdict, table: Table) -> Actions:
-    if verdict is Verdict.DROP:
+def _actions(direction: PolicyDirection, verdict: PolicyVerdict, table: PipelineTable) -> Actions:
+    if verdict is PolicyVerdict.DROP:
         return DROP
-    if verdict is Verdict.REJECT:
-        return (e.goto(t.REJECT if direction is Direction.INGRESS else t.EGRESS_REJECT),)
-    return (e.goto(ALLOWED[direction] if verdict is Verdict.ALLOW else _NEXT[direction][table]),)
+    if verdict is PolicyVerdict.REJECT:
+        return (e.goto(t.REJECT if direction is PolicyDirection.INGRESS else t.EGRESS_REJECT),)
+    return (e.goto(ALLOWED[direction] if verdict is PolicyVerdict.ALLOW else _NEXT[direction][table]),)
 
 
 # --- what a rule matches on -------------------------------------------------------------------------------
@@ -171,13 +171,13 @@ def _clauses(rule: PolicyRule) -> Iterator[Iterator[Terms]]:
         yield chain.from_iterable(map(_of_port, rule.ports))
 
 
-def _of_pods(direction: Direction, addresses: Iterable[f.Address]) -> Iterator[Terms]:
-    where = f.destination_in if direction is Direction.INGRESS else f.source_in
+def _of_pods(direction: PolicyDirection, addresses: Iterable[f.Address]) -> Iterator[Terms]:
+    where = f.destination_in if direction is PolicyDirection.INGRESS else f.source_in
     yield from (where(one) for one in dict.fromkeys(addresses) if f.eth_type_of(one) in r.FAMILIES)
 
 
-def _of_peers(direction: Direction, peers: PolicyPeers) -> Iterator[Terms]:
-    where = f.source_in if direction is Direction.INGRESS else f.destination_in
+def _of_peers(direction: PolicyDirection, peers: PolicyPeers) -> Iterator[Terms]:
+    where = f.source_in if direction is PolicyDirection.INGRESS else f.destination_in
     for number, identity in dict.fromkeys(peers.identities):
         known = (exact(f.TUN_ID, identity),)
         yield (*known, r.CLUSTER.is_(number)) if number else known

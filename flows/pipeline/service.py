@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from flows import fields as f
 from flows.actions import Action, Actions, Ct, Meter, Move, Nat, SetField, ToGroup, set_bits, set_whole
 from flows.declare import GroupKind
-from flows.fields import Field, Term, destination_in, exact, source_in
+from flows.fields import MatchField, Term, destination_in, exact, source_in
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids, passing_on, select, watching
-from flows.pipeline.values import Endpoint, Env, LocalService, RemoteCluster
+from flows.pipeline.values import Env, LocalService, RemoteCluster, ServiceEndpoint
 
 Remember = tuple[SetField | Move, ...]  # what the label of a connection keeps beside the Service
 
@@ -84,7 +84,7 @@ def endpoint_groups(env: Env, s: LocalService, remember: Remember) -> Iterator[G
     yield from choice(s, (d.GROUP_ENDPOINTS, d.GROUP_SERVICE), actions)
 
 
-def translate(env: Env, s: LocalService, endpoint: Endpoint, remember: Remember) -> Ct:
+def translate(env: Env, s: LocalService, endpoint: ServiceEndpoint, remember: Remember) -> Ct:
     """Return the pass through conntrack that commits a connection of the Service to an endpoint."""
     nat = Nat("dst", endpoint.address, endpoint.port)
     keep = (set_bits(r.LABEL_SERVICE, s.id), *remember)
@@ -94,7 +94,7 @@ def translate(env: Env, s: LocalService, endpoint: Endpoint, remember: Remember)
 def choice(
     s: LocalService,
     kinds: tuple[GroupKind, GroupKind],
-    actions: Mapping[Endpoint, Actions],
+    actions: Mapping[ServiceEndpoint, Actions],
     resort: Actions | None = None,
 ) -> Iterator[Group]:
     """Yield the groups that choose an endpoint by a hash of the connection, or of the client alone.
@@ -119,12 +119,12 @@ def choice(
     yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, (passing_on(0, live_id), last)))
 
 
-def name_of(endpoint: Endpoint) -> str:
+def name_of(endpoint: ServiceEndpoint) -> str:
     """Return what an endpoint's number in groups is derived from (`groups.bucket_ids`)."""
     return f"{endpoint.address} {endpoint.port}"
 
 
-def _hashed(s: LocalService) -> tuple[Field, ...]:
+def _hashed(s: LocalService) -> tuple[MatchField, ...]:
     source, destination = (f.IPV4_SRC, f.IPV4_DST) if s.address.version == 4 else (f.IPV6_SRC, f.IPV6_DST)
     if s.client_ip_affinity:
         return (source,)
@@ -142,7 +142,7 @@ def _un_dnat_by_id(s: LocalService, priority: int) -> Iterator[Flow]:
     source_port = f.PORTS_SRC[s.protocol]
     undo = (set_whole(source, int(s.address)), set_whole(source_port, s.port))
     reply = (exact(f.IP_PROTO, s.protocol), r.SERVICE_ID.is_(s.id))
-    known = Endpoint(address=s.address, port=s.port)
+    known = ServiceEndpoint(address=s.address, port=s.port)
     for sender, translate in (
         (known, ()),
         *((endpoint, undo) for endpoint in sorted({*s.endpoints, *s.old_endpoints})),

@@ -7,13 +7,13 @@ The flows of a table are in the module of its step: `classify`, `source`, `depar
 from __future__ import annotations
 
 from flows import fields as f
-from flows.declare import Table
+from flows.declare import PipelineTable
 from flows.pipeline import registers as r
 
 ADDRESSES_SRC = (f.IPV4_SRC, f.IPV6_SRC)
 ADDRESSES_DST = (f.IPV4_DST, f.IPV6_DST)
 
-CLASSIFY = Table(
+CLASSIFY = PipelineTable(
     number=0,
     name="Classify",
     purpose="By port: who sent it. Only IP passes; from the host only what is addressed to the virtual next hop. "
@@ -23,14 +23,14 @@ CLASSIFY = Table(
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS),
     next=(10, 26, 40),
 )
-SOURCE = Table(
+SOURCE = PipelineTable(
     number=10,
     name="Source",
     purpose="Source-address check: a cluster, a Node and the host may send only from addresses that are theirs.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, r.INGRESS_PORT, *ADDRESSES_SRC),
     next=(12, 20, 30, 60, 76),
 )
-IDENTITY = Table(
+IDENTITY = PipelineTable(
     number=12,
     name="Identity",
     purpose="Label identities: what a Pod of this Node sends gets its number; on a gateway, another cluster is "
@@ -38,7 +38,7 @@ IDENTITY = Table(
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, f.TUN_ID, *ADDRESSES_SRC),
     next=(14, 20, 30),
 )
-UNTRANSLATE = Table(
+UNTRANSLATE = PipelineTable(
     number=20,
     name="Untranslate",
     purpose="Gateway: what is it? A reply to a SNATed connection, a request to a Service, a packet to a Pod; "
@@ -46,14 +46,14 @@ UNTRANSLATE = Table(
     fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN, *ADDRESSES_DST),
     next=(22, 23, 26, 40, 60),
 )
-UN_SNAT = Table(
+UN_SNAT = PipelineTable(
     number=22,
     name="UnSnat",
     purpose="Gateway: replies to connections that this gateway SNATed go to the Node in the connection's label.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_PORT),
     next=(70, 90),
 )
-ADMIT_SERVICE = Table(
+ADMIT_SERVICE = PipelineTable(
     number=23,
     name="AdmitService",
     purpose="Gateway: of the connections that a remote cluster opens to Services, no more than its meter lets "
@@ -61,7 +61,7 @@ ADMIT_SERVICE = Table(
     fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, r.CLUSTER),
     next=(24,),
 )
-SERVICE = Table(
+SERVICE = PipelineTable(
     number=24,
     name="Service",
     purpose="Gateway: requests to this cluster's Services. New connections to exported ones get an endpoint. For "
@@ -69,7 +69,7 @@ SERVICE = Table(
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
     next=(25, 76),
 )
-CLIENT = Table(
+CLIENT = PipelineTable(
     number=25,
     name="Client",
     purpose="Gateway: the client keeps its source port. The userspace datapath's conntrack may have given it "
@@ -77,7 +77,7 @@ CLIENT = Table(
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, r.LABEL_CLIENT_PORT, *f.PORTS_SRC.values()),
     next=(60,),
 )
-UN_DNAT = Table(
+UN_DNAT = PipelineTable(
     number=26,
     name="UnDnat",
     purpose="Gateway: a reply that needs un-translation goes on only translated: by conntrack if that was done "
@@ -85,7 +85,7 @@ UN_DNAT = Table(
     fields=(f.ETH_TYPE, f.CT_STATE, r.SERVICE_ID, f.IP_PROTO, *f.PORTS_SRC.values(), *ADDRESSES_SRC),
     next=(40,),
 )
-DEPARTURE = Table(
+DEPARTURE = PipelineTable(
     number=30,
     name="Departure",
     purpose="From the host, direction known: connections opened here are committed and routed; replies go back "
@@ -107,7 +107,7 @@ DEPARTURE = Table(
     ),
     next=(26, 40),
 )
-ROUTE = Table(
+ROUTE = PipelineTable(
     number=40,
     name="Route",
     purpose="Longest prefix: the remote cluster of the destination. Workers hand the packet to a gateway. "
@@ -115,7 +115,7 @@ ROUTE = Table(
     fields=(f.ETH_TYPE, r.ORIGIN, r.REPLY, *ADDRESSES_DST),
     next=(45,),
 )
-RELAY = Table(
+RELAY = PipelineTable(
     number=45,
     name="Relay",
     purpose="Gateway: directly if the cluster can be reached from here, else by a sibling gateway; one hop at "
@@ -123,41 +123,41 @@ RELAY = Table(
     fields=(r.ORIGIN, r.CLUSTER),
     next=(50,),
 )
-SNAT_TABLE = Table(
+SNAT_TABLE = PipelineTable(
     number=50,
     name="Snat",
     purpose="Gateway: replies, and Pods that the other cluster may see, keep their address. All else is SNATed.",
     fields=(f.ETH_TYPE, r.SNAT, r.REPLY, *ADDRESSES_SRC),
     next=(52, 54),
 )
-SNAT_STATE = Table(
+SNAT_STATE = PipelineTable(
     number=52,
     name="SnatState",
     purpose="Gateway: new connections take the gateway's address and remember the port they came from.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.CLUSTER, *ADDRESSES_SRC),
     next=(54,),
 )
-EXIT = Table(
+EXIT = PipelineTable(
     number=54,
     name="Exit",
     purpose="Gateway: out to a gateway of the remote cluster, chosen by a hash of the connection.",
     fields=(f.ETH_TYPE, r.CLUSTER),
 )
-DELIVER = Table(
+DELIVER = PipelineTable(
     number=60,
     name="Deliver",
     purpose="Longest prefix: the Node that has the destination.",
     fields=(f.ETH_TYPE, r.ORIGIN, *ADDRESSES_DST),
     next=(70, 90),
 )
-ARRIVE = Table(
+ARRIVE = PipelineTable(
     number=70,
     name="Arrive",
     purpose="Into connection tracking of the Node that has the destination.",
     fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN, r.LOOKUP),
     next=(62, 71, 74),
 )
-ADMIT = Table(
+ADMIT = PipelineTable(
     number=71,
     name="Admit",
     purpose="Of the connections that a remote cluster opens to this Node, no more than its meter lets pass become "
@@ -165,7 +165,7 @@ ADMIT = Table(
     fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
     next=(72,),
 )
-ARRIVE_STATE = Table(
+ARRIVE_STATE = PipelineTable(
     number=72,
     name="ArriveState",
     purpose="Keep the gateway that a connection comes in by, and what it translated; then to the kernel.",
@@ -174,7 +174,7 @@ ARRIVE_STATE = Table(
         r.TRANSLATED,
     ),
 )  # fmt: skip
-LOOKUP = Table(
+LOOKUP = PipelineTable(
     number=74,
     name="Lookup",
     purpose="Does this Node have the connection, translated by a gateway? The packet goes back to the gateway "
@@ -182,14 +182,14 @@ LOOKUP = Table(
     fields=(f.ETH_TYPE, r.ORIGIN, r.LOOKUP, r.MARK_TRANSLATED),
     next=(75, 76),
 )
-LOOKUP_RESTORED = Table(
+LOOKUP_RESTORED = PipelineTable(
     number=75,
     name="LookupRestored",
     purpose="The same with the connections that the agent has restored from the kernel's conntrack.",
     fields=LOOKUP.fields,
     next=(76,),
 )
-LOOKUP_RESULT = Table(
+LOOKUP_RESULT = PipelineTable(
     number=76,
     name="LookupResult",
     purpose="Gateway: the Node that has the connection gets the packet, and the connection is known from now on. "
@@ -198,11 +198,11 @@ LOOKUP_RESULT = Table(
     fields=(f.ETH_TYPE, f.ETH_DST, r.CLUSTER, r.SERVICE_ID, r.INGRESS_PORT, f.IP_PROTO, f.TCP_DST, *ADDRESSES_DST),
     next=(25, 76),
 )
-_JUDGED: tuple[f.Field | f.Bits, ...] = (
+_JUDGED: tuple[f.MatchField | f.Bits, ...] = (
     f.ETH_TYPE, f.CT_STATE, f.CONJ_ID, f.IP_PROTO, f.IP_FRAG, f.ICMP_TYPE, f.ICMP_CODE, *f.PORTS_DST.values(),
     *ADDRESSES_SRC, *ADDRESSES_DST,
 )  # fmt: skip
-EGRESS_TIERS = Table(
+EGRESS_TIERS = PipelineTable(
     number=14,
     name="EgressTiers",
     purpose="Policies of this Node's Pods as clients: rules of tiers, in order. Each packet of a request is "
@@ -210,24 +210,24 @@ EGRESS_TIERS = Table(
     fields=_JUDGED,
     next=(16, 19, 30),
 )
-EGRESS_NETWORK_POLICY = Table(
+EGRESS_NETWORK_POLICY = PipelineTable(
     number=16,
     name="EgressNetworkPolicy",
     purpose="NetworkPolicies: from an isolated Pod what one of them allows.",
     fields=_JUDGED,
     next=(18, 30),
 )
-EGRESS_BASELINE = Table(
+EGRESS_BASELINE = PipelineTable(
     number=18, name="EgressBaseline", purpose="Rules of the Baseline tier.", fields=_JUDGED, next=(19, 30)
 )
-EGRESS_REJECT = Table(
+EGRESS_REJECT = PipelineTable(
     number=19,
     name="EgressReject",
     purpose="Back to the kernel, where nft answers the Pod.",
     fields=(f.ETH_TYPE,),
 )
 _ARRIVING = (*_JUDGED, f.TUN_ID, r.CLUSTER, r.TRANSLATED)
-INGRESS_TIERS = Table(
+INGRESS_TIERS = PipelineTable(
     number=62,
     name="IngressTiers",
     purpose="Policies of this Node's Pods as servers: rules of tiers, in order. Each packet of a request is "
@@ -235,21 +235,21 @@ INGRESS_TIERS = Table(
     fields=_ARRIVING,
     next=(64, 68, 71),
 )
-INGRESS_NETWORK_POLICY = Table(
+INGRESS_NETWORK_POLICY = PipelineTable(
     number=64,
     name="IngressNetworkPolicy",
     purpose="NetworkPolicies: to an isolated Pod what one of them allows.",
     fields=_ARRIVING,
     next=(66, 71),
 )
-INGRESS_BASELINE = Table(
+INGRESS_BASELINE = PipelineTable(
     number=66,
     name="IngressBaseline",
     purpose="Rules of the Baseline tier; then nobody unknown gets to Pods that rules select clients of by labels.",
     fields=_ARRIVING,
     next=(68, 71),
 )
-REJECT = Table(
+REJECT = PipelineTable(
     number=68,
     name="Reject",
     purpose="Of the connections that a remote cluster opens, no more are rejected than its meter lets pass, as in "
@@ -257,13 +257,13 @@ REJECT = Table(
     fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
     next=(69,),
 )
-REJECT_STATE = Table(
+REJECT_STATE = PipelineTable(
     number=69,
     name="RejectState",
     purpose="Into conntrack, so that the answer finds the way of replies; to the kernel, where nft answers.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.TRANSLATED),
 )
-OUTPUT = Table(
+OUTPUT = PipelineTable(
     number=90,
     name="Output",
     purpose="To another Node of this cluster; the destination MAC says whether a Service was translated, or "

@@ -18,7 +18,7 @@ from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.service import Remember
-from flows.pipeline.values import Endpoint, Env, LocalService
+from flows.pipeline.values import Env, LocalService, ServiceEndpoint
 
 
 def client_table(env: Env) -> Iterator[Flow]:
@@ -87,7 +87,7 @@ def invalid(env: Env) -> Iterator[Flow]:
             yield from untranslate.to_opener((family, e.INVALID_SNATED))
 
 
-def endpoints(found: Iterable[Endpoint]) -> Iterator[Flow]:
+def endpoints(found: Iterable[ServiceEndpoint]) -> Iterator[Flow]:
     """Hold back what TCP endpoints on this Node send in the middle of a connection that conntrack has lost.
 
     It may be that of a client of the Service, or of one that came to the endpoint's own address: the bytes are the

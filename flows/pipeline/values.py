@@ -102,7 +102,7 @@ class LocalNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Endpoint:
+class ServiceEndpoint:
     """One endpoint of a Service.
 
     `ofport` of the tunnel to its Node, where liveness detection watches that; None: it is trusted.
@@ -126,19 +126,19 @@ class LocalService:
     protocol: int
     port: int
     client_ip_affinity: bool
-    endpoints: tuple[Endpoint, ...]
-    old_endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ServiceEndpoint, ...]
+    old_endpoints: tuple[ServiceEndpoint, ...] = ()
     shares_endpoints: bool = False
 
 
-class Direction(Enum):
+class PolicyDirection(Enum):
     """From the Pod's point of view."""
 
     INGRESS = "ingress"
     EGRESS = "egress"
 
 
-class Verdict(Enum):
+class PolicyVerdict(Enum):
     """What a rule does with a request. PASS: NetworkPolicies decide."""
 
     ALLOW = "allow"
@@ -147,7 +147,7 @@ class Verdict(Enum):
     PASS = "pass"  # noqa: S105 - no password
 
 
-class Stage(Enum):
+class PolicyStage(Enum):
     """Which rules come first: those of tiers, of NetworkPolicies, of the Baseline tier."""
 
     TIERS = "tiers"
@@ -187,10 +187,10 @@ class PolicyRule:
     """
 
     id: int
-    direction: Direction
-    stage: Stage
+    direction: PolicyDirection
+    stage: PolicyStage
     level: int
-    verdict: Verdict
+    verdict: PolicyVerdict
     pods: tuple[Address, ...]
     peers: PolicyPeers
     ports: tuple[PolicyPort, ...] = ()

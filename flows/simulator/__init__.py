@@ -1,26 +1,34 @@
 """A simulator: walks a packet through flows, groups and connection tracking, and tells every step. Pure."""
 
-from flows.simulator.conntrack import Connection, ConnectionTable, Datapath, Masked, Request, Tracked, Tuple5
+from flows.simulator.conntrack import (
+    ConnectionTable,
+    ConntrackEntry,
+    CtRequest,
+    CtResult,
+    Datapath,
+    MaskedValue,
+    Tuple5,
+)
 from flows.simulator.network import Network, PacketWalk
-from flows.simulator.packet import Fragment, Packet
-from flows.simulator.switch import Step, Switch, Walk
+from flows.simulator.packet import IpFragment, Packet
+from flows.simulator.switch import SimulatedSwitch, SwitchWalk, TableStep
 from flows.simulator.table import contradictions, overlap
 
 __all__ = [
-    "Connection",
     "ConnectionTable",
+    "ConntrackEntry",
+    "CtRequest",
+    "CtResult",
     "Datapath",
-    "Fragment",
-    "Masked",
+    "IpFragment",
+    "MaskedValue",
     "Network",
     "Packet",
     "PacketWalk",
-    "Request",
-    "Step",
-    "Switch",
-    "Tracked",
+    "SimulatedSwitch",
+    "SwitchWalk",
+    "TableStep",
     "Tuple5",
-    "Walk",
     "contradictions",
     "overlap",
 ]

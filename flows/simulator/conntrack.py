@@ -55,7 +55,7 @@ class Tuple5:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConntrackEntry:
     """A connection: what its packets look like before NAT in either direction, and what was stored with it."""
 
     original: Tuple5
@@ -77,7 +77,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Masked:
+class MaskedValue:
     """Bits to be written into a mark or label."""
 
     value: int = 0
@@ -89,19 +89,19 @@ class Masked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class CtRequest:
     """A `ct` action with everything it reads from the packet's registers read."""
 
     zone: int
     commit: bool = False
     force: bool = False
     nat: Nat | None = None
-    mark: Masked = Masked()
-    label: Masked = Masked()
+    mark: MaskedValue = MaskedValue()
+    label: MaskedValue = MaskedValue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tracked:
+class CtResult:
     """What a `ct` action makes of a packet: the packet, its ct fields, the table afterwards."""
 
     packet: Packet
@@ -123,21 +123,21 @@ class ConnectionTable:
     """All connections of one switch. `index` has both tuples of each: (number, whether it is the reply)."""
 
     datapath: Datapath = Datapath.KERNEL
-    connections: Mapping[int, Connection] = field(default_factory=dict)
+    connections: Mapping[int, ConntrackEntry] = field(default_factory=dict)
     index: Mapping[Tuple5, tuple[int, bool]] = field(default_factory=dict)
     serial: int = 0
     left: frozenset[Tuple5] = frozenset()  # reply tuples of connections that have expired and are not swept yet
 
-    def find(self, key: Tuple5) -> Connection | None:
+    def find(self, key: Tuple5) -> ConntrackEntry | None:
         """Return the connection that a packet with this tuple belongs to."""
         entry = self.index.get(key)
         return self.connections[entry[0]] if entry else None
 
-    def zone(self, zone: int) -> tuple[Connection, ...]:
+    def zone(self, zone: int) -> tuple[ConntrackEntry, ...]:
         """Return the connections of a zone."""
         return tuple(c for c in self.connections.values() if c.original.zone == zone)
 
-    def knowing(self, connections: Iterable[Connection]) -> ConnectionTable:
+    def knowing(self, connections: Iterable[ConntrackEntry]) -> ConnectionTable:
         """Return the table with these connections, too."""
         table = self
         for one in connections:
@@ -161,7 +161,7 @@ class ConnectionTable:
             return gone
         return replace(gone, left=self.left | {c.reply for c in self.zone(zone) if c.nat})
 
-    def track(self, packet: Packet, request: Request, before: Tracked | None = None) -> Tracked:
+    def track(self, packet: Packet, request: CtRequest, before: CtResult | None = None) -> CtResult:
         """Do what `ct(...)` does to a packet. `before` is the last ct action that the same packet met."""
         zone = request.zone
         cached = before if before is not None and before.zone == zone and before.key is not None else None
@@ -179,7 +179,7 @@ class ConnectionTable:
             return self._new(packet, key, request)
         return self._known(packet, key, entry, request, cached)
 
-    def _new(self, packet: Packet, key: Tuple5, request: Request) -> Tracked:
+    def _new(self, packet: Packet, key: Tuple5, request: CtRequest) -> CtResult:
         if not may_begin(packet, self.datapath):
             return self._result(packet, key.zone, CT_INV | CT_TRK)
         state = CT_NEW | CT_TRK
@@ -189,13 +189,13 @@ class ConnectionTable:
         reply = self._translated(key, nat) if nat is not None and nat.kind else key.reversed()
         if reply is None or self._taken(reply):
             return self._result(packet, key.zone, state, key, drop=f"ct zone {key.zone}: the reply tuple is taken")
-        made = Connection(original=key, reply=reply, mark=request.mark.over(0), label=request.label.over(0))
+        made = ConntrackEntry(original=key, reply=reply, mark=request.mark.over(0), label=request.label.over(0))
         table = self._stored(self.serial, made, serial=self.serial + 1)
         return table._result(_written(packet, reply.reversed()), key.zone, state | made.nat, key, made)
 
     def _known(
-        self, packet: Packet, key: Tuple5, entry: tuple[int, bool], request: Request, cached: Tracked | None
-    ) -> Tracked:
+        self, packet: Packet, key: Tuple5, entry: tuple[int, bool], request: CtRequest, cached: CtResult | None
+    ) -> CtResult:
         number, is_reply = entry
         known = self.connections[number]
         if cached is not None:  # the same packet again: it was counted, and perhaps translated, before
@@ -213,7 +213,7 @@ class ConnectionTable:
             state |= _swapped(known.nat) if is_reply else known.nat
         return self._stored(number, known)._result(packet, key.zone, state, key, known)
 
-    def _related(self, packet: Packet, quoted: Packet, request: Request) -> Tracked:
+    def _related(self, packet: Packet, quoted: Packet, request: CtRequest) -> CtResult:
         """Track an ICMP error by the packet it quotes, which is as it left this switch: after NAT.
 
         So the reverse of the quoted packet is a tuple we know.
@@ -238,7 +238,7 @@ class ConnectionTable:
             state |= nats
         return self._result(packet, request.zone, state, entry and sent.reversed(), known)
 
-    def _still_new(self, known: Connection) -> bool:
+    def _still_new(self, known: ConntrackEntry) -> bool:
         if known.replied:
             return False
         if self.datapath is Datapath.KERNEL:
@@ -287,7 +287,7 @@ class ConnectionTable:
     def _taken(self, key: Tuple5) -> bool:
         return key in self.index or key in self.left
 
-    def _stored(self, number: int, connection: Connection, serial: int | None = None) -> ConnectionTable:
+    def _stored(self, number: int, connection: ConntrackEntry, serial: int | None = None) -> ConnectionTable:
         if self.connections.get(number) == connection:
             return self
         connections = {**self.connections, number: connection}
@@ -306,12 +306,12 @@ class ConnectionTable:
         zone: int,
         state: int,
         key: Tuple5 | None = None,
-        connection: Connection | None = None,
+        connection: ConntrackEntry | None = None,
         *,
         drop: str = "",
-    ) -> Tracked:
+    ) -> CtResult:
         mark, label = (connection.mark, connection.label) if connection else (0, 0)
-        return Tracked(
+        return CtResult(
             packet=packet, zone=zone, state=state, mark=mark, label=label, table=self, key=key, drop=drop
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from flows.simulator.conntrack import ConnectionTable, Datapath
 from flows.simulator.packet import Packet
-from flows.simulator.switch import Switch, Walk
+from flows.simulator.switch import SimulatedSwitch, SwitchWalk
 
 Port = tuple[str, int]  # switch, number of the port
 MAX_HOPS = 64  # walks that one packet may cause before it counts as looping
@@ -21,7 +21,7 @@ MAX_HOPS = 64  # walks that one packet may cause before it counts as looping
 class PacketWalk:
     """All that came of one packet: walks in order, copies handed to kernels, reasons of drops, faults of flows."""
 
-    walks: tuple[tuple[str, Walk], ...]
+    walks: tuple[tuple[str, SwitchWalk], ...]
     deliveries: tuple[tuple[str, Packet], ...]
     drops: tuple[str, ...]
     problems: tuple[str, ...]
@@ -47,7 +47,7 @@ class Network:
     does not speak the protocol of liveness detection, or says that nothing is to be sent to it.
     """
 
-    switches: Mapping[str, Switch]
+    switches: Mapping[str, SimulatedSwitch]
     tunnels: Mapping[Port, Port]
     connections: Mapping[str, ConnectionTable] = field(default_factory=dict)
     datapath: Datapath = Datapath.KERNEL
@@ -89,7 +89,7 @@ class Network:
     def send(self, switch: str, packet: Packet) -> PacketWalk:
         """Let a packet come in at `packet.in_port` of a switch and follow every copy to its end."""
         tables = dict(self.connections)
-        walks: list[tuple[str, Walk]] = []
+        walks: list[tuple[str, SwitchWalk]] = []
         deliveries: list[tuple[str, Packet]] = []
         drops: list[str] = []
         problems: list[str] = []

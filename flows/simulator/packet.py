@@ -29,7 +29,7 @@ ECHO6_REQUEST, ECHO6_REPLY = 128, 129
 PROTOCOL_NAMES = {IP_ICMP: "icmp", IP_TCP: "tcp", IP_UDP: "udp", IP_SCTP: "sctp", IP_ICMPV6: "icmp6"}
 
 
-class Fragment(IntEnum):
+class IpFragment(IntEnum):
     """Where in its datagram a packet lies; the values are those of `ip_frag` (ovs-fields(7))."""
 
     NO = 0
@@ -58,7 +58,7 @@ class Packet:
     tcp_flags: int = SYN
     ttl: int = 64
     tos: int = 0
-    fragment: Fragment = Fragment.NO
+    fragment: IpFragment = IpFragment.NO
     eth_src: str = "02:00:00:00:00:01"
     eth_dst: str = "02:00:00:00:00:02"
     eth_type: int = 0

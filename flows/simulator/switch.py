@@ -25,13 +25,13 @@ from flows.fields import (
     PORT_CONTROLLER,
     PORT_IN_PORT,
     Bits,
-    Field,
+    MatchField,
 )
 from flows.flow import Bucket, Flow, Group, GroupType
-from flows.simulator.conntrack import ConnectionTable, Masked, Request, Tracked
+from flows.simulator.conntrack import ConnectionTable, CtRequest, CtResult, MaskedValue
 from flows.simulator.hashing import basis_of, score
 from flows.simulator.packet import Packet
-from flows.simulator.table import Table
+from flows.simulator.table import FlowTable
 from flows.simulator.view import State, hashed, packet_of, state_of
 
 MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
@@ -39,13 +39,13 @@ _CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_DST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TableStep:
     """One look-up: the flow that matched (None is a miss), what became of it, and the fields afterwards."""
 
     table: int
     flow: Flow | None
     notes: tuple[str, ...]
-    state: Mapping[Field, int]
+    state: Mapping[MatchField, int]
 
     def __str__(self) -> str:
         found = f"{self.flow.match_text} -> {self.flow.actions_text}" if self.flow else "no flow: drop"
@@ -53,11 +53,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class SwitchWalk:
     """What became of a packet: every step, where copies left, why others did not, what is wrong with the flows."""
 
     packet: Packet
-    steps: tuple[Step, ...]
+    steps: tuple[TableStep, ...]
     outputs: tuple[tuple[int, Packet], ...]
     drops: tuple[str, ...]
     problems: tuple[str, ...]
@@ -72,32 +72,32 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Switch:
+class SimulatedSwitch:
     """Flows and groups, indexed once for any number of walks. Build with `Switch.of`."""
 
     flows: tuple[Flow, ...]
     groups: Mapping[int, Group]
-    tables: Mapping[int, Table] = field(repr=False)
+    tables: Mapping[int, FlowTable] = field(repr=False)
 
     @classmethod
-    def of(cls, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Switch:
+    def of(cls, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> SimulatedSwitch:
         """Return the switch with these flows and groups."""
         flows = tuple(flows)
         split: defaultdict[int, list[Flow]] = defaultdict(list)
         for flow in flows:
             split[flow.table].append(flow)
-        return cls(flows, {g.group_id: g for g in groups}, {t: Table(fs) for t, fs in split.items()})
+        return cls(flows, {g.group_id: g for g in groups}, {t: FlowTable(fs) for t, fs in split.items()})
 
     def walk(
         self,
         packet: Packet,
         connections: ConnectionTable = ConnectionTable(),  # noqa: B008 - a frozen value
         live: frozenset[int] | None = None,
-    ) -> Walk:
+    ) -> SwitchWalk:
         """Return what becomes of a packet. `live`: the ports that groups may count on; None means all."""
         walker = _Walker(self, connections, live)
         walker.table(0, _Copy(packet, state_of(packet)), 0)
-        return Walk(
+        return SwitchWalk(
             packet=packet,
             steps=tuple(walker.steps),
             outputs=tuple(walker.outputs),
@@ -132,7 +132,7 @@ class Switch:
         return group is not None and any(self.is_live(inner, live, depth + 1) for inner in group.buckets)
 
 
-def _hash_order(chosen: Field) -> tuple[int, bool]:
+def _hash_order(chosen: MatchField) -> tuple[int, bool]:
     """The order of enum mf_field_id (lib/meta-flow.h): there the IP protocol follows the addresses."""
     return (IPV6_DST.order, True) if chosen is IP_PROTO else (chosen.order, False)
 
@@ -143,7 +143,7 @@ class _Copy:
 
     carried: Packet
     state: State
-    tracked: Tracked | None = None
+    tracked: CtResult | None = None
 
     def fork(self) -> _Copy:
         return _Copy(self.carried, dict(self.state), self.tracked)
@@ -160,11 +160,11 @@ class _Copy:
 class _Walker:
     """The running walk of one packet."""
 
-    def __init__(self, switch: Switch, connections: ConnectionTable, live: frozenset[int] | None) -> None:
+    def __init__(self, switch: SimulatedSwitch, connections: ConnectionTable, live: frozenset[int] | None) -> None:
         self.switch = switch
         self.connections = connections
         self.live = live
-        self.steps: list[Step] = []
+        self.steps: list[TableStep] = []
         self.outputs: list[tuple[int, Packet]] = []
         self.drops: list[str] = []
         self.problems: list[str] = []
@@ -182,14 +182,14 @@ class _Walker:
         flow = found[0] if found else None
         notes: list[str] = []
         place = len(self.steps)
-        self.steps.append(Step(table=number, flow=flow, notes=(), state={}))
+        self.steps.append(TableStep(table=number, flow=flow, notes=(), state={}))
         if flow is None or not flow.actions:
             self.drops.append(
                 f"table {number}: {'no flow' if flow is None else flow.match_text or 'the last flow'}"
             )
         else:
             self.run(flow.actions, copy, notes, depth)
-        self.steps[place] = Step(table=number, flow=flow, notes=tuple(notes), state=dict(copy.state))
+        self.steps[place] = TableStep(table=number, flow=flow, notes=tuple(notes), state=dict(copy.state))
 
     def run(self, actions: act.Actions, copy: _Copy, notes: list[str], depth: int) -> None:
         """Do the actions in order; stop where the packet ends."""
@@ -253,7 +253,7 @@ class _Walker:
 
     def ct(self, action: act.Ct, copy: _Copy, notes: list[str], depth: int) -> None:
         """Pass a copy through connection tracking; with a table, the copy goes on there."""
-        marks = {CT_MARK: Masked(), CT_LABEL: Masked()}
+        marks = {CT_MARK: MaskedValue(), CT_LABEL: MaskedValue()}
         for inner in action.exec_:
             match inner:
                 case act.SetField(target, value, mask):
@@ -262,8 +262,8 @@ class _Walker:
                     target, mask = destination.field, destination.mask
                     value = _read(copy.state, source) << destination.low & mask
             have = marks[target]
-            marks[target] = Masked(value=have.value & ~mask | value, mask=have.mask | mask)
-        request = Request(
+            marks[target] = MaskedValue(value=have.value & ~mask | value, mask=have.mask | mask)
+        request = CtRequest(
             zone=action.zone,
             commit=action.commit,
             force=action.force,

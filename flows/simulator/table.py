@@ -11,14 +11,14 @@ from functools import cached_property
 from itertools import combinations
 
 from flows.actions import Conjunction
-from flows.fields import CONJ_ID, Field
+from flows.fields import CONJ_ID, MatchField
 from flows.flow import Flow
 
-Signature = tuple[tuple[Field, int], ...]  # which bits of which fields a match looks at
+Signature = tuple[tuple[MatchField, int], ...]  # which bits of which fields a match looks at
 Space = Mapping[tuple[int, ...], list[Flow]]  # flows by the values of these bits
 
 
-class Table:
+class FlowTable:
     """The flows of one table, kept by the set of bits they look at (tuple space search, as OVS' classifier)."""
 
     def __init__(self, flows: Iterable[Flow]) -> None:
@@ -40,7 +40,7 @@ class Table:
             key=lambda entry: -entry[0],
         )
 
-    def lookup(self, state: Mapping[Field, int]) -> tuple[Flow, ...]:
+    def lookup(self, state: Mapping[MatchField, int]) -> tuple[Flow, ...]:
         """Return the flows of the highest priority that match: none is a miss, more than one is a fault.
 
         Clauses of conjunctive matches give way to any other flow of their priority. Where they are complete, the
@@ -59,7 +59,7 @@ class Table:
             found = self._best(state, found[0].priority)
         return ()
 
-    def _best(self, state: Mapping[Field, int], below: int, *, clauses: bool = True) -> list[Flow]:
+    def _best(self, state: Mapping[MatchField, int], below: int, *, clauses: bool = True) -> list[Flow]:
         """Return the flows of the highest priority under `below` that match.
 
         Without `clauses` these are passed over, together with what they hide: the same match of lower priority.

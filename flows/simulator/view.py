@@ -1,6 +1,6 @@
 """Between a packet and the fields that flows see, both ways.
 
-Owns the mapping from `Packet` to `Field`; must not know tables, actions or topologies.
+Owns the mapping from `Packet` to `MatchField`; must not know tables, actions or topologies.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from flows.fields import (
     PORTS_SRC,
     TCP_FLAGS,
     TUN_ID,
-    Field,
+    MatchField,
 )
-from flows.simulator.packet import Fragment, Packet
+from flows.simulator.packet import IpFragment, Packet
 from flows.text import mac_text
 
-State = dict[Field, int]  # absent fields count as 0, as in `Match.matches`
+State = dict[MatchField, int]  # absent fields count as 0, as in `Match.matches`
 
 
 @lru_cache(maxsize=256)
@@ -70,7 +70,7 @@ def state_of(packet: Packet) -> State:
     state[IP_TTL] = packet.ttl
     state[IP_TOS] = packet.tos
     state[IP_FRAG] = packet.fragment
-    if packet.fragment is Fragment.LATER:
+    if packet.fragment is IpFragment.LATER:
         return state
     if packet.proto in PORTS_SRC:
         state[PORTS_SRC[packet.proto]] = packet.src_port
@@ -105,7 +105,7 @@ def packet_of(state: State, carried: Packet) -> Packet:
     return replace(carried, **changes)  # type: ignore[arg-type]  # the names are Packet's own
 
 
-def hashed(state: State, field: Field) -> bytes | None:
+def hashed(state: State, field: MatchField) -> bytes | None:
     """Return a field in network order for the bucket hash; None when the packet does not have it."""
     if field not in state:
         return None

@@ -17,8 +17,8 @@ from flows.parse import parse_group, parse_match
 from flows.parse_actions import parse_actions
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
-from flows.simulator import Connection, ConnectionTable, Datapath, Packet, Switch
-from flows.simulator import Walk as Simulated
+from flows.simulator import ConnectionTable, ConntrackEntry, Datapath, Packet, SimulatedSwitch
+from flows.simulator import SwitchWalk as Simulated
 from flows.simulator.conntrack import tuple_of
 from flows.simulator.packet import ACK, ECHO_REPLY, ECHO_REQUEST, PROTOCOL_NAMES, SYN
 from flows.simulator.view import mac_number, packet_of
@@ -45,7 +45,7 @@ class SimulatedNode:
     """A Node as its agent should have made it."""
 
     desired: Desired
-    switch: Switch
+    switch: SimulatedSwitch
     datapath: DatapathType
     zones: tuple[int, ...]  # of conntrack
 
@@ -89,7 +89,7 @@ def _wireguard(snapshot: Snapshot, config: Config) -> dict[str, Any]:
     return {"wireguard": WireGuardImplementation.KERNEL, "wireguard_public_key": there.there.public_key}
 
 
-def switch_of(desired: Desired) -> Switch:
+def switch_of(desired: Desired) -> SimulatedSwitch:
     """Return the simulator's switch with the flows and groups of a desired state."""
     found = [*_resources(desired)]
     flows = [
@@ -98,7 +98,7 @@ def switch_of(desired: Desired) -> Switch:
         if isinstance(one, FlowEntry)
     ]
     groups = [parse_group(f"group_id={one.group_id},{one.body}") for one in found if isinstance(one, GroupEntry)]
-    return Switch.of(flows, groups)
+    return SimulatedSwitch.of(flows, groups)
 
 
 def read(seen: Simulated, probe: Probe, before: ConnectionTable) -> Walk:
@@ -153,11 +153,11 @@ def _packet(probe: Probe) -> Packet:
     )
 
 
-def _known(packet: Packet, probe: Probe, zones: Iterable[int]) -> Iterator[Connection]:
+def _known(packet: Packet, probe: Probe, zones: Iterable[int]) -> Iterator[ConntrackEntry]:
     """Yield the connection that a packet answers, as each zone knows it; what NAT would undo is not known."""
     for zone in zones:
         if (answer := tuple_of(packet, zone)) is not None:
-            yield Connection(
+            yield ConntrackEntry(
                 original=answer.reversed(), reply=answer, mark=probe.mark, label=probe.label, replied=True
             )
 

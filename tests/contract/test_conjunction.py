@@ -15,8 +15,8 @@ from flows import fields as f
 from flows.actions import Action, Conjunction, Goto, Output, set_whole
 from flows.flow import Flow, Match
 from flows.parse import parse_flow
-from flows.pipeline import Direction
-from flows.simulator import Packet, Switch
+from flows.pipeline import PolicyDirection
+from flows.simulator import Packet, SimulatedSwitch
 from tests import policy_switch
 from tests.contract.real_switch import RealSwitch
 from tests.policies import policies, request, verdict_of
@@ -76,7 +76,7 @@ def test_rules_of_policies_decide_the_same_way(ovs: OvsInstance, seed: int) -> N
     try:
         switch.load(flows, ())
         assert {parse_flow(line) for line in switch.dump_flows()} == set(flows)
-        for direction in Direction:
+        for direction in PolicyDirection:
             for _ in range(20):
                 packet = request(random, direction)
                 verdict = verdict_of(known, packet, direction)
@@ -91,7 +91,7 @@ def test_rules_of_policies_decide_the_same_way(ovs: OvsInstance, seed: int) -> N
 def test_conjunctive_matches_find_the_same_flow(ovs: OvsInstance, seed: int) -> None:
     """Each packet leaves by the port that the simulator says; the dump gives the flows back."""
     flows = tuple(random_flows(Random(seed)))
-    simulated = Switch.of(flows)
+    simulated = SimulatedSwitch.of(flows)
     switch = RealSwitch.create(ovs, PORTS)
     try:
         switch.load(flows, ())

@@ -16,7 +16,7 @@ from scapy.all import IP, Ether
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
 from flows.fields import IP_ICMP, IP_TCP
-from flows.simulator import ConnectionTable, Datapath, Packet, Walk
+from flows.simulator import ConnectionTable, Datapath, Packet, SwitchWalk
 from flows.simulator.packet import ACK, RST, SYN
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import TRACKING, RealSwitch, frame, known
@@ -43,7 +43,7 @@ def essence(data: bytes) -> tuple[object, ...]:
     return (ether.src, ether.dst, ip.src, ip.dst, ip.ttl, ip.proto, *ports)
 
 
-def same(real: list[tuple[int, bytes]], walk: Walk, dead: Set[int] = frozenset()) -> None:
+def same(real: list[tuple[int, bytes]], walk: SwitchWalk, dead: Set[int] = frozenset()) -> None:
     """Fail unless the same packets left by the same ports; nothing gets out by a dead one."""
     simulated = sorted((port, essence(frame(packet))) for port, packet in walk.outputs if port not in dead)
     assert [(port, essence(data)) for port, data in real] == simulated, walk
@@ -54,7 +54,7 @@ def same(real: list[tuple[int, bytes]], walk: Walk, dead: Set[int] = frozenset()
 def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: int, data: st.DataObject) -> None:
     """Every packet of a world's conversations that meets a Node does there what the simulator says."""
     network = world.network.over(TRACKING)
-    met: defaultdict[str, list[Walk]] = defaultdict(list)
+    met: defaultdict[str, list[SwitchWalk]] = defaultdict(list)
     for call in calls(world, Random(seed), 12):
         for packet in (call.packet, call.packet, call.later):
             there = network.send(call.client.node, packet)
@@ -78,7 +78,7 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
         switch.close()
 
 
-def request(world: World, seed: int) -> tuple[World, str, Walk, tuple[Walk, ...]]:
+def request(world: World, seed: int) -> tuple[World, str, SwitchWalk, tuple[SwitchWalk, ...]]:
     """Return a Service's request at the gateway that it meets: the world, the gateway, and the gateway's walks.
 
     First that of the connection's first packet; then those of a later one, of a connection that this gateway does

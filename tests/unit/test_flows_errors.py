@@ -7,12 +7,12 @@ import pytest
 from flows import Bits, Bucket, FlowError, Group, GroupType, Match, Term
 from flows import actions as act
 from flows import fields as f
-from flows.declare import Category, CookieLayout, GroupKind, Pipeline, Table
+from flows.declare import Category, CookieLayout, GroupKind, Pipeline, PipelineTable
 
 KEPT = Bits("kept", f.REGISTERS[0], 0, 3)
 MARK = Bits("mark", f.CT_MARK, 0, 7)
-FIRST = Table(number=0, name="First", purpose="in", fields=(f.ETH_TYPE, f.IPV4_SRC, KEPT), next=(5,))
-SECOND = Table(number=5, name="Second", purpose="out", fields=(f.ETH_TYPE,))
+FIRST = PipelineTable(number=0, name="First", purpose="in", fields=(f.ETH_TYPE, f.IPV4_SRC, KEPT), next=(5,))
+SECOND = PipelineTable(number=5, name="Second", purpose="out", fields=(f.ETH_TYPE,))
 BASE = Category(number=1, name="base", purpose="all")
 CHOICE = GroupKind(number=1, name="choice", purpose="some port", next=(5,))
 PIPELINE = Pipeline(
@@ -26,7 +26,9 @@ PIPELINE = Pipeline(
 )
 
 
-def build(*actions: act.Action, terms: tuple[Term, ...] = (), table: Table = FIRST, priority: int = 1) -> str:
+def build(
+    *actions: act.Action, terms: tuple[Term, ...] = (), table: PipelineTable = FIRST, priority: int = 1
+) -> str:
     """Build a flow and return its actions' text."""
     return PIPELINE.flow(table, priority, terms, actions).actions_text
 
@@ -71,12 +73,12 @@ def test_what_is_not_declared_is_refused(
 def test_a_table_of_another_pipeline_is_refused() -> None:
     """Only the declared Table objects count, not their numbers."""
     with pytest.raises(FlowError, match="Foreign"):
-        build(table=Table(number=0, name="Foreign", purpose=""))
+        build(table=PipelineTable(number=0, name="Foreign", purpose=""))
 
 
 def test_goto_leads_to_later_tables_only() -> None:
     """OpenFlow allows goto_table to higher numbers only."""
-    back = Table(number=7, name="Back", purpose="", next=(0,))
+    back = PipelineTable(number=7, name="Back", purpose="", next=(0,))
     pipeline = Pipeline(
         tables=(FIRST, SECOND, back),
         bits=(KEPT,),

@@ -233,7 +233,7 @@ def test_no_builder_assumes_ipv4() -> None:
     gateway = pipeline.RemoteGateway(address=ip_address("fd00:9::1"), next_hop=pipeline.NextHop(ofport=1001))
     cluster = pipeline.RemoteCluster(id=1, cidrs=(v6,), gateways=(gateway,), snat=False)
     flows: list[Flow] = [*small.base(shared).flows, *pipeline.cluster(shared, cluster).flows]
-    endpoint = pipeline.Endpoint(address=ip_address("fd00:10::2"), port=8080)
+    endpoint = pipeline.ServiceEndpoint(address=ip_address("fd00:10::2"), port=8080)
     service = replace(
         small.service(5, "tcp", endpoints=0), address=ip_address("fd00:96::5"), endpoints=(endpoint,)
     )

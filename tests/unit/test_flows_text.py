@@ -200,7 +200,7 @@ def _prefixes(width: int) -> st.SearchStrategy[tuple[int, int]]:
     )
 
 
-def _masked(field: f.Field) -> st.SearchStrategy[Term]:
+def _masked(field: f.MatchField) -> st.SearchStrategy[Term]:
     full = field.full_mask
     return st.tuples(st.integers(0, full), st.integers(1, full)).map(lambda p: Term(field, p[0] & p[1], p[1]))
 

@@ -11,10 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
-from flows.pipeline import Direction, PolicyPeers, PolicyPort, PolicyRule, Stage, Verdict, rules
+from flows.pipeline import PolicyDirection, PolicyPeers, PolicyPort, PolicyRule, PolicyStage, PolicyVerdict, rules
 from flows.pipeline.policy import ranges
 from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT_OUT
-from flows.simulator import Packet, Switch, contradictions
+from flows.simulator import Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import ACK, RST
 from flows.text import mac_text
 from tests.conversations import Call, calls, exchange, none, one
@@ -24,11 +24,11 @@ from tests.properties import costly
 from tests.topologies import World, from_kernel, worlds
 
 
-def decided(switch: Switch, packet: Packet) -> Verdict:
+def decided(switch: SimulatedSwitch, packet: Packet) -> PolicyVerdict:
     """Return what became of a packet."""
     walk = switch.walk(packet)
     assert not walk.problems, walk
-    return EXITS[walk.outputs[0][0]] if walk.outputs else Verdict.DROP
+    return EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
 
 
 @costly
@@ -38,9 +38,9 @@ def test_flows_decide_as_the_rules_say(seed: int) -> None:
     random = Random(seed)
     known = policies(random)
     flows = flows_of(known)
-    switch = Switch.of(flows)
+    switch = SimulatedSwitch.of(flows)
     assert not list(contradictions(flows))
-    for direction in Direction:
+    for direction in PolicyDirection:
         for _ in range(30):
             packet = request(random, direction)
             assert decided(switch, packet) is verdict_of(known, packet, direction), (packet, known)
@@ -51,10 +51,10 @@ def test_a_rule_has_as_many_flows_as_pods_peers_and_ports_together() -> None:
     ports = (PolicyPort(protocol=IP_TCP, low=80, high=80), PolicyPort(protocol=IP_UDP, low=53, high=53))
     rule = PolicyRule(
         id=9,
-        direction=Direction.INGRESS,
-        stage=Stage.TIERS,
+        direction=PolicyDirection.INGRESS,
+        stage=PolicyStage.TIERS,
         level=0,
-        verdict=Verdict.DROP,
+        verdict=PolicyVerdict.DROP,
         pods=tuple(IPv4Address("10.1.0.0") + n for n in range(100)),
         peers=PolicyPeers(identities=tuple((0, n) for n in range(1, 1001))),
         ports=ports,
@@ -64,16 +64,22 @@ def test_a_rule_has_as_many_flows_as_pods_peers_and_ports_together() -> None:
     assert not rules([replace(rule, pods=())]).flows
 
 
-def ruled(world: World, call: Call, verdict: Verdict, *pods: IPv4Address, egress: bool = False) -> World:
+def ruled(world: World, call: Call, verdict: PolicyVerdict, *pods: IPv4Address, egress: bool = False) -> World:
     """Return the world with a rule for the client of a call: of these Pods, or as the client's own."""
-    direction = Direction.EGRESS if egress else Direction.INGRESS
+    direction = PolicyDirection.EGRESS if egress else PolicyDirection.INGRESS
     if egress:
         peers = PolicyPeers(networks=(IPv4Network(call.address),))
     else:
         peers = PolicyPeers(identities=((world.cluster(call.client.cluster).number, world.identity(call.client)),))
     level = len(world.rules)
     rule = PolicyRule(
-        id=level + 1, direction=direction, stage=Stage.TIERS, level=level, verdict=verdict, pods=pods, peers=peers
+        id=level + 1,
+        direction=direction,
+        stage=PolicyStage.TIERS,
+        level=level,
+        verdict=verdict,
+        pods=pods,
+        peers=peers,
     )
     return replace(world, rules=(*world.rules, rule))
 
@@ -95,7 +101,7 @@ def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) ->
         both = exchange(world, network, other, other.packet)
         server = both.seen.dst if random.random() < 0.5 else exchange(world, network, call, call.later).seen.dst
         assert isinstance(server, IPv4Address)
-        stricter = ruled(world, call, Verdict.DROP, server)
+        stricter = ruled(world, call, PolicyVerdict.DROP, server)
         network = replace(stricter.network, connections=both.network.connections)
         lost = random.choice(world.cluster(call.client.cluster).gateways).name
         there = exchange(world, both.network, call, call.later)
@@ -117,7 +123,7 @@ def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: in
     for call in calls(world, random, 6, wanted=lambda call: known_by_labels(world, call)):
         before = exchange(world, world.network, call, call.packet)
         assert isinstance(before.seen.dst, IPv4Address)
-        stricter = ruled(world, call, Verdict.REJECT, before.seen.dst)
+        stricter = ruled(world, call, PolicyVerdict.REJECT, before.seen.dst)
         network = stricter.network
         if random.random() < 0.5:
             network = replace(network, connections=before.network.connections)
@@ -150,11 +156,11 @@ def test_a_pods_own_requests_are_judged_on_its_node(world: World, seed: int) -> 
     """Dropped, or back to its kernel, marked; what others open to it, and its replies, are not touched."""
     random, world = Random(seed), replace(world, identities=True)
     for call in calls(world, random, 6):
-        verdict = random.choice((Verdict.DROP, Verdict.REJECT))
+        verdict = random.choice((PolicyVerdict.DROP, PolicyVerdict.REJECT))
         network = ruled(world, call, verdict, call.client.address, egress=True).network
         there = network.send(call.client.node, call.packet)
         assert there.path == (call.client.node,)
-        if verdict is Verdict.DROP:
+        if verdict is PolicyVerdict.DROP:
             none(there)
         else:
             node, seen = one(there)

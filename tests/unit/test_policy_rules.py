@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.pipeline import Env, Verdict
-from flows.simulator import Packet, Switch, contradictions
+from flows.pipeline import Env, PolicyVerdict
+from flows.simulator import Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import SYN
 from flows.text import mac_text
 from mcagent.cli.common import policy_view
@@ -116,13 +116,13 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
     rules = tuple(rule for level in levels.values() for rule in level)
     flows = flows_of(Policies(rules=rules, pods=pod_policies(found.isolated, found.rules)))
     assert not list(contradictions(flows))
-    switch = Switch.of(flows)
+    switch = SimulatedSwitch.of(flows)
     for _ in range(20):
         asked = request(random)
         verdict, _ = policy_oracle.judged(objects, asked, closed=mode is PolicyFailureMode.CLOSED)
         walk = switch.walk(packet(asked))
         assert not walk.problems, walk
-        said = EXITS[walk.outputs[0][0]] if walk.outputs else Verdict.DROP
+        said = EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
         assert said.value == verdict.lower(), (asked, rules)
 
 
@@ -146,9 +146,9 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
 
 
 @pytest.mark.parametrize(
-    ("mode", "verdicts"), [(PolicyFailureMode.CLOSED, [Verdict.DROP]), (PolicyFailureMode.OPEN, [])]
+    ("mode", "verdicts"), [(PolicyFailureMode.CLOSED, [PolicyVerdict.DROP]), (PolicyFailureMode.OPEN, [])]
 )
-def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdicts: list[Verdict]) -> None:
+def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdicts: list[PolicyVerdict]) -> None:
     """Its rule that allows one network is replaced by one that drops all, or by none; the Tier makes it valid."""
     spec = {
         "priority": 1,
@@ -186,7 +186,7 @@ def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdict
     with_tier = enforced(tier)
     assert with_tier.problems == ()
     (rule,) = (rule for rules_of_policy in with_tier.rules.values() for rule in rules_of_policy)
-    assert (rule.verdict.upper(), rule.any_peer) == (Verdict.ALLOW.value.upper(), False)
+    assert (rule.verdict.upper(), rule.any_peer) == (PolicyVerdict.ALLOW.value.upper(), False)
     assert [str(network) for network in rule.networks] == ["10.2.0.0/16"]
 
 

@@ -28,7 +28,7 @@ from flows.fields import (
     source_in,
 )
 from flows.flow import Bucket, Flow, Group, GroupType, Match
-from flows.simulator import Packet, Switch, contradictions
+from flows.simulator import Packet, SimulatedSwitch, contradictions
 
 PACKET = Packet(in_port=3, src=ip_address("10.1.0.5"), dst=ip_address("10.2.0.9"), src_port=4000, dst_port=80)
 LOW = Bits("low", REGISTERS[3], 0, 15)
@@ -46,7 +46,7 @@ def to(text: str) -> tuple[Term, ...]:
 
 def test_the_highest_priority_wins() -> None:
     """Of all flows that match, the one with the highest priority acts."""
-    switch = Switch.of(
+    switch = SimulatedSwitch.of(
         [
             flow(0, 1, (act.Output(1),)),
             flow(0, 30, (act.Output(2),), *to("10.2.0.0/16")),
@@ -61,7 +61,7 @@ def test_the_highest_priority_wins() -> None:
 
 def test_a_miss_drops() -> None:
     """Where no flow matches the packet ends, and the walk says in which table."""
-    walk = Switch.of([flow(0, 1, (act.Goto(5),))]).walk(PACKET)
+    walk = SimulatedSwitch.of([flow(0, 1, (act.Goto(5),))]).walk(PACKET)
     assert walk.outputs == ()
     assert walk.drops == ("table 5: no flow",)
     assert [step.table for step in walk.steps] == [0, 5]
@@ -70,7 +70,7 @@ def test_a_miss_drops() -> None:
 def test_ambiguity_is_reported() -> None:
     """Two flows of equal priority that both match and act differently are found by walk and by search."""
     flows = [flow(0, 5, (act.Output(1),), *to("10.2.0.0/16")), flow(0, 5, (act.Output(2),), exact(IN_PORT, 3))]
-    assert "equal priority" in Switch.of(flows).walk(PACKET).problems[0]
+    assert "equal priority" in SimulatedSwitch.of(flows).walk(PACKET).problems[0]
     assert list(contradictions(flows)) == [(flows[0], flows[1])]
     assert not list(contradictions([flows[0], replace(flows[1], priority=6)]))
     assert not list(contradictions([flows[0], flow(0, 5, (), *to("10.3.0.0/16"))]))
@@ -78,7 +78,7 @@ def test_ambiguity_is_reported() -> None:
 
 def test_a_loop_ends() -> None:
     """A packet that never leaves is stopped and reported."""
-    walk = Switch.of([flow(0, 1, (act.Resubmit(0),))]).walk(PACKET)
+    walk = SimulatedSwitch.of([flow(0, 1, (act.Resubmit(0),))]).walk(PACKET)
     assert "loop" in walk.problems[0]
 
 
@@ -92,7 +92,7 @@ def test_registers_fields_and_ttl() -> None:
         act.Resubmit(1),
         act.Output(3),
     )
-    switch = Switch.of([flow(0, 1, actions), flow(1, 1, (act.OutputBits(LOW),))])
+    switch = SimulatedSwitch.of([flow(0, 1, actions), flow(1, 1, (act.OutputBits(LOW),))])
     walk = switch.walk(PACKET)
     assert [port for port, _ in walk.outputs] == [9]
     assert walk.outputs[0][1] == replace(PACKET, ttl=63, eth_dst="aa:bb:cc:dd:ee:f1")
@@ -104,7 +104,9 @@ def test_registers_fields_and_ttl() -> None:
 def test_group_leaves_the_packet_alone_for_what_follows() -> None:
     """What a bucket does to the packet ends with the bucket."""
     bucket = Bucket(1, (act.SetField(IPV4_DST, 1, IPV4_DST.full_mask), act.Output(7)))
-    switch = Switch.of([flow(0, 1, (act.ToGroup(4), act.Output(8)))], [Group(4, GroupType.INDIRECT, (bucket,))])
+    switch = SimulatedSwitch.of(
+        [flow(0, 1, (act.ToGroup(4), act.Output(8)))], [Group(4, GroupType.INDIRECT, (bucket,))]
+    )
     (first, changed), (second, same) = switch.walk(PACKET).outputs
     assert (first, second) == (7, 8)
     assert changed.dst == ip_address("0.0.0.1")
@@ -121,7 +123,7 @@ def test_failover_takes_the_first_live_bucket() -> None:
     """A fast failover group follows port and group liveness, and drops when nothing is left."""
     second = Bucket(2, (act.ToGroup(1),), watch_group=1)
     failover = Group(2, GroupType.FAST_FAILOVER, (Bucket(1, (act.Output(9),), watch_port=9), second))
-    switch = Switch.of([flow(0, 1, (act.ToGroup(2),))], [failover, select(5)])
+    switch = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(2),))], [failover, select(5)])
     for live, expected in (({9, 5}, [9]), ({5}, [5]), (set(), [])):
         walk = switch.walk(PACKET, live=frozenset(live))
         assert [port for port, _ in walk.outputs] == expected
@@ -134,7 +136,7 @@ def test_select_moves_only_the_connections_of_a_lost_bucket(
 ) -> None:
     """A connection keeps its bucket as long as that lives, whatever else comes and goes."""
     packet = replace(PACKET, src_port=port)
-    switch = Switch.of([flow(0, 1, (act.ToGroup(1),))], [select(*sorted(ports))])
+    switch = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(1),))], [select(*sorted(ports))])
     ((chosen, _),) = switch.walk(packet).outputs
     lost = data.draw(st.sampled_from(sorted(ports)))
     ((after, _),) = switch.walk(packet, live=frozenset(ports - {lost})).outputs
@@ -144,7 +146,7 @@ def test_select_moves_only_the_connections_of_a_lost_bucket(
 
 def test_select_spreads_connections() -> None:
     """Over many connections every bucket of equal weight gets its share."""
-    switch = Switch.of([flow(0, 1, (act.ToGroup(1),))], [select(4, 5, 6, 7)])
+    switch = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(1),))], [select(4, 5, 6, 7)])
     taken = [switch.walk(replace(PACKET, src_port=p)).outputs[0][0] for p in range(2000, 3000)]
     assert all(taken.count(p) > 180 for p in (4, 5, 6, 7))
 
@@ -158,7 +160,7 @@ def test_ct_forks_and_untracks() -> None:
         flow(1, 1, (act.Output(11),), exact(CT_MARK, 3)),
         flow(2, 5, (act.Output(12),), ct_state("-trk")),
     ]
-    switch = Switch.of(flows)
+    switch = SimulatedSwitch.of(flows)
     walk = switch.walk(PACKET)
     assert sorted(port for port, _ in walk.outputs) == [10, 12]
     back = switch.walk(replace(PACKET.reply(), in_port=4), walk.connections)
@@ -187,7 +189,7 @@ def test_lookup_equals_a_plain_search(data: st.DataObject) -> None:
         src=ip_address(f"10.{data.draw(st.integers(0, 7))}.0.1"),
         dst=ip_address(f"10.{data.draw(st.integers(0, 7))}.0.1"),
     )
-    walk = Switch.of(flows).walk(packet)
+    walk = SimulatedSwitch.of(flows).walk(packet)
     state = walk.steps[0].state
     matching = [f for f in flows if all(state.get(t.field, 0) & t.mask == t.value for t in f.match.terms)]
     top = max((f.priority for f in matching), default=None)
@@ -207,9 +209,9 @@ def test_a_conjunctive_match_needs_every_clause() -> None:
         flow(0, 5, (act.Output(9),), exact(CONJ_ID, 7)),
         flow(0, 1, (act.Output(1),)),
     ]
-    assert [port for port, _ in Switch.of(rule).walk(PACKET).outputs] == [9]
-    assert [port for port, _ in Switch.of(rule[1:]).walk(PACKET).outputs] == [1]
+    assert [port for port, _ in SimulatedSwitch.of(rule).walk(PACKET).outputs] == [9]
+    assert [port for port, _ in SimulatedSwitch.of(rule[1:]).walk(PACKET).outputs] == [1]
     plain = flow(0, 5, (act.Output(4),), *to("10.2.0.0/16"))
-    assert [port for port, _ in Switch.of([*rule, plain]).walk(PACKET).outputs] == [4]
+    assert [port for port, _ in SimulatedSwitch.of([*rule, plain]).walk(PACKET).outputs] == [4]
     assert not list(contradictions(rule))
     assert list(contradictions([rule[0], replace(rule[0], actions=(act.Output(4),))]))

@@ -20,7 +20,7 @@ from flows.actions import ToGroup
 from flows.flow import Flow, Match
 from flows.pipeline import Env, NextHop
 from flows.pipeline.groups import choose
-from flows.simulator import Packet, Switch
+from flows.simulator import Packet, SimulatedSwitch
 from mcagent.cli.main import main
 from mcagent.core.compile import compile_desired
 from mcagent.core.plan.diff import diff_desired
@@ -362,7 +362,7 @@ def test_shares_are_what_the_switch_does(
     groups = {g.group_id: g for g in choose(env, 4 << 24, nexts, ordered=ordered, last_resort=last_resort)}
     live = frozenset(data.draw(st.sets(st.sampled_from(sorted(hops))))) | {1}
     told = shares(groups, 4 << 24, lambda port: port in live)
-    switch = Switch.of([Flow(0, 1, Match(), (ToGroup(4 << 24),))], groups.values())
+    switch = SimulatedSwitch.of([Flow(0, 1, Match(), (ToGroup(4 << 24),))], groups.values())
     number, taken = 200, dict.fromkeys(hops, 0)
     for port in range(number):
         for out, _ in switch.walk(replace(PACKET, src_port=1024 + 7 * port), live=live).outputs:

@@ -148,7 +148,7 @@ def node_flows(value: tuple[LocalPeer, int, int], env: pipeline.Env) -> Resource
 def endpoints_fragment(exported: Mapping[str, ExportedPort], own: LocalPeer) -> Fragment:
     """Return the flows that hold back replies of this Node's endpoints after conntrack was lost."""
     endpoint_addresses = local_endpoints(exported.values(), own.networks)
-    endpoints = (pipeline.Endpoint(address=address, port=port) for address, port in endpoint_addresses)
+    endpoints = (pipeline.ServiceEndpoint(address=address, port=port) for address, port in endpoint_addresses)
     return Fragment(owner="endpoints", resources=entries(pipeline.endpoints(endpoints)))
 
 
@@ -244,8 +244,10 @@ def service_flows(value: tuple[ExportedPort, int, tuple[int | None, ...]], env: 
         protocol=PROTOCOLS[port.protocol],
         port=port.port,
         client_ip_affinity=port.client_ip_affinity,
-        endpoints=tuple(pipeline.Endpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in endpoints),
-        old_endpoints=tuple(pipeline.Endpoint(address=a, port=n) for a, n in port.old_endpoints),
+        endpoints=tuple(
+            pipeline.ServiceEndpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in endpoints
+        ),
+        old_endpoints=tuple(pipeline.ServiceEndpoint(address=a, port=n) for a, n in port.old_endpoints),
         shares_endpoints=port.shares_endpoints,
     )
     return entries(pipeline.service(env, service))

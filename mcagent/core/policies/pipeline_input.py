@@ -21,7 +21,7 @@ from mcagent.model.policies import PROTOCOLS, Direction, Selector, Verdict
 
 Identities = Mapping[Selector, frozenset[tuple[str, int]]]
 Backends = Mapping[tuple[str, str], tuple[tuple[Address, int, int], ...]]
-Level = tuple[pipeline.Direction, pipeline.Stage, int]
+Level = tuple[pipeline.PolicyDirection, pipeline.PolicyStage, int]
 
 _STRICT = (Verdict.DROP, Verdict.REJECT)
 
@@ -56,9 +56,11 @@ def rule_ids(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[str, int]:
 
 def by_level(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[Level, tuple[LocalRule, ...]]:
     """Group rules by direction, stage and level. Rules of equal order share a level; lower levels come first."""
-    stages: dict[tuple[pipeline.Direction, pipeline.Stage], dict[tuple[float, ...], list[LocalRule]]] = {}
+    stages: dict[
+        tuple[pipeline.PolicyDirection, pipeline.PolicyStage], dict[tuple[float, ...], list[LocalRule]]
+    ] = {}
     for rule in (rule for policy in sorted(rules) for rule in rules[policy]):
-        stage = (pipeline.Direction(rule.direction), _stage(rule))
+        stage = (pipeline.PolicyDirection(rule.direction), _stage(rule))
         stages.setdefault(stage, {}).setdefault(rule.order, []).append(rule)
     return {
         (*stage, level): tuple(level_rules)
@@ -101,7 +103,7 @@ def to_pipeline_rules(
             direction=direction,
             stage=stage,
             level=number,
-            verdict=pipeline.Verdict(rule.verdict.lower()),
+            verdict=pipeline.PolicyVerdict(rule.verdict.lower()),
             pods=rule.pods,
             peers=pipeline.PolicyPeers(
                 any_peer=rule.any_peer,
@@ -141,10 +143,10 @@ def merge_addresses(groups: Iterable[tuple[Address, ...]]) -> tuple[Address, ...
     return tuple(sorted({address for group in groups for address in group}, key=str))
 
 
-def _stage(rule: LocalRule) -> pipeline.Stage:
+def _stage(rule: LocalRule) -> pipeline.PolicyStage:
     if not rule.tier:
-        return pipeline.Stage.NETWORK_POLICY
-    return pipeline.Stage.BASELINE if rule.tier == BASELINE else pipeline.Stage.TIERS
+        return pipeline.PolicyStage.NETWORK_POLICY
+    return pipeline.PolicyStage.BASELINE if rule.tier == BASELINE else pipeline.PolicyStage.TIERS
 
 
 def _identities(
