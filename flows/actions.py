@@ -9,35 +9,35 @@ from flows.fields import Address, Bits, MatchField
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Send the packet out by this port."""
+    """Output the packet to this port."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class OutputBits:
-    """Send the packet out by the port whose number stands in these bits."""
+    """Output the packet to the port whose number is in these bits."""
 
     bits: Bits
 
 
 @dataclass(frozen=True, slots=True)
 class Goto:
-    """Go on in a later table. Only as the last action of a flow, never in a bucket."""
+    """Continue in a later table. Only the last action of a flow, never in a bucket."""
 
     table: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resubmit:
-    """Look the packet up in a table, then go on with the actions after this one."""
+    """Look the packet up in a table, then continue with the next action."""
 
     table: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetField:
-    """Write `value` where `mask` has bits. A load of bits is the same thing."""
+    """Write the bits of `value` that are set in `mask`. A load of bits is the same action."""
 
     field: MatchField
     value: int
@@ -54,15 +54,15 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class DecTtl:
-    """Take one from TTL or hop limit; OVS drops the packet when it cannot."""
+    """Decrement the TTL or hop limit; OVS drops the packet if it expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nat:
-    """Address translation inside ct. Without `kind`: apply what the connection was given.
+    """Address translation inside ct. Without `kind`: apply the translation of the connection.
 
-    kind: "src" or "dst". A port of None leaves the choice to conntrack (source) or as it is (destination); with
-    `last_port` it is the first of those that conntrack may choose from.
+    kind: "src" or "dst". With port None, conntrack chooses the port (source) or keeps it (destination). With
+    `last_port`, conntrack chooses from the range `port` to `last_port`.
     """
 
     kind: str = ""
@@ -73,9 +73,9 @@ class Nat:
 
 @dataclass(frozen=True, slots=True)
 class Ct:
-    """Pass the packet through conntrack; with `table`, a copy goes on there with the result known.
+    """Pass the packet through conntrack; with `table`, a copy continues there with the conntrack state set.
 
-    Without `table` the packet goes on with the next action, untracked as before. `exec_` writes ct_mark and
+    Without `table` the packet continues with the next action, without conntrack state. `exec_` writes ct_mark and
     ct_label of the connection and needs `commit`. `force` makes this packet's direction the original one.
     """
 
@@ -89,33 +89,34 @@ class Ct:
 
 @dataclass(frozen=True, slots=True)
 class CtClear:
-    """Forget what conntrack said of the packet.
+    """Clear the conntrack state of the packet.
 
-    A packet that has been through a zone keeps its connection there, also when its addresses are changed
-    (skb_nfct_cached in Linux' net/openvswitch/conntrack.c): this comes before a second look-up in one zone.
+    A packet that has passed a zone keeps its connection of that zone, even after its addresses changed
+    (skb_nfct_cached in Linux' net/openvswitch/conntrack.c). So a second lookup in one zone needs this action
+    first.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ToGroup:
-    """Hand the packet to a group, then go on with the actions after this one."""
+    """Process the packet by a group, then continue with the next action."""
 
     group_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Go on with the next action as long as the meter's rate is not exceeded; else OVS drops the packet."""
+    """Continue with the next action unless the meter's rate is exceeded; then OVS drops the packet."""
 
     meter_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Conjunction:
-    """The flow is of clause `clause` (from 1) of the `of` clauses of conjunctive match `conj_id`.
+    """The flow belongs to clause `clause` (1 to `of`) of conjunctive match `conj_id`.
 
-    Where a packet matches a flow of every clause, all of one priority, it is looked up again with conj_id set.
-    A flow has several of these actions, or one action of any other kind.
+    A packet that matches a flow of each clause, all of one priority, is looked up again with conj_id set. A flow
+    with such actions has no actions of another kind.
     """
 
     conj_id: int
@@ -125,9 +126,9 @@ class Conjunction:
 
 @dataclass(frozen=True, slots=True)
 class ToController:
-    """Hand the packet to whoever listens on the bridge's management socket, as a packet-in."""
+    """Send the packet as a packet-in to the clients of the bridge's management socket."""
 
-    length: int  # bytes of it at most
+    length: int  # the maximal number of bytes
 
 
 Action = (
@@ -150,7 +151,7 @@ DROP: Actions = ()
 
 
 def set_bits(bits: Bits, value: int) -> SetField:
-    """Return the action that writes `value` into these bits; FlowError when it does not fit."""
+    """Return the action that writes `value` into these bits; FlowError if it does not fit."""
     return SetField(bits.field, bits.shifted(value), bits.mask)
 
 

@@ -1,7 +1,7 @@
 """The declaration of a pipeline: tables, bit ranges, conntrack zones, kinds of group, cookies, priorities.
 
-Everything is said once, here or by whoever uses these classes; `Pipeline.flow` and `Pipeline.group` refuse what
-was not declared, when it is built. Documentation is generated from the declaration.
+Every property of a pipeline is declared once. `Pipeline.flow` and `Pipeline.group` refuse undeclared properties
+when a flow or group is built. Documentation is generated from the declaration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flows.flow import Flow, Group, Match
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTable:
-    """One table. `fields`: what flows may match; `next`: the tables they may send a packet on to."""
+    """A table. `fields`: fields and bits that its flows may match; `next`: tables that they may continue in."""
 
     number: int
     name: str
@@ -28,7 +28,7 @@ class PipelineTable:
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """One kind of group: the upper eight bits of a group's number. `next`: tables its buckets may go on to."""
+    """A kind of group: the upper eight bits of a group ID. `next`: tables that its buckets may resubmit to."""
 
     number: int
     name: str
@@ -36,7 +36,7 @@ class GroupKind:
     next: tuple[int, ...] = ()
 
     def group_id(self, number: int) -> int:
-        """Return the group's number; FlowError when `number` does not fit 24 bits."""
+        """Return a group ID; FlowError if `number` does not fit 24 bits."""
         if not 0 <= number < 1 << 24:
             raise FlowError("", f"group {self.name}", f"number {number} does not fit 24 bits")
         return self.number << 24 | number
@@ -44,7 +44,7 @@ class GroupKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zone:
-    """One conntrack zone; its number is the configured base plus `offset`."""
+    """A conntrack zone; its number is the configured base plus `offset`."""
 
     offset: int
     name: str
@@ -56,7 +56,7 @@ DROPS = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """What a flow is there for: bits 40..47 of its cookie."""
+    """The purpose of a flow: bits 40..47 of its cookie."""
 
     number: int
     name: str
@@ -64,7 +64,7 @@ class Category:
 
     @property
     def drops(self) -> bool:
-        """Whether its flows drop, and their counters say why: one bit of the cookie, to ask for them all."""
+        """Whether its flows count drops. One bit of the cookie selects all of them."""
         return bool(self.number & DROPS)
 
 
@@ -75,7 +75,7 @@ class CookieLayout:
     owner: int
 
     def cookie(self, category: Category, number: int = 0) -> int:
-        """Return the cookie of a flow; FlowError when `number` does not fit 32 bits."""
+        """Return the cookie of a flow; FlowError if `number` does not fit 32 bits."""
         if not 0 <= number < 1 << 32:
             raise FlowError("", f"cookie {category.name}", f"number {number} does not fit 32 bits")
         return self.owner << 48 | category.number << 40 | number
@@ -86,7 +86,7 @@ class CookieLayout:
         return self.owner << 48, 0xFFFF << 48
 
     def split(self, cookie: int) -> tuple[int, int] | None:
-        """Return category number and number of a cookie, or None when it is not the owner's."""
+        """Return category number and number of a cookie; None for a cookie of another owner."""
         if cookie >> 48 != self.owner:
             return None
         return cookie >> 40 & 0xFF, cookie & 0xFFFFFFFF
@@ -94,9 +94,9 @@ class CookieLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A whole pipeline. Tables are checked against each other when it is made.
+    """A whole pipeline. Its tables are checked for consistency on creation.
 
-    `bits` are the declared ranges of registers, marks and labels; `writes` the packet fields that actions may set.
+    `bits`: the declared ranges of registers, marks and labels; `writes`: the packet fields that actions may set.
     """
 
     tables: tuple[PipelineTable, ...]
@@ -114,11 +114,11 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         tables = {table.number: table for table in self.tables}
-        seen: dict[MatchField, int] = {}
+        declared_masks: dict[MatchField, int] = {}
         for bits in self.bits:
-            if seen.get(bits.field, 0) & bits.mask:
+            if declared_masks.get(bits.field, 0) & bits.mask:
                 raise FlowError("", bits.name, f"overlaps another declared range of {bits.field.set_name}")
-            seen[bits.field] = seen.get(bits.field, 0) | bits.mask
+            declared_masks[bits.field] = declared_masks.get(bits.field, 0) | bits.mask
         matchable: dict[int, dict[MatchField, int]] = {}
         for table in self.tables:
             for number in table.next:
@@ -127,7 +127,7 @@ class Pipeline:
             matchable[table.number] = _masks(table.fields)
         object.__setattr__(self, "_tables", tables)
         object.__setattr__(self, "_matchable", matchable)
-        object.__setattr__(self, "_writable", {**seen, **_masks(self.writes)})
+        object.__setattr__(self, "_writable", {**declared_masks, **_masks(self.writes)})
         object.__setattr__(self, "_kinds", {kind.number: kind for kind in self.groups})
 
     def flow(
@@ -139,7 +139,7 @@ class Pipeline:
         *,
         cookie: int = 0,
     ) -> Flow:
-        """Return the flow; FlowError when it uses anything that was not declared for its table."""
+        """Build a flow; FlowError if it uses anything undeclared for its table."""
         if self._tables.get(table.number) is not table:
             raise FlowError(table.name, "", "is not declared in this pipeline")
         if not 0 <= priority <= 0xFFFF:
@@ -161,7 +161,7 @@ class Pipeline:
         return Flow(table.number, priority, match, actions, cookie)
 
     def group(self, group: Group) -> Group:
-        """Return the group itself; FlowError when it uses anything that was not declared for its kind."""
+        """Return the group itself; FlowError if it uses anything undeclared for its kind."""
         kind = self._kinds.get(group.group_id >> 24)
         if kind is None:
             raise FlowError("", f"group {group.group_id:#x}", "is of no declared kind")
@@ -222,7 +222,7 @@ class Pipeline:
 
 
 def _masks(fields: tuple[MatchField | Bits, ...]) -> dict[MatchField, int]:
-    """Return per field the bits that may be used."""
+    """Return the union of the bits by field."""
     masks: dict[MatchField, int] = {}
     for item in fields:
         target = item.field if isinstance(item, Bits) else item

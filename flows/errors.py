@@ -1,4 +1,4 @@
-"""The one exception of the library: a value that is not a legal flow, group or text."""
+"""The exception of the library: a value that is not a legal flow, group or text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class FlowError(Exception):
     """A flow, a group or its text breaks a rule of OpenFlow or of the declared pipeline.
 
-    `table` names the table where it would stand ("" if none), `field` the field, register, table or action
-    that is at fault, `reason` what is wrong and, where it helps, what would be right.
+    `table`: the name of the table, or ""; `field`: the invalid field, register, table or action; `reason`: the
+    error and, where useful, a valid value.
     """
 
     def __init__(self, table: str, field: str, reason: str) -> None:

@@ -1,8 +1,8 @@
-"""Match fields, declared once: name, width, prerequisites, whether maskable, and how Open vSwitch writes them.
+"""Match fields, declared once: name, width, prerequisites, whether maskable, and their text format.
 
-Names and orders are those of ovs-fields(7) and of match_format() in OVS' lib/match.c. Values are integers of the
-field's width everywhere (an address, a MAC, a state are integers too), so that a match is `packet & mask == value`
-for every field alike. Bit ranges of registers and marks are declared by whoever uses them, as `Bits`.
+Names and order are those of ovs-fields(7) and of match_format() in OVS' lib/match.c. All values are integers of
+the field's width (addresses, MACs and states, too), so that a match is `packet & mask == value` for every field.
+Users of the library declare bit ranges of registers and marks as `Bits`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TCP_BITS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh
 
 
 class ValueFormat(Enum):
-    """How a value is written."""
+    """The text format of a field's value in Open vSwitch."""
 
     DECIMAL = "decimal"
     HEX = "hex"
@@ -50,10 +50,10 @@ class ValueFormat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatchField:
-    """One field of a packet or of its metadata. Fields are compared by identity: each exists once.
+    """A field of a packet or of its metadata. Fields are compared by identity: each exists once.
 
-    `name` is the one in a match, `set_name` the one in set_field and in a group's field list, `nxm` the one in
-    move, load and output. `order` is the place in the text of a match.
+    `name`: in a match; `set_name`: in set_field and in a group's field list; `nxm`: in move, load and output.
+    `order`: the position in the text of a match.
     """
 
     name: str
@@ -83,9 +83,9 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """A named range of bits of a field: `high - low + 1` bits from `low`. Declared once, used by name.
+    """A named range of bits of a field: `high - low + 1` bits from `low`.
 
-    Two ranges of the same bits are equal whatever they are called: a dump has no names.
+    Ranges of the same bits are equal even if their names differ, since a dump has no names.
     """
 
     name: str = dataclass_field(compare=False)
@@ -104,7 +104,7 @@ class Bits:
         return ((1 << (self.high - self.low + 1)) - 1) << self.low
 
     def shifted(self, value: int) -> int:
-        """Return `value` at its place in the field; FlowError when it does not fit."""
+        """Shift `value` to its position in the field; FlowError if it does not fit."""
         if value < 0 or value >> (self.high - self.low + 1):
             raise FlowError("", self.name, f"{value} does not fit {self.high - self.low + 1} bits")
         return value << self.low
@@ -195,24 +195,24 @@ IPV6_ONLY = Term(ETH_TYPE, ETH_IPV6, 0xFFFF)
 
 
 def exact(field: MatchField, value: int) -> Term:
-    """Return the condition that the whole field holds `value`; FlowError when it does not fit."""
+    """Return the condition that the whole field holds `value`; FlowError if it does not fit."""
     if value < 0 or value >> field.width:
         raise FlowError("", field.set_name, f"{value} does not fit {field.width} bits")
     return Term(field, value, field.full_mask)
 
 
 def eth_type_of(net: Network | Address) -> Term:
-    """Return the condition on the Ethernet type that goes with the family."""
+    """Return the condition on the Ethernet type for an address family."""
     return IPV4_ONLY if net.version == 4 else IPV6_ONLY
 
 
 def source_in(where: Network | Address) -> tuple[Term, Term]:
-    """Return the conditions "the source lies in this network" or "is this address", for its family."""
+    """Return the conditions that the source is in a network or equals an address, with the Ethernet type."""
     return _lies_in(IPV4_SRC, IPV6_SRC, where)
 
 
 def destination_in(where: Network | Address) -> tuple[Term, Term]:
-    """Return the conditions "the destination lies in this network" or "is this address", for its family."""
+    """Return the conditions that the destination is in a network or equals an address, with the Ethernet type."""
     return _lies_in(IPV4_DST, IPV6_DST, where)
 
 
@@ -224,17 +224,17 @@ def _lies_in(ipv4: MatchField, ipv6: MatchField, where: Network | Address) -> tu
 
 
 def ct_state(text: str) -> Term:
-    """Return the condition on the conntrack state written like OVS does ("+trk+new-rpl")."""
+    """Return the condition on the conntrack state, from the syntax of OVS ("+trk+new-rpl")."""
     return flags(CT_STATE, text)
 
 
 def tcp_flags(text: str) -> Term:
-    """Return the condition on the TCP flags written like OVS does ("-syn+ack")."""
+    """Return the condition on the TCP flags, from the syntax of OVS ("-syn+ack")."""
     return flags(TCP_FLAGS, text)
 
 
 def flags(field: MatchField, text: str) -> Term:
-    """Return the condition on a field of flags (`FLAG_BITS`); FlowError names the flag that it does not have."""
+    """Return the condition on a field of flags (`FLAG_BITS`); FlowError for an unknown flag."""
     bits = FLAG_BITS[field.form]
     value = mask = 0
     for sign, name in re.findall(r"([+-]|^)([^+-]*)", text):

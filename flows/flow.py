@@ -1,4 +1,4 @@
-"""Matches, flows and groups as values. Their text is made by `flows.text` when it is asked for, and not kept."""
+"""Matches, flows and groups as values. `flows.text` renders their text on demand; it is not stored."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from flows.fields import MatchField, Term
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Conditions that all must hold, one per field, in the order in which OVS writes them; built by `Match.of`."""
+    """A conjunction of conditions, one per field, in the order of OVS; built by `Match.of`."""
 
     terms: tuple[Term, ...] = ()
 
     @classmethod
     def of(cls, *terms: Term) -> Match:
-        """Return the match of all the conditions. Several on bits of one field become one.
+        """Build a match; conditions on bits of one field are merged.
 
-        FlowError: two conditions contradict each other, a prerequisite is missing, a mask where none may be.
+        Raises FlowError if two conditions contradict each other, if a prerequisite is missing, or for a mask on a
+        field that is not maskable.
         """
         merged: dict[MatchField, Term] = {}
         for term in terms:
@@ -45,7 +46,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One flow. Plain value: `declare.Pipeline.flow` builds one that keeps to the declared tables."""
+    """A flow, not validated: `declare.Pipeline.flow` builds one that conforms to the declared tables."""
 
     table: int
     priority: int
@@ -65,7 +66,7 @@ class Flow:
 
 
 class GroupType(StrEnum):
-    """What a group does with its buckets (OpenFlow 1.5, section 5.10.1)."""
+    """The type of a group (OpenFlow 1.5, section 5.10.1)."""
 
     ALL = "all"
     SELECT = "select"
@@ -75,9 +76,9 @@ class GroupType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One bucket. It is live when what it watches is; a bucket that watches nothing is live.
+    """A bucket of a group. It is live if the watched port or group is live, or if it watches nothing.
 
-    `weight` counts in select groups only.
+    `weight` is used by select groups only.
     """
 
     bucket_id: int
@@ -89,7 +90,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group. `fields`, of a select group only: what the choice is a hash of."""
+    """A group. `fields`: the input of the hash of a select group."""
 
     group_id: int
     type: GroupType

@@ -1,7 +1,7 @@
-"""Reads what `ovs-ofctl -O OpenFlow15 dump-flows` and `dump-groups` print into values.
+"""Parser of the output of `ovs-ofctl -O OpenFlow15 dump-flows` and `dump-groups`.
 
-Takes lines with or without statistics, and port names when it is told the ports' numbers. Where only text is to be
-compared, `flows.text` is enough, and ten times faster.
+Accepts lines with or without statistics, and port names if the ports' numbers are given. To compare text only,
+`flows.text` is sufficient and ten times faster.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from flows.parse_actions import number, parse_actions, parse_port, parse_value, 
 from flows.text import SHORTHAND, parse_flow_line, parse_group_line
 
 _WORDS = {word: key for key, word in SHORTHAND.items()}
-_NAMED = {field.name: field for field in reversed(FIELDS)}  # of fields that share a name, the first declared
+_NAMED = {field.name: field for field in reversed(FIELDS)}  # the first declared field of each name
 _ICMP6 = {"icmp_type": BY_SET_NAME["icmpv6_type"], "icmp_code": BY_SET_NAME["icmpv6_code"]}
 
 
 def parse_match(text: str, ports: Mapping[str, int] | None = None) -> Match:
-    """Return the match; FlowError says what is not understood."""
+    """Parse a match; FlowError names the invalid part."""
     terms: list[Term] = []
-    later: list[tuple[str, str]] = []
+    conditions: list[tuple[str, str]] = []
     protocol = 0
     for part in text.split(",") if text else ():
-        name, found, value = part.partition("=")
-        if not found:
+        name, equals, value = part.partition("=")
+        if not equals:
             if name not in _WORDS:
                 raise FlowError("", name, "is no field")
             ether, proto = _WORDS[name]
@@ -37,8 +37,8 @@ def parse_match(text: str, ports: Mapping[str, int] | None = None) -> Match:
             continue
         if name == "nw_proto":
             protocol = number(name, value)
-        later.append((name, value))
-    for name, value in later:
+        conditions.append((name, value))
+    for name, value in conditions:
         if name in ("tp_src", "tp_dst"):
             field = (PORTS_SRC if name == "tp_src" else PORTS_DST).get(protocol)
         elif name in _ICMP6 and protocol == 58:
@@ -52,14 +52,14 @@ def parse_match(text: str, ports: Mapping[str, int] | None = None) -> Match:
 
 
 def parse_flow(line: str, ports: Mapping[str, int] | None = None) -> Flow:
-    """Return the flow of a dumped line; `ports`: numbers of ports that may be named. FlowError if it is none."""
+    """Parse a line of a dump. `ports`: numbers of ports by name. FlowError if the line is no flow."""
     table, priority, match, cookie, actions = parse_flow_line(line)
     return Flow(table, priority, parse_match(match, ports), parse_actions(actions, ports), cookie)
 
 
 def _bucket(text: str, ports: Mapping[str, int]) -> Bucket:
-    head, found, actions = text.partition("actions=")
-    if not found:
+    head, separator, actions = text.partition("actions=")
+    if not separator:
         raise FlowError("", "bucket", f'no actions in "{text}"')
     options = {"bucket_id": "0", "weight": "1"}
     for option in filter(None, head.split(",")):
@@ -78,7 +78,7 @@ def _bucket(text: str, ports: Mapping[str, int]) -> Bucket:
 
 
 def parse_group(line: str, ports: Mapping[str, int] | None = None) -> Group:
-    """Return the group of a dumped line; FlowError if it is none."""
+    """Parse a line of a dump; FlowError if it is no group."""
     group_id, body = parse_group_line(line)
     head, *buckets = body.split(",bucket=")
     options: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Reads the text of actions and of field values into values: the lower half of `flows.parse`."""
+"""Parser of actions and field values, used by `flows.parse`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BITS = re.compile(r"([A-Z0-9_]+)\[(?:(\d+)(?:\.\.(\d+))?)?\]$")
 
 
 def number(field: str, text: str) -> int:
-    """Return the number, decimal or hexadecimal; FlowError names the field."""
+    """Parse a decimal or hexadecimal number; FlowError names the field."""
     try:
         return int(text, 0)
     except ValueError:
@@ -28,7 +28,7 @@ def number(field: str, text: str) -> int:
 
 
 def parse_value(field: MatchField, text: str, ports: Mapping[str, int]) -> tuple[int, int]:
-    """Return value and mask of a field from its text."""
+    """Parse the text of a field into (value, mask)."""
     form = field.form
     if form in FLAG_BITS:
         term = flags(field, text)
@@ -48,7 +48,7 @@ def parse_value(field: MatchField, text: str, ports: Mapping[str, int]) -> tuple
 
 
 def parse_port(text: str, ports: Mapping[str, int]) -> int:
-    """Return the number of a port given by number, reserved name or name; FlowError when it is not known."""
+    """Parse a port number, a reserved name or a name in `ports`; FlowError if the name is unknown."""
     name = text.strip('"')
     if name.isdecimal():
         return int(name)
@@ -87,7 +87,7 @@ def _ip_mask(field: MatchField, text: str) -> int:
 
 
 def split_top(text: str) -> Iterator[str]:
-    """Yield the parts between commas that stand outside of brackets."""
+    """Split a text at the commas that are outside of brackets."""
     depth = start = 0
     for index, char in enumerate(text):
         if char in "([":
@@ -102,12 +102,12 @@ def split_top(text: str) -> Iterator[str]:
 
 
 def _bits(text: str) -> Bits:
-    found = _BITS.match(text)
-    field = BY_NXM.get(found[1]) if found else None
-    if found is None or field is None:
+    match = _BITS.match(text)
+    field = BY_NXM.get(match[1]) if match else None
+    if match is None or field is None:
         raise FlowError("", text, "is no range of bits of a known field")
-    low = int(found[2]) if found[2] else 0
-    high = int(found[3]) if found[3] else (low if found[2] else field.width - 1)
+    low = int(match[2]) if match[2] else 0
+    high = int(match[3]) if match[3] else (low if match[2] else field.width - 1)
     return Bits(text, field, low, high)
 
 
@@ -133,16 +133,16 @@ def _move(text: str) -> act.Move:
 def _nat(text: str) -> act.Nat:
     if not text:
         return act.Nat()
-    kind, _, rest = text.partition("=")
-    if kind not in ("src", "dst") or "," in rest:
+    kind, _, arguments = text.partition("=")
+    if kind not in ("src", "dst") or "," in arguments:
         raise FlowError("", "nat", f'"{text}" is not understood (one address, at most one range of ports)')
-    if not rest:
+    if not arguments:
         return act.Nat(kind)
-    host, ports = rest, ""
-    if rest.startswith("["):
-        host, _, ports = rest[1:].partition("]:")
-    elif rest.count(":") == 1:
-        host, _, ports = rest.partition(":")
+    host, ports = arguments, ""
+    if arguments.startswith("["):
+        host, _, ports = arguments[1:].partition("]:")
+    elif arguments.count(":") == 1:
+        host, _, ports = arguments.partition(":")
     first, _, last = ports.partition("-")
     try:
         return act.Nat(kind, ip_address(host), int(first) if first else None, int(last) if last else None)
@@ -215,5 +215,5 @@ def _action(text: str, ports: Mapping[str, int]) -> act.Action:
 
 
 def parse_actions(text: str, ports: Mapping[str, int] | None = None) -> act.Actions:
-    """Return the actions; FlowError says what is not understood."""
+    """Parse a list of actions; FlowError names the invalid part."""
     return () if text == "drop" else tuple(_action(part, ports or {}) for part in split_top(text))

@@ -1,9 +1,9 @@
-"""The text form: what `ovs-ofctl -O OpenFlow15 dump-flows` and `dump-groups` print (OVS 3.1 to 3.5).
+"""The text form of flows and groups, as in `ovs-ofctl dump-flows` and `dump-groups` (OVS 3.1 to 3.5).
 
 Rendering follows match_format() in OVS' lib/match.c, ofpacts_format() in lib/ofp-actions.c and the group printer
-in lib/ofp-group.c, so that a flow that was not changed compares equal as text. Lines of a dump are cut into their
-parts without a look inside, which is enough to compare them, and fast: 10,000 flows in well under 0.1 s. The full
-parse into values is `flows.parse`.
+in lib/ofp-group.c, so that an unchanged flow has equal text. Lines of a dump are split into their parts without
+parsing these. That is enough to compare them, and fast: 10,000 flows in well under 0.1 s. `flows.parse` parses
+them fully.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flows.fields import (
 if TYPE_CHECKING:
     from flows.flow import Bucket, Group, Match
 
-# (Ethernet type, IP protocol or None) -> the one word that stands for both.
+# (Ethernet type, IP protocol or None) -> the keyword for both.
 SHORTHAND: dict[tuple[int, int | None], str] = {
     (0x0800, None): "ip",
     (0x0800, 1): "icmp",
@@ -61,12 +61,12 @@ RESERVED_PORTS = {PORT_IN_PORT: "IN_PORT", PORT_CONTROLLER: "CONTROLLER", PORT_L
 
 
 def hex_text(value: int) -> str:
-    """Return C's %#x: zero has no prefix."""
+    """Format a number as C's %#x, which gives zero no prefix."""
     return f"{value:#x}" if value else "0"
 
 
 def mac_text(value: int) -> str:
-    """Return a MAC address of an integer."""
+    """Format a 48-bit integer as a MAC address."""
     return value.to_bytes(6).hex(":")
 
 
@@ -80,7 +80,7 @@ def _address(value: int, mask: int, field: MatchField) -> str:
 
 
 def value_text(field: MatchField, value: int, mask: int) -> str:
-    """Return value and mask of a field as a match or a set_field writes them."""
+    """Format value and mask of a field for a match or a set_field."""
     form = field.form
     if form in (ValueFormat.IPV4, ValueFormat.IPV6):
         return _address(value, mask, field)
@@ -107,11 +107,11 @@ def _term_text(term: Term) -> str:
 
 
 def match_text(match: Match) -> str:
-    """Return the match as `ovs-ofctl dump-flows` prints it, without the priority."""
+    """Format a match as `ovs-ofctl dump-flows` prints it, without the priority."""
     parts: list[str] = []
     ether = 0
-    kind = ""  # an Ethernet type without a word of its own stands after the MAC addresses
-    protocol = ""  # one without a word of its own stands after the addresses
+    kind = ""  # an Ethernet type without a keyword follows the MAC addresses
+    protocol = ""  # a protocol without a keyword follows the IP addresses
     for term in match.terms:
         field = term.field
         if kind and field.order > ETH_DST.order:
@@ -127,7 +127,7 @@ def match_text(match: Match) -> str:
         if field is IP_PROTO:
             word = SHORTHAND.get((ether, term.value))
             if word:
-                parts[-1] = word  # the Ethernet type stands directly before: see the order of fields
+                parts[-1] = word  # replaces the Ethernet type, which precedes directly in the order of fields
             else:
                 protocol = f"nw_proto={term.value}"
             continue
@@ -194,7 +194,7 @@ def _action_text(action: act.Action) -> str:
 
 
 def actions_text(actions: act.Actions) -> str:
-    """Return the actions as `ovs-ofctl dump-flows` prints them; "drop" when there is none."""
+    """Format actions as `ovs-ofctl dump-flows` prints them; no actions are "drop"."""
     return ",".join([_action_text(action) for action in actions]) or "drop"
 
 
@@ -214,7 +214,7 @@ def _bucket(bucket: Bucket) -> str:
 
 
 def group_text(group: Group) -> str:
-    """Return the group as `ovs-ofctl dump-groups` prints it, without the group_id."""
+    """Format a group as `ovs-ofctl dump-groups` prints it, without the group_id."""
     parts = [f"type={group.type}"]
     if group.fields:
         names = ",".join(field.set_name if field is not IP_PROTO else "nw_proto" for field in group.fields)
@@ -229,17 +229,17 @@ DEFAULT_PRIORITY = 32768  # OFP_DEFAULT_PRIORITY; OVS does not print it
 
 
 def parse_flow_line(line: str) -> tuple[int, int, str, int, str]:
-    """Return (table, priority, match text, cookie, actions text) of a dumped flow; FlowError if it is none.
+    """Split a line of a dump into (table, priority, match text, cookie, actions text); FlowError if it is no flow.
 
-    Only numbers are understood: dump with --no-names.
+    The dump must be made with --no-names.
     """
-    head, found, actions = line.partition("actions=")
-    if not found:
+    head, separator, actions = line.partition("actions=")
+    if not separator:
         raise FlowError("", "flow", f'no "actions=" in "{line.strip()}"')
     table = cookie = 0
     priority = DEFAULT_PRIORITY
-    # "cookie=0x1, duration=1s, table=2, n_packets=0, priority=10,ip,nw_dst=1.2.3.4 actions=...": what is not the
-    # match ends in ", "; priority (absent when it is the default) is part of the last word.
+    # "cookie=0x1, duration=1s, table=2, n_packets=0, priority=10,ip,nw_dst=1.2.3.4 actions=...": all parts before
+    # the match end in ", "; the priority (absent if it is the default) is part of the last word.
     *options, match = head.strip().split(" ") if not head.endswith(", ") else (*head.split(), "")
     for option in options:
         name, _, value = option.partition("=")
@@ -254,7 +254,7 @@ def parse_flow_line(line: str) -> tuple[int, int, str, int, str]:
 
 
 def parse_group_line(line: str) -> tuple[int, str]:
-    """Return (group id, body text) of a dumped group; FlowError if it is none."""
+    """Split a line of a dump into (group ID, body text); FlowError if it is no group."""
     head, _, body = line.strip().partition(",")
     if not head.startswith("group_id=") or not body:
         raise FlowError("", "group", f'"{line.strip()}" is no group')
@@ -262,5 +262,5 @@ def parse_group_line(line: str) -> tuple[int, str]:
 
 
 def is_group_line(line: str) -> bool:
-    """Tell a group from the headings of a dump."""
+    """Tell whether a line of a dump is a group, not a heading."""
     return line.lstrip().startswith("group_id=")

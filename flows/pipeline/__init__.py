@@ -1,4 +1,4 @@
-"""The pipeline of mcagent's bridge: its declaration, the topology it is built from, and the builders."""
+"""The pipeline of mcagent's bridge: its declaration, its input values, and the builders of flows and groups."""
 
 from flows.pipeline.declaration import PIPELINE
 from flows.pipeline.owners import (

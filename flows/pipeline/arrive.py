@@ -1,6 +1,6 @@
-"""Tables Deliver, Output, Arrive, Admit and ArriveState: to the destination's Node, and there into the kernel.
+"""Tables Deliver, Output, Arrive, Admit and ArriveState: to the destination's Node, and there to the kernel.
 
-Conntrack (zone ARRIVAL) keeps the gateway that a connection came in by, and the Service that it translated.
+Conntrack (zone ARRIVAL) stores the gateway through which a connection arrived, and the Service that it translated.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
-# By the source MAC the kernel tells what was translated (`mct_nodes` in nft). There it stays: to write it would
-# make every Service a flow of its own in the datapath. Else it is whatever another cluster wrote.
+# The source MAC tells the kernel whether a packet was translated (`mct_nodes` in nft). For translated packets it
+# is kept: writing it would create a datapath flow per Service. For others it is overwritten: a remote cluster sets
+# it.
 _TO_KERNEL = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_OFPORT))
 _DELIVER = {0: (set_whole(ETH_SRC, r.MAC_PLAIN), *_TO_KERNEL), 1: _TO_KERNEL}  # by whether it was translated
 
 
 def _output() -> Iterator[Flow]:
-    """By tunnel, with the MAC that says whether a Service was translated, or whether the Node is asked."""
+    """Output to a tunnel; the destination MAC says whether a Service was translated or the Node is queried."""
     out = OutputBits(r.EGRESS_PORT)
     for number, mac in enumerate((r.MAC_TRANSLATED, r.MAC_ASK, r.MAC_ASK_ALL)):
         terms = (r.TRANSLATED.is_(1), r.LOOKUP.is_(number))
@@ -32,13 +33,13 @@ def _output() -> Iterator[Flow]:
 
 
 def own_node(n: LocalNode) -> Iterator[Flow]:
-    """To this Node itself."""
+    """Deliver packets to this Node itself."""
     for net in dict.fromkeys(n.networks):
         yield e.flow(t.DELIVER, d.PREFIX + net.prefixlen, destination_in(net), e.goto(t.ARRIVE))
 
 
 def node(n: LocalNode) -> Iterator[Flow]:
-    """Gateway: from another cluster to another Node."""
+    """Gateway: deliver packets of remote clusters to another Node."""
     to_node = (DecTtl(), set_bits(r.EGRESS_PORT, n.ofport), e.goto(t.OUTPUT))
     for net in dict.fromkeys(n.networks):
         terms = (e.FROM_REMOTE, *destination_in(net))
@@ -46,7 +47,7 @@ def node(n: LocalNode) -> Iterator[Flow]:
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """What every connection does that another cluster opened."""
+    """Process connections that remote clusters opened."""
     yield from _output()
     first = t.INGRESS_TIERS if env.identities else t.ADMIT
     track = Ct(env.zone(r.ZONE_ARRIVAL), table=first.number)
@@ -55,16 +56,16 @@ def base(env: Env) -> Iterator[Flow]:
         translated = (family, e.FROM_GATEWAY, e.mac(r.MAC_TRANSLATED))
         yield e.flow(t.ARRIVE, d.NORMAL, translated, set_bits(r.TRANSLATED, 1), track)
         yield e.flow(t.ARRIVE, d.ELSE, (family, e.FROM_GATEWAY), track)
-        if env.gateway:  # the way back is by this Node itself
-            here = set_bits(r.INGRESS_PORT, r.HOST_OFPORT)
-            yield e.flow(t.ARRIVE, d.NORMAL, (family, e.FROM_REMOTE), here, track)
+        if env.gateway:  # replies return through this Node itself
+            from_this_node = set_bits(r.INGRESS_PORT, r.HOST_OFPORT)
+            yield e.flow(t.ARRIVE, d.NORMAL, (family, e.FROM_REMOTE), from_this_node, track)
         yield e.flow(t.ADMIT, d.ELSE, (family,), e.goto(table))
         yield from remember(env, (family, e.NEW))
         yield from remember(env, (family, e.ESTABLISHED))
-        # A request that is called a reply: conntrack was lost (with the userspace datapath's process), and the
-        # server spoke first since. Only requests are translated by a gateway, so their direction is sure.
-        turned = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, force=True, exec_=e.REMEMBER[1])
-        yield e.flow(table, d.NORMAL, (family, e.REVERSED, r.TRANSLATED.is_(1)), turned, *_DELIVER[1])
+        # A request that conntrack considers a reply: conntrack was lost (with the userspace datapath's process),
+        # and the server sent first since. A gateway translates requests only, so the direction is certain.
+        reversed_request = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, force=True, exec_=e.REMEMBER[1])
+        yield e.flow(table, d.NORMAL, (family, e.REVERSED, r.TRANSLATED.is_(1)), reversed_request, *_DELIVER[1])
         for port in (*((r.HOST_OFPORT,) if env.gateway else ()), *env.local_gateways):
             as_before = (r.INGRESS_PORT.is_(port), r.MARK_PORT.is_(port))
             for bit in (0, 1):
@@ -75,16 +76,16 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def remember(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
-    """Keep the gateway that a request came in by, and what it translated; then to the kernel."""
-    for bit, kept in e.REMEMBER.items():
-        commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
+    """Store the gateway through which a request arrived, and the translated Service; then output to the kernel."""
+    for bit, marks in e.REMEMBER.items():
+        commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=marks)
         yield e.flow(t.ARRIVE_STATE, d.NORMAL, (*request, r.TRANSLATED.is_(bit)), commit, *_DELIVER[bit])
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
-    """What would become a new entry of conntrack passes the cluster's meter.
+    """Pass packets that would create a conntrack entry through the cluster's meter.
 
-    Where nobody answers, conntrack calls every packet of UDP new: what has a mark has its entry.
+    Conntrack considers UDP packets new until a reply arrives; a packet with a mark has an entry already.
     """
     if c.meter is not None:
         for family in r.FAMILIES:

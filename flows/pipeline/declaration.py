@@ -1,6 +1,7 @@
-"""The pipeline as a whole: kinds of groups, cookies with the reasons of drops, priorities, tables and registers.
+"""The declaration of the pipeline: kinds of groups, cookies with the reasons of drops, priorities.
 
-What is not declared is refused when it is built; docs/pipeline.md is generated from the declaration.
+Undeclared properties are refused when a flow or group is built. docs/pipeline.md is generated from the
+declaration.
 """
 
 from __future__ import annotations
@@ -10,92 +11,102 @@ from flows.fields import ETH_DST, ETH_SRC, IN_PORT, PKT_MARK, PORTS_SRC, TCP_DST
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 
-# A group is made after those that it leads to, so it has a higher number.
+# A group is created after the groups that it refers to, so it has a higher number.
 GROUP_ENDPOINTS = GroupKind(
     0, "endpoints", "endpoints of an exported Service on live Nodes (ID: Service)", next=(25,)
 )
-GROUP_FIRST = GroupKind(1, "first", "where some next hops are on standby, those to be used (ID: of the group)")
+GROUP_FIRST = GroupKind(1, "first", "next hops that are not on standby, if others are (ID: of the group)")
 GROUP_STANDBY = GroupKind(
-    2, "standby", "those used only if none of the first is live: not Ready, damped (ID: as for first)"
+    2, "standby", "next hops on standby (not Ready, damped), while none of `first` is live (ID: as for `first`)"
 )
 GROUP_ANY = GroupKind(
-    3, "any", "without a live next hop, those not on standby: better than dropping (ID: as for first)"
+    3, "any", "next hops that are not on standby, while none is live: the last resort (ID: as for `first`)"
 )
 GROUP_GATEWAYS = GroupKind(
     4,
     "gateways",
-    "a gateway of this cluster but this Node (ID 0); userspace datapath: that behind a port (ID: port)",
+    "another gateway of this cluster (ID 0); userspace datapath: the gateway behind a port (ID: port)",
 )
 GROUP_PREFER = GroupKind(
-    5, "prefer", "the gateway behind a port, else another; on a gateway: else this one (ID: port)", next=(26,)
+    5,
+    "prefer",
+    "the gateway behind a port while it is live, else another; on a gateway: else this one (ID: port)",
+    next=(26,),
 )
 GROUP_CLUSTER = GroupKind(6, "cluster", "a gateway of a remote cluster (ID: cluster)")
 GROUP_RELAY = GroupKind(
     7,
     "relay",
-    "directly if anything there is live, else by a live sibling gateway, else directly (ID: cluster)",
+    "directly while a gateway of the cluster is live, else through a live sibling, else directly (ID: cluster)",
     next=(50,),
 )
 GROUP_REPLY = GroupKind(
-    8, "reply", "a gateway of a remote cluster if it is live, else a live sibling, else that gateway (ID: port)"
+    8, "reply", "a gateway of a remote cluster while it is live, else a live sibling, else that gateway (ID: port)"
 )
 GROUP_SERVICE = GroupKind(
     9,
     "service",
-    "an endpoint of an exported Service: while any Node of theirs is live, on such a Node (ID: Service)",
+    "an endpoint of an exported Service, on a live Node if there is one (ID: Service)",
     next=(25,),
 )
 GROUP_ASK_ALL = GroupKind(
     10,
     "ask-all",
-    "all endpoints of an exported Service: their Nodes are asked for a connection (ID: Service)",
+    "query for a connection: the Nodes of all endpoints of an exported Service (ID: Service)",
     next=(60,),
 )
 GROUP_ASK_LIVE = GroupKind(
-    11, "ask-live", "as endpoints, to ask the Node for a connection (ID: Service)", next=(60,)
+    11,
+    "ask-live",
+    "query for a connection: the Node of an endpoint, chosen as in `endpoints` (ID: Service)",
+    next=(60,),
 )
-GROUP_ASK = GroupKind(12, "ask", "as service, to ask the Node for a connection (ID: Service)", next=(60,))
+GROUP_ASK = GroupKind(
+    12, "ask", "query for a connection: the Node of an endpoint, chosen as in `service` (ID: Service)", next=(60,)
+)
 
 # --- cookies --------------------------------------------------------------------------------------------
 
 COOKIES = CookieLayout(owner=0x6D63)  # "mc"
-FOR_BASE = Category(1, "base", "what every Node has")
+FOR_BASE = Category(1, "base", "flows of every Node")
 FOR_CLUSTER = Category(2, "cluster", "a remote cluster; number: cluster")
 FOR_NODE = Category(3, "node", "a Node of this cluster; number: Node")
 FOR_SERVICE = Category(4, "service", "an exported Service; number: Service")
-FOR_IDENTITY = Category(5, "identity", "what a Pod of this Node sends; number: its label identity")
+FOR_IDENTITY = Category(5, "identity", "packets of a Pod of this Node; number: its label identity")
 FOR_POLICY = Category(6, "policy", "a rule that allows, rejects or passes; number: rule, 0 for clauses of rules")
 
-DROP_MISS = Category(0x80, "miss", "no flow of the table wanted it; number: table")
-DROP_SPOOFED = Category(0x81, "spoofed", "host or Node sent from an address that is not its own; number: origin")
-DROP_SPOOFED_REMOTE = Category(
-    0x82, "spoofed-remote", "a cluster sent from an address that is not its own; number: cluster"
+DROP_MISS = Category(0x80, "miss", "no flow of the table matched; number: table")
+DROP_SPOOFED = Category(
+    0x81, "spoofed", "the host or a Node sent from an address that is not its own; number: origin"
 )
-DROP_NOT_PUBLISHED = Category(0x83, "not-published", "from another cluster, to what is not published")
+DROP_SPOOFED_REMOTE = Category(
+    0x82, "spoofed-remote", "a remote cluster sent from an address that is not its own; number: cluster"
+)
+DROP_NOT_PUBLISHED = Category(0x83, "not-published", "from a remote cluster to an address that is not published")
 DROP_NOT_EXPORTED = Category(0x84, "not-exported", "to a Service, port or protocol that is not exported")
 DROP_NO_ENDPOINT = Category(
     0x85, "no-endpoint", "to an exported Service without a ready endpoint; number: Service"
 )
 DROP_NO_STATE = Category(
-    0x86, "no-state", "a reply that needs, or may need, un-translation, of an unknown connection; number: table"
+    0x86, "no-state", "a reply of an unknown connection that may need un-translation; number: table"
 )
-DROP_INVALID = Category(0x87, "invalid", "conntrack calls it invalid; number: table")
-DROP_NO_ROUTE = Category(0x88, "no-route", "to an address that no remote cluster has")
-DROP_NO_GATEWAY = Category(0x89, "no-gateway", "to a cluster that has no usable gateway; number: cluster")
-DROP_NO_NODE = Category(0x8A, "no-node", "to an address of this cluster that no Node here has")
-DROP_REFUSED = Category(
-    0x8B, "refused", "the reset of a client that was asked for a connection that it does not have"
+DROP_INVALID = Category(0x87, "invalid", "invalid in conntrack; number: table")
+DROP_NO_ROUTE = Category(0x88, "no-route", "to an address in no CIDR of a remote cluster")
+DROP_NO_GATEWAY = Category(0x89, "no-gateway", "to a cluster without a usable gateway; number: cluster")
+DROP_NO_NODE = Category(0x8A, "no-node", "to an address of this cluster that is on no known Node")
+DROP_REFUSED = Category(0x8B, "refused", "the reset of a client without the connection that the agent probed")
+DROP_POLICY = Category(0x8C, "policy", "a rule drops the packet; number: rule")
+DROP_ISOLATED = Category(0x8D, "isolated", "no NetworkPolicy allows the packet; number: 0 ingress, 1 egress")
+DROP_UNKNOWN = Category(
+    0x8E, "unknown-identity", "of unknown label identity, to a Pod whose rules select clients by labels"
 )
-DROP_POLICY = Category(0x8C, "policy", "a rule drops it; number: rule")
-DROP_ISOLATED = Category(0x8D, "isolated", "no NetworkPolicy allows it; number: 0 ingress, 1 egress")
-DROP_UNKNOWN = Category(0x8E, "unknown-identity", "to a Pod that knows its clients by labels, from nobody known")
 DROP_NO_CONNECTION = Category(
     0x8F,
     "no-connection",
-    "from the middle of a TCP connection to a Service that this Node does not have; number: table",
+    "a mid-connection TCP packet to a Service, of a connection that this Node does not have; number: table",
 )
 
-# What the lowest flow of a table counts, where it has a better name than "miss".
+# The category of the lowest flow of a table, if it is not "miss".
 MISS = {
     t.UNTRANSLATE.number: DROP_NOT_PUBLISHED,
     t.UN_SNAT.number: DROP_NO_STATE,
@@ -113,7 +124,7 @@ MISS = {
 # --- priorities -----------------------------------------------------------------------------------------
 
 LOWEST, ELSE, NORMAL, EXACT, PREFIX, SPECIAL = 0, 10, 100, 150, 200, 400
-RULES, UNJUDGED = 60000, 60001  # for what: PIPELINE.priorities
+RULES, UNJUDGED = 60000, 60001  # described in PIPELINE.priorities
 
 PIPELINE = Pipeline(
     tables=t.TABLES,
@@ -135,13 +146,13 @@ PIPELINE = Pipeline(
     ),
     cookies=COOKIES,
     priorities=(
-        (LOWEST, "the counted drop that every table ends in"),
-        (ELSE, "what is left of something, for a known reason"),
-        (NORMAL, "all that needs no order"),
-        (EXACT, "a narrower case of one at 100"),
+        (LOWEST, "the counted drop at the end of each table"),
+        (ELSE, "the general case, after those at 100 and above"),
+        (NORMAL, "flows whose order does not matter"),
+        (EXACT, "a special case of a flow at 100"),
         (PREFIX, "plus the prefix length (up to 328): the longest prefix wins"),
-        (SPECIAL, "before any prefix"),
-        (RULES, "less the level (down to 1000): rules of policies"),
-        (UNJUDGED, "what policies do not judge: replies, ICMP errors, all fragments but the first"),
+        (SPECIAL, "before all prefixes"),
+        (RULES, "minus the level (down to 1000): rules of policies"),
+        (UNJUDGED, "packets that rules do not apply to: replies, ICMP errors, fragments other than the first"),
     ),
 )  # fmt: skip

@@ -1,6 +1,7 @@
-"""Table Departure: packets from the host whose direction conntrack (zone ARRIVAL) knows.
+"""Table Departure: packets of the host, whose direction conntrack (zone ARRIVAL) has determined.
 
-Connections opened here are committed and routed; replies go back to the gateway that they last came in by.
+Connections of this Node are committed and routed; replies return to the gateway of their connection's last
+request.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _TRANSLATED, _RAW = r.MARK_TRANSLATED.is_(1), r.MARK_TRANSLATED.is_(0)
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """What any connection does that is opened here, or that another cluster opened."""
+    """Process connections that this Node or a remote cluster opened."""
     table, route = t.DEPARTURE, e.goto(t.ROUTE)
     opened = (set_bits(r.MARK_OPENED, 1),) if env.userspace_conntrack else ()
     for family in r.FAMILIES:
         yield e.drop(table, d.SPECIAL, (family, e.INVALID), d.DROP_INVALID, table.number)
-        # Committed, or the replies would look like connections opened by the other side.
+        # Committed; otherwise replies would look like connections of the other side.
         commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=opened)
         yield e.flow(table, d.NORMAL, (family, e.NEW), commit, route)
         yield e.flow(table, d.NORMAL, (family, e.REQUEST), route)
@@ -35,7 +36,7 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def by_gateway(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flow]:
-    """Send replies by the gateway that their connection last came in by, or another if that is dead."""
+    """Route replies through the gateway of their connection's last request, or another one if that is dead."""
     for port in env.local_gateways:
         marked, prefer = (*reply, r.MARK_PORT.is_(port)), ToGroup(d.GROUP_PREFER.group_id(port))
         yield e.flow(t.DEPARTURE, priority, (*marked, _TRANSLATED), *_TO_UNDO, prefer)
@@ -44,16 +45,16 @@ def by_gateway(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flo
 
 
 def by_itself(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flow]:
-    """Send replies whose connection came in by this Node itself, or by a gateway that is no more."""
+    """Route replies of connections that arrived at this Node directly, or through a removed gateway."""
     undo, go_on = (e.un_dnat(env), e.goto(t.ROUTE)) if env.gateway else (e.TO_LOCAL_GATEWAY, e.TO_LOCAL_GATEWAY)
     yield e.flow(t.DEPARTURE, priority, (*reply, _TRANSLATED), *_TO_UNDO, undo)
     yield e.flow(t.DEPARTURE, priority, (*reply, _RAW), *e.AS_REPLY, go_on)
 
 
 def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:
-    """Replies to SNATed connections that conntrack has lost: nothing else goes to another cluster's gateways.
+    """Route replies to SNATed connections that conntrack has lost: no other packets go to remote gateways.
 
-    Not committed, or the next request would look like a reply.
+    They are not committed; otherwise the next request would look like a reply.
     """
     go_on = e.goto(t.ROUTE) if env.gateway else e.TO_LOCAL_GATEWAY
     for address in dict.fromkeys(gateway.address for gateway in c.gateways):

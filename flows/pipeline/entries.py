@@ -1,4 +1,4 @@
-"""How flows of the pipeline are made, and the conditions and actions that several steps of the packet share."""
+"""Constructors of flows, and the conditions and actions that several steps of the packet share."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from flows.pipeline import tables as t
 from flows.pipeline.values import Env
 
 # A packet keeps its kernel mark (skb->mark) through encapsulation and decapsulation (skb_scrub_packet in
-# net/core/skbuff.c clears it between namespaces only). Ours, or a CNI's, must not steer the tunnel's own packets.
+# net/core/skbuff.c clears it between namespaces only). No mark, of mcagent or a CNI, must route tunnel packets.
 UNMARKED = set_whole(f.PKT_MARK, 0)
 UNKNOWN = set_whole(f.TUN_ID, r.IDENTITY_UNKNOWN)
-# From the host or another cluster: no Node of this cluster has said which Pod it is from.
+# From the host or a remote cluster: no Node of this cluster has set the label identity.
 FOREIGN = (UNMARKED, UNKNOWN)
 PLAIN = set_whole(f.ETH_DST, r.MAC_PLAIN)
 AS_TRANSLATED = set_whole(f.ETH_DST, r.MAC_TRANSLATED)
 AS_REPLY = (set_whole(f.ETH_DST, r.MAC_REPLY), set_bits(r.REPLY, 1))
-# The ID of the connection's Service is written where it was remembered; un-translated, a packet loses it.
+# The ID of the connection's Service is written if conntrack has it; un-translation removes it from the packet.
 WITH_SERVICE_ID = (set_whole(f.ETH_SRC, r.MAC_SERVICE), Move(r.LABEL_SERVICE, r.SERVICE_ID))
 UNTRANSLATED = (set_whole(f.ETH_SRC, r.HOST_MAC), *AS_REPLY)
 
 FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE, FROM_ANSWER = (r.ORIGIN.is_(n) for n in (1, 2, 3, 4, 5))
 NEW, ESTABLISHED = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 REQUEST, REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
-# Of what a gateway translated, a request: conntrack was lost, and the server spoke first since.
+# A translated request that conntrack considers a reply: conntrack was lost, and the server has sent first since.
 REVERSED = ct_state("-rel-inv+rpl+trk")
 INVALID, TRACKED, DNATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
-# The same as INVALID, as a flow has to say it that commits (check_CT in OVS' lib/ofp-actions.c).
+# The same as INVALID, in the form required for a flow that commits (check_CT in OVS' lib/ofp-actions.c).
 NO_STATE = ct_state("-new-est-rel-rpl+trk")
 INVALID_SNATED = ct_state("+inv+trk+snat")  # of a connection that the userspace datapath has translated
 
-# What zone ARRIVAL keeps of a connection that another cluster opens, by whether a Service was translated. The
-# Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
+# The marks that zone ARRIVAL stores for a connection of a remote cluster, by whether a Service was translated. The
+# Service is stored with the mark and not compared itself, since it never changes during a connection.
 _MARKS = (Move(r.INGRESS_PORT, r.MARK_PORT), Move(r.TRANSLATED, r.MARK_TRANSLATED))
 REMEMBER = {0: _MARKS, 1: (*_MARKS, Move(r.SERVICE_ID, r.LABEL_SERVICE))}
 
@@ -51,23 +51,23 @@ def mac(value: int) -> Term:
 
 
 def goto(table: PipelineTable) -> Goto:
-    """Return the action that goes on with a table."""
+    """Return the action that continues in a table."""
     return Goto(table.number)
 
 
 def flow(table: PipelineTable, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
-    """Return a flow of the pipeline. Its cookie is its owner's, who puts it in."""
+    """Build a flow of the pipeline without a cookie; `owners` adds the owner's."""
     return d.PIPELINE.flow(table, priority, terms, actions)
 
 
 def drop(table: PipelineTable, priority: int, terms: tuple[Term, ...], why: Category, number: int = 0) -> Flow:
-    """Return a flow that drops and whose counter says why."""
+    """Build a flow that drops, with a cookie that has the reason."""
     return d.PIPELINE.flow(table, priority, terms, act.DROP, cookie=d.COOKIES.cookie(why, number))
 
 
 def un_dnat(env: Env) -> Ct:
-    """Return the pass through conntrack that undoes what this gateway translated.
+    """Return the ct action that undoes this gateway's translation.
 
-    On the userspace datapath it only looks the connection up (see `service.base`).
+    In the userspace datapath it only looks up the connection (see `service.base`).
     """
     return Ct(env.zone(r.ZONE_SERVICE), table=t.UN_DNAT.number, nat=None if env.userspace_conntrack else Nat())

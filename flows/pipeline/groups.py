@@ -1,4 +1,4 @@
-"""Groups that choose one of several gateways, by liveness alone: no agent is needed when one dies."""
+"""Groups that select a gateway by liveness, so that failover needs no agent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline.values import Env, NextHop, NextHopGroup
 
-# What a choice among gateways is hashed over. UDP ports are left out on purpose: later fragments have none, and
-# all fragments of a datagram must meet at one gateway to be translated (network cards hash UDP like this, too).
-# In the order in which OVS keeps and prints the fields.
+# The hash input of a selection of gateways, in the order in which OVS prints the fields. UDP ports are excluded:
+# later fragments have none, and all fragments of a datagram must reach one gateway to be translated (network cards
+# hash UDP like this, too).
 CONNECTION = (
     f.IPV4_SRC, f.IPV4_DST, f.IPV6_SRC, f.IPV6_DST, f.IP_PROTO, f.TCP_SRC, f.TCP_DST, f.SCTP_SRC, f.SCTP_DST,
 )  # fmt: skip
@@ -26,32 +26,33 @@ _MAX_BUCKET = 0x7FFFFFFF
 
 
 def bucket_ids(names: Iterable[str]) -> dict[str, int]:
-    """Return a number per name that depends on the name alone, but where two names hash to one number.
+    """Return a bucket ID per name: a hash of the name; on a collision, in sorted order, the next free ID.
 
-    OVS scores a bucket by a hash of its number and the connection (group_best_live_bucket in its
-    ofproto-dpif-xlate.c), so that gateways with the same numbers choose alike, and few connections move
-    when one name comes or goes.
+    OVS scores a bucket by a hash of its ID and the connection (group_best_live_bucket in its
+    ofproto-dpif-xlate.c). So gateways with the same bucket IDs select the same bucket, and few connections move
+    when a name is added or removed.
     """
-    taken: dict[int, str] = {}
+    names_by_id: dict[int, str] = {}
     for name in sorted(set(names)):
         number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) & _MAX_BUCKET
-        while number in taken:
+        while number in names_by_id:
             number = (number + 1) & _MAX_BUCKET
-        taken[number] = name
-    return {name: number for number, name in taken.items()}
+        names_by_id[number] = name
+    return {name: number for number, name in names_by_id.items()}
 
 
 def choose(
     env: Env, group_id: int, hops: Mapping[int, NextHop], *, ordered: bool, last_resort: bool
 ) -> Iterator[Group]:
-    """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
+    """Yield the group that selects a next hop, and the groups that it refers to. `hops`: by bucket ID.
 
-    Else the numbers of the next hops decide with the hash; they are the same wherever that matters.
-    All on standby is the same as none on standby. `last_resort`: nobody looks elsewhere when none of these is
-    live; then those that are not on standby are used all the same. A false alarm (a busy Node that answers BFD
-    late, or sessions that have to begin anew because our own ovs-vswitchd was restarted) would drop packets that
-    arrive, and a true one loses nothing that another way would have saved. Those on standby have been gone for
-    longer, or somebody asked to leave them.
+    `ordered`: the first live one in the given order is selected; otherwise a hash of bucket ID and connection
+    decides. If all next hops are on standby, they are treated as if none were.
+
+    `last_resort`: there is no alternative to these next hops. If none of them is live, those that are not on
+    standby are used anyway. In a false alarm (a busy Node that answers BFD late, or sessions that restart because
+    the own ovs-vswitchd was restarted) the packets still arrive, and in a true alarm no alternative would have
+    saved them. Next hops on standby have been dead for longer, or were drained.
     """
     hashed = keeps_width(env) or (env.userspace_conntrack and len(hops) > 1)
     if last_resort and len(hops) == 1:
@@ -72,7 +73,7 @@ def choose(
     if standby:
         levels[d.GROUP_STANDBY.group_id(group_id & _NUMBER)] = standby
     if last_resort and first:
-        # The same numbers: what is hashed to one goes to the same one when it is live again.
+        # The bucket IDs are the same, so connections stay with their next hop when it is live again.
         levels[d.GROUP_ANY.group_id(group_id & _NUMBER)] = _unwatched(first)
     if len(levels) == 1:
         yield _by_hash(group_id, first, hashed=hashed)
@@ -84,24 +85,24 @@ def choose(
 
 
 def keeps_width(env: Env) -> bool:
-    """Tell whether every way to a gateway hashes the connection, also one that nothing is chosen for.
+    """Tell whether all paths to a gateway hash the connection, even those without a selection.
 
-    So it is on the userspace datapath where there is another way: as gateways fail and return, packets change
-    between a choice, which hashes, and a way without one. The datapath's flows would be narrow at one time and
-    wide at another. Where a narrow one and a wide one overlap, Open vSwitch 3.1 may change the actions of the
-    wrong one (flow_put_on_pmd in its lib/dpif-netdev.c looks a flow up by a packet), and connections keep going to
-    a gateway that is lost.
+    This is so in the userspace datapath if there are several gateways. As gateways fail and return, packets change
+    between paths with a selection, which hashes, and paths without one, so datapath flows would have wide masks at
+    one time and narrow ones at another. If two such flows overlap, Open vSwitch 3.1 may update the actions of the
+    wrong one (flow_put_on_pmd in its lib/dpif-netdev.c looks up a flow by a packet), and connections would still
+    be sent to a lost gateway.
     """
     return env.userspace_conntrack and len(env.local_gateways) > (0 if env.gateway else 1)
 
 
 def to_gateway(env: Env, port: int) -> act.Action:
-    """Return the action that sends a packet to the gateway behind a port, without a choice."""
+    """Return the action that sends a packet to the gateway behind a port, without a selection."""
     return ToGroup(d.GROUP_GATEWAYS.group_id(port)) if keeps_width(env) else Output(port)
 
 
 def single(env: Env, ports: Iterable[int]) -> Iterator[Group]:
-    """Yield the groups that `to_gateway` needs."""
+    """Yield the groups that `to_gateway` refers to."""
     if keeps_width(env):
         for port in sorted(ports):
             yield select(d.GROUP_GATEWAYS.group_id(port), (Bucket(port, (Output(port),)),), hashed=True)
@@ -112,16 +113,16 @@ def _unwatched(hops: Mapping[int, NextHop]) -> dict[int, NextHop]:
 
 
 def watching(number: int, hop: NextHop | None, *actions: act.Action) -> Bucket:
-    """Return a bucket of a fast-failover group, for a next hop or for what needs none.
+    """Return a bucket of a fast-failover group, for a next hop or, with `hop` None, for other actions.
 
-    Such a bucket must watch something (ofp-group.c, ofputil_check_group_mod): where liveness is not known, our
-    own port, which is there as long as there is anything to send.
+    Such a bucket must watch something (ofp-group.c, ofputil_check_group_mod). Without known liveness it watches
+    the host port, which always exists.
     """
     return Bucket(number, actions, watch_port=hop.ofport if hop and hop.watched else r.HOST_OFPORT)
 
 
 def passing_on(number: int, group_id: int) -> Bucket:
-    """Return a bucket of a fast-failover group that leads to another group while anything in that is live."""
+    """Return a bucket of a fast-failover group that leads to another group while a bucket of that is live."""
     return Bucket(number, (ToGroup(group_id),), watch_group=group_id)
 
 
@@ -132,10 +133,10 @@ def select(
     *,
     hashed: bool = False,
 ) -> Group:
-    """Return a group that chooses a live bucket by a hash of `fields`.
+    """Return a group that selects a live bucket by a hash of `fields`.
 
-    Where there is one bucket only, nothing is hashed unless `hashed`: a hash makes every connection a flow of its
-    own in the datapath, with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards what it hashes).
+    With a single bucket nothing is hashed unless `hashed` is set: a hash creates a datapath flow per connection,
+    with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards the hashed fields).
     """
     if len(buckets) == 1 and not hashed:
         watches = buckets[0].watch_port is not None or buckets[0].watch_group is not None
@@ -153,15 +154,15 @@ def _by_hash(group_id: int, hops: Mapping[int, NextHop], *, hashed: bool) -> Gro
 
 
 def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
-    """Yield the groups that choose a gateway of this cluster, and that prefer the one behind a port."""
+    """Yield the groups that select a gateway of this cluster, and those that prefer the one behind a port."""
     if env.gateway and not group.next_hops:
         return
     hops = {hop.ofport: hop for hop in group.next_hops}
-    # A gateway is one itself: while no other one is live it needs none (`route.cluster_groups`).
+    # A gateway needs no other gateway while none is live (`route.cluster_groups`).
     yield from choose(env, e.LOCAL_GATEWAYS, hops, ordered=group.ordered, last_resort=not env.gateway)
     other = watching(1, None, e.un_dnat(env)) if env.gateway else passing_on(1, e.LOCAL_GATEWAYS)
     yield from single(env, hops)
     for port, hop in sorted(hops.items()):
-        # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.
+        # Standby does not count: a reply follows the last request, since others may not know the connection.
         buckets = (watching(0, hop, to_gateway(env, port)), other)
         yield d.PIPELINE.group(Group(d.GROUP_PREFER.group_id(port), GroupType.FAST_FAILOVER, buckets))

@@ -1,7 +1,8 @@
-"""Table Identity: whose Pod a packet is from, as the number that policies of its destination know it by.
+"""Table Identity: the label identity of the Pod that sent a packet, for the policies of its destination.
 
-The number (a label identity) is the VNI of our tunnels from the Node that has the Pod to the one that has the
-destination. Only numbers of this Node's Pods are written, and of another cluster only those believed that it has.
+The label identity is the VNI of mcagent's tunnels, from the Node of the sender to the Node of the destination. A
+Node writes the identities of its own Pods only, and a gateway accepts from a remote cluster only identities that
+the cluster has claimed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ ANY_CLUSTER = 0
 
 
 def departing(env: Env) -> Ct:
-    """Return how what this Node sends goes on."""
+    """Return the action that continues with packets of this Node."""
     return Ct(env.zone(r.ZONE_ARRIVAL), table=(t.EGRESS_TIERS if env.identities else t.DEPARTURE).number)
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """Who is not known: what comes from the host is marked already, what another cluster claims is not."""
+    """Handle unknown senders: Classify has marked packets of the host; mark those of remote clusters."""
     if env.identities:
         for family in r.FAMILIES:
             yield e.flow(t.IDENTITY, d.ELSE, (family, e.FROM_HOST), departing(env))
@@ -35,15 +36,15 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def pod(env: Env, address: Address, identity: int) -> Iterator[Flow]:
-    """From a Pod of this Node."""
+    """Set the label identity of a Pod of this Node."""
     terms = (e.FROM_HOST, *source_in(address))
     yield e.flow(t.IDENTITY, d.NORMAL, terms, set_whole(TUN_ID, identity), departing(env))
 
 
 def claimed(cluster: int, identities: Iterable[int]) -> Iterator[Flow]:
-    """Gateway: the numbers that are believed of a cluster; of any, if nobody says whose they are."""
-    of = () if cluster == ANY_CLUSTER else (r.CLUSTER.is_(cluster),)
+    """Gateway: accept label identities from a cluster, or from any cluster with `ANY_CLUSTER`."""
+    from_cluster = () if cluster == ANY_CLUSTER else (r.CLUSTER.is_(cluster),)
     for identity in identities:
         for family in r.FAMILIES:
-            terms = (family, e.FROM_REMOTE, *of, exact(TUN_ID, identity))
+            terms = (family, e.FROM_REMOTE, *from_cluster, exact(TUN_ID, identity))
             yield e.flow(t.IDENTITY, d.NORMAL, terms, e.goto(t.UNTRANSLATE))

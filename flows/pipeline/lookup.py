@@ -1,11 +1,11 @@
-"""Tables Lookup and LookupResult: TCP packets from the middle of a connection that a gateway does not know.
+"""Tables Lookup and LookupResult: mid-connection TCP packets of a connection that a gateway does not know.
 
-A connection to a Service that moves to another gateway has its endpoint already. The hash may choose another one
+A connection to a Service that moves to another gateway already has its endpoint. The hash may select another one
 there: liveness or the set of endpoints may have changed since, or this gateway may see them differently. So the
-gateway sends the packet to the Node of the endpoint that the hash chooses and asks whether that Node has the
+gateway sends the packet to the Node of the endpoint that the hash selects and queries whether that Node has the
 connection (conntrack, zone ARRIVAL). The Node returns the packet. If the answer is yes, the gateway commits the
-connection and sends the packet on. If it is no, the gateway asks the Nodes of all endpoints, and those without the
-connection drop the packet. No Pod gets the packet of another Pod's connection.
+connection and forwards the packet. If it is no, the gateway queries the Nodes of all endpoints, and those without
+the connection drop the packet. No Pod receives the packet of another Pod's connection.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from flows.pipeline.groups import bucket_ids
 from flows.pipeline.service import Remember, choice, name_of, new_connections, translate, with_id
 from flows.pipeline.values import Env, LocalService, RemoteCluster, ServiceEndpoint
 
-# Copies of one packet. The kernel takes at most 32 KiB of actions for a packet (MAX_ACTIONS_BUFSIZE in Linux'
-# net/openvswitch/flow_netlink.h), and each copy needs some 150 bytes of them.
-MOST_ASKED = 128
+# The maximal number of copies of a packet. The kernel accepts at most 32 KiB of actions for a packet
+# (MAX_ACTIONS_BUFSIZE in Linux' net/openvswitch/flow_netlink.h), and each copy takes about 150 bytes.
+MAX_QUERIES = 128
 
 _ANSWERS = (r.MAC_NOT_HERE, r.MAC_HERE)
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """A Node is asked, and answers. A userspace datapath hears from the agent what the kernel still knows."""
-    asked = Ct(env.zone(r.ZONE_ARRIVAL), table=t.LOOKUP.number)
+    """Answer queries. In the userspace datapath the agent restores connections that the kernel still has."""
+    query = Ct(env.zone(r.ZONE_ARRIVAL), table=t.LOOKUP.number)
     for family in r.FAMILIES:
         for number, mac in ((1, r.MAC_ASK), (2, r.MAC_ASK_ALL)):
             question = (family, e.FROM_GATEWAY, e.mac(mac))
-            yield e.flow(t.ARRIVE, d.EXACT, question, set_bits(r.LOOKUP, number), asked)
+            yield e.flow(t.ARRIVE, d.EXACT, question, set_bits(r.LOOKUP, number), query)
             if env.gateway:
-                yield e.flow(t.ARRIVE, d.EXACT, (family, e.FROM_REMOTE, r.LOOKUP.is_(number)), asked)
+                yield e.flow(t.ARRIVE, d.EXACT, (family, e.FROM_REMOTE, r.LOOKUP.is_(number)), query)
         yield from _yes(env, t.LOOKUP, family)
         if env.userspace_conntrack:
             yield from _restored(env, family)
@@ -61,7 +61,7 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def _restored(env: Env, family: Term) -> Iterator[Flow]:
-    """Keep what the agent restores, and look it up for what zone ARRIVAL does not have."""
+    """Commit connections that the agent restores, and look up those that zone ARRIVAL does not have."""
     zone = env.zone(r.ZONE_RESTORED)
     from_agent = (exact(f.IN_PORT, PORT_CONTROLLER), family, e.mac(r.MAC_RESTORE))
     commit = Ct(zone, commit=True, exec_=(set_bits(r.MARK_TRANSLATED, 1),))
@@ -72,96 +72,96 @@ def _restored(env: Env, family: Term) -> Iterator[Flow]:
 
 
 def _yes(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
-    """Answer that this Node has the connection: it has a mark."""
+    """Answer that this Node has the connection, which then has a mark."""
     for origin, back in _ways_back(env):
         terms = (family, origin, r.MARK_TRANSLATED.is_(1))
         yield e.flow(table, d.NORMAL, terms, set_whole(f.ETH_DST, r.MAC_HERE), back)
 
 
 def _no(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
-    """Answer that this Node does not have the connection, if it is the only Node that is asked."""
+    """Answer that this Node does not have the connection, if it is the only queried Node."""
     for origin, back in _ways_back(env):
         terms = (family, origin, r.LOOKUP.is_(1))
         yield e.flow(table, d.ELSE, terms, set_whole(f.ETH_DST, r.MAC_NOT_HERE), back)
 
 
 def _ways_back(env: Env) -> Iterator[tuple[Term, Action]]:
-    """Yield how an answer gets to the gateway that asks; on the gateway itself there is no tunnel in between."""
+    """Yield (origin of the query, action that returns the answer). A gateway may query itself."""
     yield e.FROM_GATEWAY, Output(PORT_IN_PORT)
     if env.gateway:
         yield e.FROM_REMOTE, e.goto(t.LOOKUP_RESULT)
 
 
 def from_node(ofport: int) -> Iterator[Flow]:
-    """Gateway: the answers of the Node behind a tunnel."""
-    who = (set_bits(r.ORIGIN, r.ORIGIN_ANSWER), set_bits(r.INGRESS_PORT, ofport))
+    """Gateway: classify the answers of the Node behind a tunnel."""
+    origin = (set_bits(r.ORIGIN, r.ORIGIN_ANSWER), set_bits(r.INGRESS_PORT, ofport))
     for family in r.FAMILIES:
         for mac in _ANSWERS:
             answer = (exact(f.IN_PORT, ofport), family, e.mac(mac))
-            yield e.flow(t.CLASSIFY, d.EXACT, answer, e.UNMARKED, *who, e.goto(t.SOURCE))
+            yield e.flow(t.CLASSIFY, d.EXACT, answer, e.UNMARKED, *origin, e.goto(t.SOURCE))
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
-    """Gateway: of a cluster's packets that the Node asked first does not know, ask all within the meter.
+    """Gateway: after a negative answer, query all Nodes, limited by the cluster's meter.
 
-    One packet becomes many, so another cluster must not decide how often.
+    One packet becomes many, so a remote cluster must not control the rate.
     """
-    within: Actions = () if c.ask_meter is None else (Meter(c.ask_meter),)
-    ask_all = (*within, set_whole(f.ETH_DST, r.MAC_ASK_ALL), Resubmit(t.LOOKUP_RESULT.number))
+    meter: Actions = () if c.ask_meter is None else (Meter(c.ask_meter),)
+    query_all = (*meter, set_whole(f.ETH_DST, r.MAC_ASK_ALL), Resubmit(t.LOOKUP_RESULT.number))
     for family in r.FAMILIES:
         unknown = (family, e.mac(r.MAC_NOT_HERE), r.CLUSTER.is_(c.id))
-        yield e.flow(t.LOOKUP_RESULT, d.NORMAL, unknown, *ask_all)
+        yield e.flow(t.LOOKUP_RESULT, d.NORMAL, unknown, *query_all)
 
 
 def service(env: Env, s: LocalService) -> Iterator[Flow]:
-    """Gateway: ask for what comes from the middle of a connection that conntrack does not know."""
-    every = _every(s)
-    if s.protocol != f.IP_TCP or not every:
+    """Gateway: query the Nodes for mid-connection packets of connections that conntrack does not know."""
+    endpoints = _all_endpoints(s)
+    if s.protocol != f.IP_TCP or not endpoints:
         return
-    # Without a choice, as if the Node that is asked first did not have it.
-    ask: Actions = (set_whole(f.ETH_DST, r.MAC_NOT_HERE), e.goto(t.LOOKUP_RESULT))
+    # Without a selection, continue as after a negative answer.
+    query: Actions = (set_whole(f.ETH_DST, r.MAC_NOT_HERE), e.goto(t.LOOKUP_RESULT))
     if _chooses(s):
-        ask = (ToGroup(d.GROUP_ASK.group_id(s.id)),)
-    middle = (*new_connections(s), tcp_flags("-syn"))
-    yield e.flow(t.SERVICE, d.NORMAL + 1, middle, *with_id(s), *ask)
-    answered = (r.SERVICE_ID.is_(s.id),)
-    # As if it had just come from the other cluster; the Node that it came back from may be asked again.
+        query = (ToGroup(d.GROUP_ASK.group_id(s.id)),)
+    mid_connection = (*new_connections(s), tcp_flags("-syn"))
+    yield e.flow(t.SERVICE, d.NORMAL + 1, mid_connection, *with_id(s), *query)
+    of_service = (r.SERVICE_ID.is_(s.id),)
+    # Restore the state of a packet from the remote cluster; the Node that returned it may be queried again.
     again = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.TRANSLATED, 1), set_whole(f.IN_PORT, 0), CtClear())
-    ask_all = (*again, ToGroup(d.GROUP_ASK_ALL.group_id(s.id)))
-    yield e.flow(t.LOOKUP_RESULT, d.NORMAL, (*answered, e.mac(r.MAC_ASK_ALL)), *ask_all)
+    query_all = (*again, ToGroup(d.GROUP_ASK_ALL.group_id(s.id)))
+    yield e.flow(t.LOOKUP_RESULT, d.NORMAL, (*of_service, e.mac(r.MAC_ASK_ALL)), *query_all)
     as_sent = (*again, set_bits(r.LOOKUP, 0), *_to(s.address, s.port))
     remember: Remember = (r.KEEP_CLIENT_PORT[s.protocol],) if env.userspace_conntrack else ()
-    for endpoint in every:
+    for endpoint in endpoints:
         port = (exact(f.IP_PROTO, s.protocol), exact(f.TCP_DST, endpoint.port))
         tunnel = () if endpoint.ofport is None else (r.INGRESS_PORT.is_(endpoint.ofport),)
-        terms = (*answered, e.mac(r.MAC_HERE), *destination_in(endpoint.address), *port, *tunnel)
+        terms = (*of_service, e.mac(r.MAC_HERE), *destination_in(endpoint.address), *port, *tunnel)
         commit = translate(env, s, endpoint, remember)
         yield e.flow(t.LOOKUP_RESULT, d.NORMAL, terms, *as_sent, commit)
 
 
 def groups(s: LocalService) -> Iterator[Group]:
-    """Yield the groups that choose who is asked: one Node, as for a new connection, or those of all endpoints."""
-    every = _every(s)
-    if s.protocol != f.IP_TCP or not every:
+    """Yield the groups that select the queried Nodes: one, as for a new connection, or those of all endpoints."""
+    endpoints = _all_endpoints(s)
+    if s.protocol != f.IP_TCP or not endpoints:
         return
-    ids = bucket_ids(map(name_of, every))
-    numbered = {ids[name_of(endpoint)]: endpoint for endpoint in every}
+    ids = bucket_ids(map(name_of, endpoints))
+    numbered = {ids[name_of(endpoint)]: endpoint for endpoint in endpoints}
     buckets = tuple(Bucket(number, _ask(2, numbered[number])) for number in sorted(numbered))
     yield d.PIPELINE.group(Group(d.GROUP_ASK_ALL.group_id(s.id), GroupType.ALL, buckets))
     if _chooses(s):
-        ask = {endpoint: _ask(1, endpoint) for endpoint in s.endpoints}
-        ask_all = (ToGroup(d.GROUP_ASK_ALL.group_id(s.id)),)
-        yield from choice(s, (d.GROUP_ASK_LIVE, d.GROUP_ASK), ask, resort=ask_all)
+        queries = {endpoint: _ask(1, endpoint) for endpoint in s.endpoints}
+        query_all = (ToGroup(d.GROUP_ASK_ALL.group_id(s.id)),)
+        yield from choice(s, (d.GROUP_ASK_LIVE, d.GROUP_ASK), queries, resort=query_all)
 
 
 def _chooses(s: LocalService) -> bool:
-    """Tell whether one Node is asked first: where there is one endpoint only, all are asked at once."""
-    return bool(s.endpoints) and len(_every(s)) > 1
+    """Tell whether one Node is queried first: with a single endpoint, all are queried at once."""
+    return bool(s.endpoints) and len(_all_endpoints(s)) > 1
 
 
-def _every(s: LocalService) -> tuple[ServiceEndpoint, ...]:
-    """Return all endpoints that may have connections, those first that get new ones."""
-    return tuple(dict.fromkeys((*sorted(s.endpoints), *sorted(s.old_endpoints))))[:MOST_ASKED]
+def _all_endpoints(s: LocalService) -> tuple[ServiceEndpoint, ...]:
+    """Return all endpoints that may have connections; those that get new ones come first."""
+    return tuple(dict.fromkeys((*sorted(s.endpoints), *sorted(s.old_endpoints))))[:MAX_QUERIES]
 
 
 def _ask(number: int, endpoint: ServiceEndpoint) -> tuple[Action, ...]:
@@ -169,6 +169,6 @@ def _ask(number: int, endpoint: ServiceEndpoint) -> tuple[Action, ...]:
 
 
 def _to(address: f.Address, port: int) -> tuple[SetField, SetField]:
-    """Return the actions that give a TCP packet a destination, without connection tracking."""
+    """Return the actions that set the destination of a TCP packet, without connection tracking."""
     field = f.IPV4_DST if address.version == 4 else f.IPV6_DST
     return set_whole(field, int(address)), set_whole(f.TCP_DST, port)

@@ -1,6 +1,6 @@
-"""All entries of one owner: every Node's base, a remote cluster, a Node of this cluster, an exported Service.
+"""The entries of each owner: base, remote cluster, Node, exported Service, label identity, level of policy rules.
 
-Asks each step of the packet for its flows; decides nothing itself.
+Collects the flows of all steps of the packet; makes no decisions itself.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from flows.pipeline.values import (
 
 
 def base(env: Env, group: NextHopGroup) -> Entries:
-    """Return what does not depend on single clusters, Nodes or Services.
+    """Return the entries that do not depend on individual clusters, Nodes or Services.
 
     `group` has a next hop for every port in `env.local_gateways`.
     """
-    there = [one for one in t.TABLES if env.identities or one not in t.POLICY_TABLES]
-    flows = [e.drop(one, d.LOWEST, (), d.MISS.get(one.number, d.DROP_MISS), one.number) for one in there]
+    tables = [table for table in t.TABLES if env.identities or table not in t.POLICY_TABLES]
+    flows = [e.drop(table, d.LOWEST, (), d.MISS.get(table.number, d.DROP_MISS), table.number) for table in tables]
     flows += [*classify.base(env), *source.base(env), *identity.base(env), *policy.base(env)]
     flows += [*departure.base(env), *arrive.base(env), *lookup.base(env), *userspace.invalid(env)]
     if env.gateway:
@@ -58,7 +58,7 @@ def base(env: Env, group: NextHopGroup) -> Entries:
 
 
 def cluster(env: Env, c: RemoteCluster) -> Entries:
-    """Return the way to and from a remote cluster; FlowError when a value does not fit."""
+    """Return the entries to and from a remote cluster; FlowError if a value does not fit."""
     tunnels = {gateway.address: gateway.next_hop for gateway in c.gateways if gateway.next_hop is not None}
     sources = tuple(dict.fromkeys((*c.cidrs, *(ip_network(gateway.address) for gateway in c.gateways))))
     flows = [
@@ -82,7 +82,7 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
 
 
 def node(env: Env, n: LocalNode) -> Entries:
-    """Return the way to and from a Node of this cluster. On workers only their own Node has any."""
+    """Return the entries to and from a Node of this cluster. On workers only their own Node has any."""
     flows: Iterable[Flow] = ()
     if n.ofport == r.HOST_OFPORT:
         flows = (*source.own_node(env, n), *arrive.own_node(n))
@@ -92,9 +92,9 @@ def node(env: Env, n: LocalNode) -> Entries:
 
 
 def service(env: Env, s: LocalService) -> Entries:
-    """Return the translation of one port of an exported Service; on workers there is none.
+    """Return the translation of a port of an exported Service; none on workers.
 
-    FlowError: an ID that does not fit.
+    Raises FlowError if an ID does not fit.
     """
     if not env.gateway:
         return Entries(flows=())
@@ -103,33 +103,33 @@ def service(env: Env, s: LocalService) -> Entries:
     return _owned(d.FOR_SERVICE, s.id, flows, (*chosen, *lookup.groups(s)))
 
 
-def endpoints(found: Iterable[ServiceEndpoint]) -> Entries:
-    """Return what holds back packets of endpoints on this Node whose connection is not known."""
-    return Entries(flows=tuple(userspace.endpoints(found)))
+def endpoints(local_endpoints: Iterable[ServiceEndpoint]) -> Entries:
+    """Return the flows that hold back packets of endpoints on this Node whose connection is unknown."""
+    return Entries(flows=tuple(userspace.endpoints(local_endpoints)))
 
 
 def pod_identity(env: Env, address: Address, number: int) -> Entries:
-    """Return the mark of what a Pod of this Node sends."""
+    """Return the flows that mark packets of a Pod of this Node with its label identity."""
     return _owned(d.FOR_IDENTITY, number, identity.pod(env, address, number))
 
 
 def claimed_identities(cluster: int, numbers: Iterable[int]) -> Entries:
-    """Return the label identities that are believed of a cluster; of any cluster, if it is 0."""
+    """Return the flows that accept label identities from a cluster; from any cluster, if it is 0."""
     return _owned(d.FOR_CLUSTER, cluster, identity.claimed(cluster, numbers))
 
 
-def rules(found: Iterable[PolicyRule]) -> Entries:
-    """Return the rules of policies of one direction, stage and level."""
-    return Entries(flows=tuple(policy.level(found)))
+def rules(policy_rules: Iterable[PolicyRule]) -> Entries:
+    """Return the flows of the rules of one direction, stage and level."""
+    return Entries(flows=tuple(policy.level(policy_rules)))
 
 
-def pod_policies(found: PodPolicies) -> Entries:
-    """Return what does not get to Pods, or from them, where no rule says anything."""
-    return Entries(flows=tuple(policy.pods(found)))
+def pod_policies(policies: PodPolicies) -> Entries:
+    """Return the flows that drop requests to and from isolated Pods if no rule matches."""
+    return Entries(flows=tuple(policy.pods(policies)))
 
 
 def _owned(owner: Category, number: int, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Entries:
-    """Put the owner's cookie into its flows; those that drop have one that says why."""
+    """Set the owner's cookie in its flows, except in drops, whose cookie has the reason."""
     cookie = d.COOKIES.cookie(owner, number)
     owned = (flow if flow.cookie else replace(flow, cookie=cookie) for flow in flows)
     return Entries(flows=tuple(owned), groups=tuple(groups))

@@ -1,7 +1,7 @@
-"""Tables of policies: what this Node's Pods may open to other clusters, and other clusters to them.
+"""Tables of policies: rules for connections between this Node's Pods and remote clusters.
 
-Only requests are judged, and each packet of them, so a change counts at once for open connections, and no Node has
-to remember a verdict. A rule is a conjunctive match of Pods, peers and ports: a flow for each of these.
+Rules apply to requests only, and to each of their packets, so a change applies to open connections at once, and no
+verdict is stored. A rule is a conjunctive match of Pods, peers and ports, with a flow for each of these.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TABLE = {
     (PolicyDirection.EGRESS, PolicyStage.BASELINE): t.EGRESS_BASELINE,
 }
 ALLOWED = {PolicyDirection.INGRESS: t.ADMIT, PolicyDirection.EGRESS: t.DEPARTURE}
-LEVELS = 59000  # of a table
+LEVELS = 59000  # the number of levels of a table
 
 _NEXT = {
     direction: {
@@ -55,7 +55,7 @@ _NEXT = {
 }
 _RELATED = ct_state("+rel-inv+trk")
 _LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
-# What nft answers to all but TCP: administratively prohibited (RFC 1812, section 5.2.7.1).
+# The answer of nft to protocols other than TCP: administratively prohibited (RFC 1812, section 5.2.7.1).
 _ANSWER = (exact(f.IP_PROTO, f.IP_ICMP), exact(f.ICMP_TYPE, 3), exact(f.ICMP_CODE, 13))
 _TO_KERNEL = set_whole(f.ETH_DST, r.HOST_MAC)
 _REJECTED = {
@@ -65,21 +65,21 @@ _REJECTED = {
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """What is not judged, and what no rule decides; how a request is rejected."""
+    """Pass packets that rules do not apply to, and requests that no rule matches; reject requests."""
     if not env.identities:
         return
     for family in r.FAMILIES:
         for direction, tables in _NEXT.items():
             first, go_on = TABLE[direction, PolicyStage.TIERS], e.goto(ALLOWED[direction])
-            # A reply of which this Node says that it is translated is a request: see `arrive`.
+            # A translated packet that conntrack considers a reply is a request: see `arrive`.
             raw = (r.TRANSLATED.is_(0),) if direction is PolicyDirection.INGRESS else ()
             yield e.flow(first, d.UNJUDGED, (family, e.REPLY, *raw), go_on)
             yield e.flow(first, d.UNJUDGED, (family, _RELATED), go_on)
-            # Without the first fragment, which is judged, they are nothing.
+            # Rules apply to the first fragment; without it the others are useless.
             yield e.flow(first, d.UNJUDGED, (family, _LATER), go_on)
             for table, following in tables.items():
                 yield e.flow(table, d.ELSE, (family,), e.goto(following))
-        # The kernel answers with the address of a Node, which other clusters do not take from this one.
+        # The kernel answers with an address of the Node, which remote clusters do not accept as a source.
         pod = Move(r.CT_DESTINATION, r.SOURCE_ADDRESS)
         terms = (f.IPV4_ONLY, ct_state("+rel+rpl-inv+trk"), *_ANSWER)
         if family is f.IPV4_ONLY:
@@ -87,17 +87,17 @@ def base(env: Env) -> Iterator[Flow]:
         yield e.flow(t.EGRESS_REJECT, d.NORMAL, (family,), *_REJECTED[PolicyDirection.EGRESS])
         yield e.flow(t.REJECT, d.ELSE, (family,), e.goto(t.REJECT_STATE))
         yield e.drop(t.REJECT_STATE, d.SPECIAL, (family, e.INVALID), d.DROP_INVALID, t.REJECT_STATE.number)
-        for bit, kept in e.REMEMBER.items():
-            commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
+        for bit, marks in e.REMEMBER.items():
+            commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=marks)
             answer = _REJECTED[PolicyDirection.INGRESS]
             yield e.flow(t.REJECT_STATE, d.NORMAL, (family, r.TRANSLATED.is_(bit)), commit, *answer)
             if bit:
-                turned = (family, e.REVERSED, r.TRANSLATED.is_(1))
-                yield e.flow(t.REJECT_STATE, d.EXACT, turned, replace(commit, force=True), *answer)
+                reversed_request = (family, e.REVERSED, r.TRANSLATED.is_(1))
+                yield e.flow(t.REJECT_STATE, d.EXACT, reversed_request, replace(commit, force=True), *answer)
 
 
 def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:
-    """What is rejected becomes an entry of conntrack, too: within the cluster's meter."""
+    """Pass rejected requests through the cluster's meter: they create conntrack entries, too."""
     if env.identities and c.meter is not None:
         for family in r.FAMILIES:
             terms = (family, e.NEW, r.MARK_PORT.is_(0), r.CLUSTER.is_(c.id))
@@ -105,7 +105,7 @@ def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:
 
 
 def pods(p: PodPolicies) -> Iterator[Flow]:
-    """What does not get to Pods, or from them, where no rule says anything."""
+    """Drop requests to and from isolated Pods, and of unknown identity to some Pods, if no rule matches."""
     ways = ((PolicyDirection.INGRESS, p.isolated_ingress), (PolicyDirection.EGRESS, p.isolated_egress))
     for number, (direction, isolated) in enumerate(ways):
         for terms in _of_pods(direction, isolated):
@@ -117,10 +117,10 @@ def pods(p: PodPolicies) -> Iterator[Flow]:
 
 
 def level(rules: Iterable[PolicyRule]) -> Iterator[Flow]:
-    """Return the flows of all rules of one direction, stage and level, which agree in their verdict.
+    """Yield the flows of all rules of one direction, stage and level, which have the same verdict.
 
-    What several rules match on is one flow, with a clause of each. Where a rule with nothing but Pods has such a
-    match, it decides alone.
+    A match that several rules share is one flow, with a clause of each rule. If a rule with Pods only has the same
+    match, its flow replaces the shared one.
     """
     clauses: defaultdict[tuple[int, Match], list[Conjunction]] = defaultdict(list)
     places: dict[tuple[int, Match], tuple[PipelineTable, Terms]] = {}
@@ -133,8 +133,8 @@ def level(rules: Iterable[PolicyRule]) -> Iterator[Flow]:
         if not all(parts):
             continue
         if len(parts) == 1:
-            found = (d.PIPELINE.flow(table, priority, terms, actions, cookie=cookie) for terms in parts[0])
-            plain.update({(flow.table, flow.match): flow for flow in found})
+            flows = (d.PIPELINE.flow(table, priority, terms, actions, cookie=cookie) for terms in parts[0])
+            plain.update({(flow.table, flow.match): flow for flow in flows})
             continue
         for number, part in enumerate(parts, 1):
             for terms in part:
@@ -159,11 +159,11 @@ def _actions(direction: PolicyDirection, verdict: PolicyVerdict, table: Pipeline
     return (e.goto(ALLOWED[direction] if verdict is PolicyVerdict.ALLOW else _NEXT[direction][table]),)
 
 
-# --- what a rule matches on -------------------------------------------------------------------------------
+# --- matches of a rule ------------------------------------------------------------------------------------
 
 
 def _clauses(rule: PolicyRule) -> Iterator[Iterator[Terms]]:
-    """Yield Pods, peers and ports of a rule, unless all match: the matches of which one is to hold."""
+    """Yield the clauses of a rule (Pods, peers, ports), each as alternative matches, without those always met."""
     yield _of_pods(rule.direction, rule.pods)
     if not rule.peers.any_peer:
         yield _of_peers(rule.direction, rule.peers)
@@ -172,21 +172,23 @@ def _clauses(rule: PolicyRule) -> Iterator[Iterator[Terms]]:
 
 
 def _of_pods(direction: PolicyDirection, addresses: Iterable[f.Address]) -> Iterator[Terms]:
-    where = f.destination_in if direction is PolicyDirection.INGRESS else f.source_in
-    yield from (where(one) for one in dict.fromkeys(addresses) if f.eth_type_of(one) in r.FAMILIES)
+    in_address = f.destination_in if direction is PolicyDirection.INGRESS else f.source_in
+    yield from (
+        in_address(address) for address in dict.fromkeys(addresses) if f.eth_type_of(address) in r.FAMILIES
+    )
 
 
 def _of_peers(direction: PolicyDirection, peers: PolicyPeers) -> Iterator[Terms]:
-    where = f.source_in if direction is PolicyDirection.INGRESS else f.destination_in
+    in_address = f.source_in if direction is PolicyDirection.INGRESS else f.destination_in
     for number, identity in dict.fromkeys(peers.identities):
-        known = (exact(f.TUN_ID, identity),)
-        yield (*known, r.CLUSTER.is_(number)) if number else known
+        has_identity = (exact(f.TUN_ID, identity),)
+        yield (*has_identity, r.CLUSTER.is_(number)) if number else has_identity
     for network in dict.fromkeys(peers.networks):
         if f.eth_type_of(network) in r.FAMILIES:
-            yield where(network)
+            yield in_address(network)
     for address, protocol, port in dict.fromkeys(peers.services):
         if (family := f.eth_type_of(address)) in r.FAMILIES:
-            yield (*where(address), *_protocol(family, protocol), exact(f.PORTS_DST[protocol], port))
+            yield (*in_address(address), *_protocol(family, protocol), exact(f.PORTS_DST[protocol], port))
 
 
 def _of_port(port: PolicyPort) -> Iterator[Terms]:
@@ -215,7 +217,7 @@ def _protocol(family: Term, protocol: int) -> Terms:
 
 
 def ranges(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Yield the values and masks that match the numbers of 16 bits from `low` to `high`, and no others."""
+    """Yield (value, mask) pairs that match exactly the 16-bit numbers from `low` to `high`."""
     while low <= high:
         size = low & -low or 1 << 16
         while low + size - 1 > high:

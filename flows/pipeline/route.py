@@ -1,6 +1,6 @@
-"""Tables Route, Relay, Snat, SnatState and Exit: towards another cluster, by which gateway, from which address.
+"""Tables Route, Relay, Snat, SnatState and Exit: the gateway and the source address of packets to remote clusters.
 
-Replies and Pods that the other cluster may see keep their address; everything else takes the gateway's.
+Replies and published Pods keep their address; all other packets are SNATed to the gateway's address.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tunnels = Mapping[Address, NextHop]  # by the address of the gateway
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """Gateway: what a sibling hands on goes out here."""
+    """Gateway: send packets that a sibling relays directly."""
     if env.local_gateways:
         yield e.flow(t.RELAY, d.SPECIAL, (e.FROM_GATEWAY,), e.goto(t.SNAT_TABLE))
     else:
@@ -31,30 +31,30 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def unreachable(c: RemoteCluster) -> Iterator[Flow]:
-    """A cluster without a usable gateway: dropped and counted, never sent elsewhere."""
+    """Drop and count packets to a cluster without a usable gateway; they are never sent elsewhere."""
     for net in c.cidrs:
         yield e.drop(t.ROUTE, d.PREFIX + net.prefixlen, destination_in(net), d.DROP_NO_GATEWAY, c.id)
 
 
 def by_local_gateway(c: RemoteCluster) -> Iterator[Flow]:
-    """Worker: a gateway of this cluster knows how."""
+    """Worker: send packets to a gateway of this cluster."""
     for net in c.cidrs:
         yield e.flow(t.ROUTE, d.PREFIX + net.prefixlen, (e.FROM_HOST, *destination_in(net)), e.TO_LOCAL_GATEWAY)
 
 
 def cluster(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Flow]:
-    """Gateway: to a gateway of the cluster, chosen by a hash of the connection."""
+    """Gateway: send packets to a gateway of the remote cluster, selected by a hash of the connection."""
     snat = (set_bits(r.SNAT, 1),) if c.snat else ()
     to_cluster = (set_bits(r.CLUSTER, c.id), *snat, e.goto(t.RELAY))
     for net in c.cidrs:
         yield e.flow(t.ROUTE, d.PREFIX + net.prefixlen, destination_in(net), *to_cluster)
-    of = r.CLUSTER.is_(c.id)
+    to_this_cluster = r.CLUSTER.is_(c.id)
     if env.local_gateways:
-        yield e.flow(t.RELAY, d.NORMAL, (of,), ToGroup(d.GROUP_RELAY.group_id(c.id)))
+        yield e.flow(t.RELAY, d.NORMAL, (to_this_cluster,), ToGroup(d.GROUP_RELAY.group_id(c.id)))
     out = (e.PLAIN, DecTtl(), ToGroup(d.GROUP_CLUSTER.group_id(c.id)))
     for family in r.FAMILIES:
-        yield e.flow(t.EXIT, d.NORMAL, (family, of), *out)
-    # Replies to connections that were SNATed over there go to the gateway that knows them.
+        yield e.flow(t.EXIT, d.NORMAL, (family, to_this_cluster), *out)
+    # Replies to connections that a remote gateway SNATed return to that gateway.
     for address, hop in tunnels.items():
         reply = (r.REPLY.is_(1), *destination_in(address))
         directly = (e.PLAIN, DecTtl(), Output(hop.ofport))
@@ -63,37 +63,38 @@ def cluster(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Flow]:
             yield e.flow(t.ROUTE, d.SPECIAL + 1, (*reply, e.FROM_GATEWAY), *directly)
         else:
             yield e.flow(t.ROUTE, d.SPECIAL, reply, *directly)
-    if c.snat_address is not None:  # that cluster knows this gateway by another address
-        opening = (eth_type_of(c.snat_address), e.NEW, of)
+    if c.snat_address is not None:  # the remote cluster uses another address of this gateway
+        opening = (eth_type_of(c.snat_address), e.NEW, to_this_cluster)
         yield e.flow(t.SNAT_STATE, d.EXACT, opening, _translate(env, c.snat_address))
 
 
 def _snat(env: Env) -> Iterator[Flow]:
-    """Who keeps an address, and how one is given."""
+    """Decide which sources keep their address, and SNAT the others."""
     out = e.goto(t.EXIT)
     yield e.flow(t.SNAT_TABLE, d.SPECIAL, (r.REPLY.is_(1),), out)
     for network in env.published_pods:
         yield e.flow(t.SNAT_TABLE, d.NORMAL, (r.SNAT.is_(0), *source_in(network)), out)
     look_up = Ct(env.zone(r.ZONE_SNAT), table=t.SNAT_STATE.number, nat=Nat())
     for family in r.FAMILIES:
-        own = next((address for address in env.own_gateway_ips if eth_type_of(address) == family), None)
-        if own is None:
+        gateway_ip = next((address for address in env.own_gateway_ips if eth_type_of(address) == family), None)
+        if gateway_ip is None:
             continue
         yield e.flow(t.SNAT_TABLE, d.ELSE, (family,), look_up)
-        if any(own in network for network in env.published_pods):
-            # What the other cluster sends to a gatewayIP is taken for a reply to a SNATed connection: so must be
-            # those that this Node opens by itself, even if its address counts as a Pod's.
-            yield e.flow(t.SNAT_TABLE, d.EXACT, (r.SNAT.is_(0), *source_in(own)), look_up)
+        if any(gateway_ip in network for network in env.published_pods):
+            # Packets of the remote cluster to a gatewayIP are treated as replies to SNATed connections. So
+            # connections of this Node itself are SNATed, too, even if its address is in a published Pod CIDR.
+            yield e.flow(t.SNAT_TABLE, d.EXACT, (r.SNAT.is_(0), *source_in(gateway_ip)), look_up)
         yield e.flow(t.SNAT_STATE, d.NORMAL, (family, e.REQUEST), out)
-        yield e.flow(t.SNAT_STATE, d.NORMAL, (family, e.NEW), _translate(env, own))
+        yield e.flow(t.SNAT_STATE, d.NORMAL, (family, e.NEW), _translate(env, gateway_ip))
         if env.userspace_conntrack:
-            # Has that address: to translate it to itself ends Open vSwitch 3.1, when such a connection has expired
-            # and is not swept yet (conn_key_lookup in lib/conntrack.c finds what undoes its NAT instead of it).
-            yield e.flow(t.SNAT_STATE, d.NORMAL + 1, (e.NEW, *source_in(own)), _commit(env, None))
+            # The source has that address already. A translation to itself crashes Open vSwitch 3.1 if such a
+            # connection has expired and is not swept (conn_key_lookup in lib/conntrack.c finds its NAT entry
+            # instead).
+            yield e.flow(t.SNAT_STATE, d.NORMAL + 1, (e.NEW, *source_in(gateway_ip)), _commit(env, None))
 
 
 def _translate(env: Env, address: Address) -> Ct:
-    """Give a new connection the gateway's address, and remember the port it came from."""
+    """SNAT a new connection to the gateway's address, and store its ingress port."""
     return _commit(env, Nat("src", address, *env.snat_ports))
 
 
@@ -103,7 +104,7 @@ def _commit(env: Env, nat: Nat | None) -> Ct:
 
 
 def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Group]:
-    """The choice of a gateway; with siblings, also whether one of them has to relay."""
+    """Yield the groups that select a remote gateway, and, with siblings, decide whether one of them relays."""
     ids = bucket_ids(map(str, tunnels))
     numbered = {ids[str(address)]: hop for address, hop in tunnels.items()}
     yield from choose(env, d.GROUP_CLUSTER.group_id(c.id), numbered, ordered=c.ordered, last_resort=True)
@@ -112,7 +113,7 @@ def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Gro
         relay = d.GROUP_RELAY.group_id(c.id)
         if c.by is None:
             yield _else_sibling(relay, tunnels.values(), Resubmit(t.SNAT_TABLE.number))
-        else:  # also while BFD calls it dead: the cluster answers nobody else
+        else:  # used even if BFD is down: the cluster answers no other gateway
             yield d.PIPELINE.group(Group(relay, GroupType.INDIRECT, (Bucket(0, (Output(c.by),)),)))
         for hop in tunnels.values():
             to_it = (e.PLAIN, DecTtl(), to_gateway(env, hop.ofport))
@@ -120,7 +121,7 @@ def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Gro
 
 
 def _else_sibling(group_id: int, hops: Collection[NextHop], *out: act.Action) -> Group:
-    """Return a group that does `out` if a tunnel is live, else uses a live sibling, else does it all the same."""
+    """Return a group that executes `out` if a tunnel is live, else uses a live sibling, else executes `out`."""
     live = [watching(n, hop, *out) for n, hop in enumerate(hops)]
     buckets = (*live, passing_on(len(live), e.LOCAL_GATEWAYS), watching(len(live) + 1, None, *out))
     return d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, buckets))

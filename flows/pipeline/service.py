@@ -1,7 +1,7 @@
-"""Gateway, tables AdmitService, Service and UnDnat: exported Services are translated, and their replies back.
+"""Gateway, tables AdmitService, Service and UnDnat: translation of exported Services, and of their replies.
 
-Every gateway of a cluster builds the same, so that gateways which see the same Nodes alive choose the same
-endpoint for a connection. `lookup` handles connections that move between gateways which do not.
+All gateways of a cluster build the same flows and groups, so gateways with the same view of liveness select the
+same endpoint for a connection. `lookup` handles connections that move between gateways with different views.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids, passing_on, select, watching
 from flows.pipeline.values import Env, LocalService, RemoteCluster, ServiceEndpoint
 
-Remember = tuple[SetField | Move, ...]  # what the label of a connection keeps beside the Service
+Remember = tuple[SetField | Move, ...]  # writes to the label of a connection, in addition to the Service
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """What every connection to a Service does; one that is not exported is dropped.
+    """Process connections to Services; drop those to Services that are not exported.
 
-    The userspace datapath's conntrack moves a client to another port when its own was used a moment ago, and takes
-    replies to whoever really has that port for the first one's. There the Service's ID comes first, and conntrack
-    translates only what else has to do with a connection: ICMP errors, and what an endpoint sends that is none any
-    more. Of Services that share endpoints clients may keep such a port (`userspace`): conntrack comes first.
+    Conntrack of the userspace datapath changes the port of a client if the port was used a moment ago. It then
+    assigns replies to another client that really has the new port to the first client's connection. So in that
+    datapath replies are un-translated by the Service's ID first, and conntrack un-translates only other packets:
+    ICMP errors, and packets of removed endpoints. Clients of Services that share endpoints may keep the changed
+    port (`userspace`), so there conntrack comes first.
     """
-    undone: Action = e.goto(t.ROUTE)
+    continue_action: Action = e.goto(t.ROUTE)
     if env.userspace_conntrack:
-        undone = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
+        continue_action = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
     for family in r.FAMILIES:
         yield e.flow(t.ADMIT_SERVICE, d.ELSE, (family,), e.goto(t.SERVICE))
-        # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
-        known = (set_bits(r.TRANSLATED, 1), *e.WITH_SERVICE_ID)
-        yield e.flow(t.SERVICE, d.EXACT, (family, e.DNATED), *known, e.goto(t.CLIENT))
+        # Not "established": the userspace datapath translates UDP packets, but considers them new until a reply.
+        of_connection = (set_bits(r.TRANSLATED, 1), *e.WITH_SERVICE_ID)
+        yield e.flow(t.SERVICE, d.EXACT, (family, e.DNATED), *of_connection, e.goto(t.CLIENT))
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)
-        yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, undone)
+        yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, continue_action)
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
-    """What would become a new entry of conntrack passes the cluster's meter."""
+    """Pass packets that would create a conntrack entry through the cluster's meter."""
     if c.meter is not None:
         for family in r.FAMILIES:
             terms = (family, e.NEW, r.LABEL_SERVICE.is_(0), r.CLUSTER.is_(c.id))
@@ -52,18 +53,18 @@ def cluster(c: RemoteCluster) -> Iterator[Flow]:
 
 
 def new_connections(s: LocalService) -> tuple[Term, ...]:
-    """Return the condition on what begins a connection to the Service, or continues one that nobody knows."""
+    """Return the conditions on packets of new or unknown connections to the Service."""
     service_port = exact(f.PORTS_DST[s.protocol], s.port)
     return (exact(f.IP_PROTO, s.protocol), *destination_in(s.address), service_port, e.NEW)
 
 
 def with_id(s: LocalService) -> tuple[Action, ...]:
-    """Return the actions that tell the Node of which Service a packet is."""
+    """Return the actions that write the Service's ID into the packet, for the endpoint's Node."""
     return (set_bits(r.TRANSLATED, 1), set_whole(f.ETH_SRC, r.MAC_SERVICE | s.id))
 
 
 def service(s: LocalService) -> Iterator[Flow]:
-    """New connections get an endpoint."""
+    """Assign new connections an endpoint."""
     terms = new_connections(s)
     if not s.endpoints:
         yield e.drop(t.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.id)
@@ -72,20 +73,20 @@ def service(s: LocalService) -> Iterator[Flow]:
 
 
 def replies(env: Env, s: LocalService) -> Iterator[Flow]:
-    """Replies from endpoints get the Service's address back."""
+    """Restore the Service's address in replies of endpoints."""
     by_id_first = env.userspace_conntrack and not s.shares_endpoints
     if s.endpoints or s.old_endpoints:
         yield from _un_dnat_by_id(s, d.EXACT if by_id_first else d.ELSE)
 
 
 def endpoint_groups(env: Env, s: LocalService, remember: Remember) -> Iterator[Group]:
-    """Yield the groups that give a new connection its endpoint."""
+    """Yield the groups that assign a new connection its endpoint."""
     actions = {endpoint: (translate(env, s, endpoint, remember),) for endpoint in s.endpoints}
     yield from choice(s, (d.GROUP_ENDPOINTS, d.GROUP_SERVICE), actions)
 
 
 def translate(env: Env, s: LocalService, endpoint: ServiceEndpoint, remember: Remember) -> Ct:
-    """Return the pass through conntrack that commits a connection of the Service to an endpoint."""
+    """Return the ct action that commits a connection to the Service with an endpoint."""
     nat = Nat("dst", endpoint.address, endpoint.port)
     keep = (set_bits(r.LABEL_SERVICE, s.id), *remember)
     return Ct(env.zone(r.ZONE_SERVICE), t.CLIENT.number, commit=True, nat=nat, exec_=keep)
@@ -97,11 +98,11 @@ def choice(
     actions: Mapping[ServiceEndpoint, Actions],
     resort: Actions | None = None,
 ) -> Iterator[Group]:
-    """Yield the groups that choose an endpoint by a hash of the connection, or of the client alone.
+    """Yield the groups that select an endpoint by a hash of the connection, or of the client's address only.
 
-    `kinds`: of the group of endpoints on live Nodes, where there is one, and of the group that is used. `actions`:
-    of each of the Service's endpoints. Endpoints on Nodes that are dead (BFD) are not chosen. While all Nodes look
-    dead, which may be a false alarm, `resort` is done; None: the actions of the first endpoint.
+    `kinds`: the kind of the group of live endpoints, if it is needed, and of the group that flows refer to.
+    `actions`: by endpoint. Endpoints on dead Nodes (BFD) are not selected. If all Nodes look dead, which may be a
+    false alarm, the actions `resort` are executed; None: those of the first endpoint.
     """
     live_id, group_id = (kind.group_id(s.id) for kind in kinds)
     tunnels = {endpoint.ofport for endpoint in s.endpoints}
@@ -120,7 +121,7 @@ def choice(
 
 
 def name_of(endpoint: ServiceEndpoint) -> str:
-    """Return what an endpoint's number in groups is derived from (`groups.bucket_ids`)."""
+    """Return the name from which an endpoint's bucket ID is derived (`groups.bucket_ids`)."""
     return f"{endpoint.address} {endpoint.port}"
 
 
@@ -132,19 +133,19 @@ def _hashed(s: LocalService) -> tuple[MatchField, ...]:
 
 
 def _un_dnat_by_id(s: LocalService, priority: int) -> Iterator[Flow]:
-    """Un-translate replies that another gateway translated, which was lost: without state, from endpoints only.
+    """Un-translate replies of connections that a lost gateway translated: without state, for endpoints only.
 
-    Whatever conntrack says of them: new (loose pick-up), or invalid (a SYN+ACK or RST out of the blue). The
-    userspace datapath un-translates what it calls invalid as well: packets of a connection that went on by another
-    gateway for a while, until its window was past the one remembered here.
+    The conntrack state does not matter: new (loose pick-up) or invalid (an unexpected SYN+ACK or RST). In the
+    userspace datapath it may also be invalid for a connection that another gateway has forwarded for a while, so
+    that its TCP window is beyond the one stored here.
     """
     source = f.IPV4_SRC if s.address.version == 4 else f.IPV6_SRC
     source_port = f.PORTS_SRC[s.protocol]
     undo = (set_whole(source, int(s.address)), set_whole(source_port, s.port))
     reply = (exact(f.IP_PROTO, s.protocol), r.SERVICE_ID.is_(s.id))
-    known = ServiceEndpoint(address=s.address, port=s.port)
+    service_address = ServiceEndpoint(address=s.address, port=s.port)
     for sender, translate in (
-        (known, ()),
+        (service_address, ()),
         *((endpoint, undo) for endpoint in sorted({*s.endpoints, *s.old_endpoints})),
     ):
         terms = (*reply, *source_in(sender.address), exact(source_port, sender.port))

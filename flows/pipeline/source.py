@@ -1,6 +1,6 @@
-"""Table Source: a cluster, a Node and the host may send only from addresses that are theirs.
+"""Table Source: the source-address check of clusters, Nodes and the host.
 
-Everything else is dropped and counted, by who sent it.
+Packets from other addresses than the sender's own are dropped, and counted by sender.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """What nobody may send; on a gateway, the replies of Services that a sibling un-translated."""
+    """Drop spoofed packets; on a gateway, accept replies of Services that a sibling has un-translated."""
     for origin in (r.ORIGIN_HOST, r.ORIGIN_NODE, r.ORIGIN_GATEWAY, r.ORIGIN_ANSWER):
         yield e.drop(t.SOURCE, d.ELSE, (r.ORIGIN.is_(origin),), d.DROP_SPOOFED, origin)
-    if env.gateway and env.local_gateways:  # a sibling that lost the other cluster relays them
+    if env.gateway and env.local_gateways:  # a sibling that has lost the remote cluster relays them
         for network in env.service_cidrs:
             terms = (e.FROM_GATEWAY, *source_in(network))
             yield e.flow(t.SOURCE, d.PREFIX + network.prefixlen, terms, e.goto(t.UNTRANSLATE))
 
 
 def cluster(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
-    """What a gateway hands on from another cluster is delivered here; what a Node returns was asked for."""
-    of = set_bits(r.CLUSTER, c.id)
+    """Accept packets of a remote cluster from its gateways, and the packets with which Nodes answer queries."""
+    from_cluster = set_bits(r.CLUSTER, c.id)
     if env.gateway:
         for net in sources:
             answered = (e.FROM_ANSWER, *source_in(net))
-            yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, answered, of, e.goto(t.LOOKUP_RESULT))
+            yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, answered, from_cluster, e.goto(t.LOOKUP_RESULT))
     if env.local_gateways:
-        deliver = (of, e.goto(t.DELIVER))
+        deliver = (from_cluster, e.goto(t.DELIVER))
         for net in sources:
             yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_GATEWAY, *source_in(net)), *deliver)
 
 
 def cluster_tunnel(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
-    """Gateway: another cluster sends from its own CIDRs, and its gateways from their addresses."""
-    of, go_on = r.CLUSTER.is_(c.id), e.goto(t.IDENTITY if env.identities else t.UNTRANSLATE)
+    """Gateway: accept packets of a remote cluster from its CIDRs and from the addresses of its gateways."""
+    from_cluster, go_on = r.CLUSTER.is_(c.id), e.goto(t.IDENTITY if env.identities else t.UNTRANSLATE)
     for net in sources:
-        yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_REMOTE, of, *source_in(net)), go_on)
-    yield e.drop(t.SOURCE, d.ELSE, (e.FROM_REMOTE, of), d.DROP_SPOOFED_REMOTE, c.id)
+        yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_REMOTE, from_cluster, *source_in(net)), go_on)
+    yield e.drop(t.SOURCE, d.ELSE, (e.FROM_REMOTE, from_cluster), d.DROP_SPOOFED_REMOTE, c.id)
 
 
 def own_node(env: Env, n: LocalNode) -> Iterator[Flow]:
-    """From the host: what lives on this Node, by way of conntrack."""
+    """Accept packets of the host from this Node's networks, and pass them through conntrack."""
     go_on = e.goto(t.IDENTITY) if env.identities else departing(env)
     for net in dict.fromkeys(n.networks):
         yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_HOST, *source_in(net)), go_on)
 
 
 def node(env: Env, n: LocalNode) -> Iterator[Flow]:
-    """Gateway: a worker's own, by its tunnel; and what a sibling relays because it lost the other cluster."""
+    """Gateway: accept packets of a worker through its tunnel, or from a sibling that relays them."""
     go_on = e.goto(t.UNTRANSLATE)
     for net in dict.fromkeys(n.networks):
         source, priority = source_in(net), d.PREFIX + net.prefixlen
         if not n.gateway:
             yield e.flow(t.SOURCE, priority, (e.FROM_NODE, r.INGRESS_PORT.is_(n.ofport), *source), go_on)
         if env.local_gateways:
-            # Replies to what is SNATed here then go to the Node itself: the sibling may take them from us only for
-            # its own Pods, and may be about to fail.
+            # Replies to connections SNATed here then go to the Node directly: the sibling accepts them from this
+            # gateway only for its own Pods, and may be about to fail.
             opener = set_bits(r.INGRESS_PORT, n.ofport)
             yield e.flow(t.SOURCE, priority, (e.FROM_GATEWAY, *source), opener, go_on)

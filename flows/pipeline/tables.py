@@ -1,7 +1,7 @@
-"""The tables of the bridge in the order of the packet: what each decides, may match, and leads to.
+"""The tables of the bridge in the order of the packet: purpose, match fields and next tables of each.
 
-The flows of a table are in the module of its step: `classify`, `source`, `departure`, `untranslate`, `service`,
-`lookup`, `route`, `arrive`.
+The flows of a table are built by the module of its step: `classify`, `source`, `identity`, `policy`, `departure`,
+`untranslate`, `service`, `lookup`, `route`, `arrive`.
 """
 
 from __future__ import annotations
@@ -16,83 +16,87 @@ ADDRESSES_DST = (f.IPV4_DST, f.IPV6_DST)
 CLASSIFY = PipelineTable(
     number=0,
     name="Classify",
-    purpose="By port: who sent it. Only IP passes; from the host only what is addressed to the virtual next hop. "
-    "What the agent asks clients goes the way of replies; a client that refuses is not heard. What the agents of "
-    "this cluster's gateways tell goes to the agent here. Probes of other clusters' gateways go back where they "
-    "came from, and answers to this one's to the agent. Connections that the agent restores go into conntrack.",
+    purpose="Determines the sender by the input port. Only IP packets pass; from the host only those to the "
+    "virtual next hop. Agent probes to clients are routed like replies; resets to them are dropped. "
+    "Reachability frames from gateways of this cluster go to the local agent. Probes of remote gateways "
+    "are returned through their tunnel, and answers to this gateway's probes go to the agent. Connections "
+    "that the agent restores are committed.",
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS),
     next=(10, 26, 40),
 )
 SOURCE = PipelineTable(
     number=10,
     name="Source",
-    purpose="Source-address check: a cluster, a Node and the host may send only from addresses that are theirs.",
+    purpose="Source-address check: remote clusters, Nodes and the host may send only from their own addresses.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, r.INGRESS_PORT, *ADDRESSES_SRC),
     next=(12, 20, 30, 60, 76),
 )
 IDENTITY = PipelineTable(
     number=12,
     name="Identity",
-    purpose="Label identities: what a Pod of this Node sends gets its number; on a gateway, another cluster is "
-    "believed only numbers of its own Pods.",
+    purpose="Label identities: packets of a Pod of this Node are marked with the Pod's identity; a gateway "
+    "accepts from a remote cluster only identities of that cluster's Pods.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, f.TUN_ID, *ADDRESSES_SRC),
     next=(14, 20, 30),
 )
 UNTRANSLATE = PipelineTable(
     number=20,
     name="Untranslate",
-    purpose="Gateway: what is it? A reply to a SNATed connection, a request to a Service, a packet to a Pod; "
-    "from a Node: a reply of a translated Service, a plain reply, or a packet of a connection opened here.",
+    purpose="Gateway: dispatches by kind of packet. From remote clusters: replies to SNATed connections, requests "
+    "to Services, packets to Pods. From Nodes: replies of translated Services, plain replies, and packets "
+    "of connections that this cluster opened.",
     fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN, *ADDRESSES_DST),
     next=(22, 23, 26, 40, 60),
 )
 UN_SNAT = PipelineTable(
     number=22,
     name="UnSnat",
-    purpose="Gateway: replies to connections that this gateway SNATed go to the Node in the connection's label.",
+    purpose="Gateway: sends replies to connections that this gateway SNATed to the Node in the connection's "
+    "label.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_PORT),
     next=(70, 90),
 )
 ADMIT_SERVICE = PipelineTable(
     number=23,
     name="AdmitService",
-    purpose="Gateway: of the connections that a remote cluster opens to Services, no more than its meter lets "
-    "pass become entries of conntrack.",
+    purpose="Gateway: limits the conntrack entries that a remote cluster's connections to Services create, by the "
+    "cluster's meter.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, r.CLUSTER),
     next=(24,),
 )
 SERVICE = PipelineTable(
     number=24,
     name="Service",
-    purpose="Gateway: requests to this cluster's Services. New connections to exported ones get an endpoint. For "
-    "a TCP packet from the middle of an unknown connection, a Node is asked whether it has that connection.",
+    purpose="Gateway: translates requests to this cluster's Services. New connections to exported Services get an "
+    "endpoint. For a mid-connection TCP packet of an unknown connection, a Node is queried for that connection.",
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
     next=(25, 76),
 )
 CLIENT = PipelineTable(
     number=25,
     name="Client",
-    purpose="Gateway: the client keeps its source port. The userspace datapath's conntrack may have given it "
-    "another one, by which the next gateway, or the server, would not know it.",
+    purpose="Gateway: restores the client's source port. Conntrack of the userspace datapath may have changed it, "
+    "and neither the next gateway nor the server would recognise the connection by the changed port.",
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, r.LABEL_CLIENT_PORT, *f.PORTS_SRC.values()),
     next=(60,),
 )
 UN_DNAT = PipelineTable(
     number=26,
     name="UnDnat",
-    purpose="Gateway: a reply that needs un-translation goes on only translated: by conntrack if that was done "
-    "here, else by the ID of its Service, if it comes from an endpoint of that. Never raw.",
+    purpose="Gateway: un-translates replies of Services: by conntrack if this gateway translated the connection, "
+    "else by the Service's ID if the sender is an endpoint of that Service. Other replies are dropped, "
+    "never forwarded untranslated.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.SERVICE_ID, f.IP_PROTO, *f.PORTS_SRC.values(), *ADDRESSES_SRC),
     next=(40,),
 )
 DEPARTURE = PipelineTable(
     number=30,
     name="Departure",
-    purpose="From the host, direction known: connections opened here are committed and routed; replies go back "
-    "to the gateway that their connection last came in by, or another if it is dead. What goes to a gateway of "
-    "another cluster is a reply, also when conntrack has lost its connection. What an endpoint of an exported "
-    "Service sends in the middle of a lost TCP connection waits until the client has been heard: who knows "
-    "whether it is to be un-translated.",
+    purpose="Packets of the host, with the direction from conntrack. Connections of this Node are committed and "
+    "routed. Replies return to the gateway of their connection's last request, or to another one if that "
+    "is dead. Packets to a remote gateway are replies even if conntrack has lost their connection. If the "
+    "connection of an exported Service's endpoint is lost, its mid-connection TCP packets are dropped until "
+    "the client sends again, because only then is it known whether to un-translate.",
     fields=(
         f.ETH_TYPE,
         f.CT_STATE,
@@ -110,65 +114,66 @@ DEPARTURE = PipelineTable(
 ROUTE = PipelineTable(
     number=40,
     name="Route",
-    purpose="Longest prefix: the remote cluster of the destination. Workers hand the packet to a gateway. "
-    "Addresses of remote gateways are for replies only.",
+    purpose="Selects the remote cluster by the longest prefix of the destination. Workers send the packet to a "
+    "gateway. Only replies may go to addresses of remote gateways.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.REPLY, *ADDRESSES_DST),
     next=(45,),
 )
 RELAY = PipelineTable(
     number=45,
     name="Relay",
-    purpose="Gateway: directly if the cluster can be reached from here, else by a sibling gateway; one hop at "
-    "most, and before any SNAT, so that the gateway that sends it out translates.",
+    purpose="Gateway: sends directly if this gateway reaches the cluster, else through a sibling gateway: at most "
+    "one hop, and before SNAT, so that the sending gateway translates.",
     fields=(r.ORIGIN, r.CLUSTER),
     next=(50,),
 )
 SNAT_TABLE = PipelineTable(
     number=50,
     name="Snat",
-    purpose="Gateway: replies, and Pods that the other cluster may see, keep their address. All else is SNATed.",
+    purpose="Gateway: replies and published Pods keep their source address; all other packets are SNATed.",
     fields=(f.ETH_TYPE, r.SNAT, r.REPLY, *ADDRESSES_SRC),
     next=(52, 54),
 )
 SNAT_STATE = PipelineTable(
     number=52,
     name="SnatState",
-    purpose="Gateway: new connections take the gateway's address and remember the port they came from.",
+    purpose="Gateway: SNATs new connections to the gateway's address and stores their ingress port.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.CLUSTER, *ADDRESSES_SRC),
     next=(54,),
 )
 EXIT = PipelineTable(
     number=54,
     name="Exit",
-    purpose="Gateway: out to a gateway of the remote cluster, chosen by a hash of the connection.",
+    purpose="Gateway: sends to a gateway of the remote cluster, selected by a hash of the connection.",
     fields=(f.ETH_TYPE, r.CLUSTER),
 )
 DELIVER = PipelineTable(
     number=60,
     name="Deliver",
-    purpose="Longest prefix: the Node that has the destination.",
+    purpose="Selects the destination's Node by the longest prefix.",
     fields=(f.ETH_TYPE, r.ORIGIN, *ADDRESSES_DST),
     next=(70, 90),
 )
 ARRIVE = PipelineTable(
     number=70,
     name="Arrive",
-    purpose="Into connection tracking of the Node that has the destination.",
+    purpose="Passes packets through conntrack of the destination's Node.",
     fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN, r.LOOKUP),
     next=(62, 71, 74),
 )
 ADMIT = PipelineTable(
     number=71,
     name="Admit",
-    purpose="Of the connections that a remote cluster opens to this Node, no more than its meter lets pass become "
-    "entries of conntrack, here and in the kernel.",
+    purpose="Limits the conntrack entries that a remote cluster's connections to this Node create, here and in "
+    "the kernel, by the cluster's meter.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
     next=(72,),
 )
 ARRIVE_STATE = PipelineTable(
     number=72,
     name="ArriveState",
-    purpose="Keep the gateway that a connection comes in by, and what it translated; then to the kernel.",
+    purpose="Stores the gateway through which a connection arrives, and the Service that it translated; then "
+    "outputs to the kernel.",
     fields=(
         f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, r.MARK_PORT, r.MARK_TRANSLATED, r.MARK_OPENED, r.INGRESS_PORT,
         r.TRANSLATED,
@@ -177,24 +182,24 @@ ARRIVE_STATE = PipelineTable(
 LOOKUP = PipelineTable(
     number=74,
     name="Lookup",
-    purpose="Does this Node have the connection, translated by a gateway? The packet goes back to the gateway "
-    "with the answer. If all Nodes are asked, those that do not have it drop the packet.",
+    purpose="Answers queries of gateways for a translated connection of this Node: the packet returns to the "
+    "gateway with the answer. If all Nodes are queried, Nodes without the connection drop the packet.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.LOOKUP, r.MARK_TRANSLATED),
     next=(75, 76),
 )
 LOOKUP_RESTORED = PipelineTable(
     number=75,
     name="LookupRestored",
-    purpose="The same with the connections that the agent has restored from the kernel's conntrack.",
+    purpose="The same for connections that the agent has restored from the kernel's conntrack.",
     fields=LOOKUP.fields,
     next=(76,),
 )
 LOOKUP_RESULT = PipelineTable(
     number=76,
     name="LookupResult",
-    purpose="Gateway: the Node that has the connection gets the packet, and the connection is known from now on. "
-    "If the Node that was asked first does not have it, the Nodes of all endpoints are asked, of each cluster's "
-    "packets no more than its meter lets pass.",
+    purpose="Gateway: processes answers to queries. The packet goes to the Node that has the connection, which is "
+    "committed. If the Node queried first does not have it, the Nodes of all endpoints are queried, "
+    "limited by the cluster's meter.",
     fields=(f.ETH_TYPE, f.ETH_DST, r.CLUSTER, r.SERVICE_ID, r.INGRESS_PORT, f.IP_PROTO, f.TCP_DST, *ADDRESSES_DST),
     next=(25, 76),
 )
@@ -205,15 +210,15 @@ _JUDGED: tuple[f.MatchField | f.Bits, ...] = (
 EGRESS_TIERS = PipelineTable(
     number=14,
     name="EgressTiers",
-    purpose="Policies of this Node's Pods as clients: rules of tiers, in order. Each packet of a request is "
-    "judged. An ICMP error that this Node's kernel sends for a Pod gets the Pod's address.",
+    purpose="Policies of this Node's Pods as clients: rules of tiers, in order, applied to each packet of a "
+    "request. An ICMP error that this Node's kernel sends for a Pod gets the Pod's address.",
     fields=_JUDGED,
     next=(16, 19, 30),
 )
 EGRESS_NETWORK_POLICY = PipelineTable(
     number=16,
     name="EgressNetworkPolicy",
-    purpose="NetworkPolicies: from an isolated Pod what one of them allows.",
+    purpose="NetworkPolicies: requests of an isolated Pod pass if one of them allows it.",
     fields=_JUDGED,
     next=(18, 30),
 )
@@ -223,55 +228,56 @@ EGRESS_BASELINE = PipelineTable(
 EGRESS_REJECT = PipelineTable(
     number=19,
     name="EgressReject",
-    purpose="Back to the kernel, where nft answers the Pod.",
+    purpose="Returns rejected requests to the kernel, where nft answers the Pod.",
     fields=(f.ETH_TYPE,),
 )
 _ARRIVING = (*_JUDGED, f.TUN_ID, r.CLUSTER, r.TRANSLATED)
 INGRESS_TIERS = PipelineTable(
     number=62,
     name="IngressTiers",
-    purpose="Policies of this Node's Pods as servers: rules of tiers, in order. Each packet of a request is "
-    "judged.",
+    purpose="Policies of this Node's Pods as servers: rules of tiers, in order, applied to each packet of a "
+    "request.",
     fields=_ARRIVING,
     next=(64, 68, 71),
 )
 INGRESS_NETWORK_POLICY = PipelineTable(
     number=64,
     name="IngressNetworkPolicy",
-    purpose="NetworkPolicies: to an isolated Pod what one of them allows.",
+    purpose="NetworkPolicies: requests to an isolated Pod pass if one of them allows it.",
     fields=_ARRIVING,
     next=(66, 71),
 )
 INGRESS_BASELINE = PipelineTable(
     number=66,
     name="IngressBaseline",
-    purpose="Rules of the Baseline tier; then nobody unknown gets to Pods that rules select clients of by labels.",
+    purpose="Rules of the Baseline tier; then requests of unknown label identity are dropped for Pods whose rules "
+    "select clients by labels.",
     fields=_ARRIVING,
     next=(68, 71),
 )
 REJECT = PipelineTable(
     number=68,
     name="Reject",
-    purpose="Of the connections that a remote cluster opens, no more are rejected than its meter lets pass, as in "
-    "Admit.",
+    purpose="Limits the rejected connections of a remote cluster by its meter, as Admit does.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
     next=(69,),
 )
 REJECT_STATE = PipelineTable(
     number=69,
     name="RejectState",
-    purpose="Into conntrack, so that the answer finds the way of replies; to the kernel, where nft answers.",
+    purpose="Commits the connection, so that the answer is routed like a reply; outputs to the kernel, where nft "
+    "answers.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.TRANSLATED),
 )
 OUTPUT = PipelineTable(
     number=90,
     name="Output",
-    purpose="To another Node of this cluster; the destination MAC says whether a Service was translated, or "
-    "whether the Node is asked for the connection.",
+    purpose="Outputs to another Node of this cluster. The destination MAC says whether a Service was translated, "
+    "or whether the Node is queried for the connection.",
     fields=(r.TRANSLATED, r.LOOKUP),
 )
 
-# Only where policies are on.
+# Present only if policies are enabled.
 POLICY_TABLES = (
     IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, INGRESS_TIERS,
     INGRESS_NETWORK_POLICY, INGRESS_BASELINE, REJECT, REJECT_STATE,

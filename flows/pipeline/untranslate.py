@@ -1,4 +1,4 @@
-"""Gateway, tables Untranslate and UnSnat: what a packet is, and the Node that a SNATed connection came from."""
+"""Gateway, tables Untranslate and UnSnat: the kind of a packet, and the Node that opened a SNATed connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flows.pipeline.values import Env
 
 
 def base(env: Env) -> Iterator[Flow]:
-    """From another cluster by destination; from a Node by the MAC that says what it is."""
+    """Dispatch packets of remote clusters by destination, and packets of Nodes by the destination MAC."""
     table, route = t.UNTRANSLATE, e.goto(t.ROUTE)
     undo_snat = Ct(env.zone(r.ZONE_SNAT), table=t.UN_SNAT.number, nat=Nat())
     to_service = Ct(env.zone(r.ZONE_SERVICE), table=t.ADMIT_SERVICE.number, nat=Nat())
@@ -34,7 +34,7 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def to_opener(reply: tuple[Term, ...]) -> Iterator[Flow]:
-    """Send replies to the Node in the label of their SNATed connection."""
+    """Send replies to the Node stored in the label of their SNATed connection."""
     yield e.flow(t.UN_SNAT, d.NORMAL, (*reply, r.LABEL_PORT.is_(r.HOST_OFPORT)), e.goto(t.ARRIVE))
     back = Move(r.LABEL_PORT, r.EGRESS_PORT)
     yield e.flow(t.UN_SNAT, d.ELSE, reply, DecTtl(), back, e.goto(t.OUTPUT))

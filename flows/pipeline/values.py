@@ -1,6 +1,6 @@
-"""What the pipeline is built from: the topology of one Node's bridge as plain values. Knows no Kubernetes.
+"""The input of the pipeline: the topology of one Node's bridge as plain values. Must not know Kubernetes.
 
-Port numbers are OpenFlow ports of the bridge (ofports); 1 is always the Node's own kernel.
+Port numbers are OpenFlow ports of the bridge (ofports); port 1 is the Node's own kernel.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from flows.flow import Flow, Group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """What all parts of the pipeline share. A change of it means that everything is built anew."""
+    """The values that all parts of the pipeline depend on. A change rebuilds all flows."""
 
     gateway: bool  # this Node is a gateway
     ct_zone_base: int  # the first of the conntrack zones
-    local_gateways: tuple[int, ...]  # ports of the tunnels to the (other) gateways of this cluster, sorted
-    # Of this Node, as remote clusters know it; the first of a family SNATs.
+    local_gateways: tuple[int, ...]  # ports of the tunnels to the other gateways of this cluster, sorted
+    # The addresses of this Node in remote clusters; the first of a family is the SNAT address.
     own_gateway_ips: tuple[Address, ...] = ()
-    service_cidrs: tuple[Network, ...] = ()  # this cluster's
-    published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
-    identities: bool = False  # tunnels carry label identities (else, that they are unknown)
-    userspace_conntrack: bool = False  # it may move clients' ports, and is stricter about TCP than the kernel's
-    # First and last source port of connections that are SNATed; None: as conntrack chooses.
+    service_cidrs: tuple[Network, ...] = ()  # of this cluster
+    published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod-to-Pod
+    identities: bool = False  # tunnels carry label identities (else the unknown identity)
+    userspace_conntrack: bool = False  # may change clients' ports, and checks TCP more strictly than the kernel
+    # First and last source port of SNATed connections; None: conntrack chooses.
     snat_ports: tuple[int | None, int | None] = (None, None)
 
     def zone(self, zone: Zone) -> int:
@@ -36,10 +36,10 @@ class Env:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextHop:
-    """A tunnel to a gateway, as one of several that can be chosen.
+    """A tunnel to a gateway, as a candidate of a selection.
 
-    `watched`: liveness detection knows the peer, so the tunnel counts only while it is up; others are trusted.
-    `standby`: used only while none of those that are not on standby is live.
+    `watched`: BFD has been up once, so the tunnel is used only while BFD is up; other tunnels count as live.
+    `standby`: used only while no next hop without this flag is live.
     """
 
     ofport: int
@@ -49,7 +49,7 @@ class NextHop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextHopGroup:
-    """The gateways of this cluster to choose from; `ordered`: the first live one has all, else a hash decides."""
+    """The gateways of this cluster. `ordered`: the first live one is used; else a hash selects one."""
 
     next_hops: tuple[NextHop, ...]
     ordered: bool = False
@@ -57,7 +57,7 @@ class NextHopGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteGateway:
-    """A gateway of a remote cluster, and the tunnel to it if there is one: not on workers."""
+    """A gateway of a remote cluster, and the tunnel to it; None on workers."""
 
     address: Address
     next_hop: NextHop | None = None
@@ -67,13 +67,12 @@ class RemoteGateway:
 class RemoteCluster:
     """A remote cluster. `id` (1..2^24-1) is the same on every Node of this cluster.
 
-    `snat`: connections from here to there take the address of the gateway they leave by, or `snat_address`
-    (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one.
-    `ordered`: see `NextHopGroup`.
-    `meter`: that of the connections which it opens here; None: there is no limit. `probe_meter`: of probes through
-    the tunnels to it; None: no probe is answered, and no answer heard.
-    `ask_meter`: of its packets for which the Nodes of all endpoints are asked; None: there is no limit.
-    `by`: port of the tunnel to the gateway of this cluster that alone sends there; None: this one may.
+    `snat`: connections to the cluster are SNATed to the address of the gateway that sends them, or to
+    `snat_address` (one of `Env.own_gateway_ips`) if that cluster uses another address of the gateway. `ordered`:
+    see `NextHopGroup`. `meter`: limits the connections that the cluster opens to this one; None: no limit.
+    `probe_meter`: limits probes through the tunnels to it; None: probes and their answers are dropped.
+    `ask_meter`: limits its packets that query the Nodes of all endpoints; None: no limit. `by`: port of the tunnel
+    to the only gateway of this cluster that sends to it; None: this Node may send.
     """
 
     id: int
@@ -92,7 +91,7 @@ class RemoteCluster:
 class LocalNode:
     """A Node of this cluster. Port 1 is this Node itself.
 
-    `networks` (Pod CIDRs, Pods, the Node's own addresses) are delivered to it, and are what may come from it.
+    `networks`: Pod CIDRs, Pods and the Node's own addresses: its valid sources and its destinations.
     """
 
     id: int
@@ -103,9 +102,9 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ServiceEndpoint:
-    """One endpoint of a Service.
+    """An endpoint of a Service.
 
-    `ofport` of the tunnel to its Node, where liveness detection watches that; None: it is trusted.
+    `ofport`: port of the tunnel to its Node if BFD watches the tunnel; None: the endpoint counts as live.
     """
 
     address: Address
@@ -115,10 +114,10 @@ class ServiceEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalService:
-    """One port of an exported Service of this cluster; `protocol` is IP's number of TCP, UDP or SCTP.
+    """A port of an exported Service of this cluster. `protocol`: the IP protocol number of TCP, UDP or SCTP.
 
-    `endpoints` get new connections. `old_endpoints` (not ready, terminating) get none, but keep those they have.
-    `shares_endpoints`: another exported port of the same protocol leads to one of these endpoints.
+    `endpoints` get new connections. `old_endpoints` (not ready, terminating) get none, but keep existing ones.
+    `shares_endpoints`: another exported port of the same protocol has one of these endpoints.
     """
 
     id: int
@@ -132,14 +131,14 @@ class LocalService:
 
 
 class PolicyDirection(Enum):
-    """From the Pod's point of view."""
+    """The direction of a request, seen from the Pod."""
 
     INGRESS = "ingress"
     EGRESS = "egress"
 
 
 class PolicyVerdict(Enum):
-    """What a rule does with a request. PASS: NetworkPolicies decide."""
+    """The effect of a rule on a request. PASS: NetworkPolicies decide."""
 
     ALLOW = "allow"
     DROP = "drop"
@@ -148,7 +147,7 @@ class PolicyVerdict(Enum):
 
 
 class PolicyStage(Enum):
-    """Which rules come first: those of tiers, of NetworkPolicies, of the Baseline tier."""
+    """The stages of rules in order: tiers, NetworkPolicies, the Baseline tier."""
 
     TIERS = "tiers"
     NETWORK_POLICY = "networkpolicy"
@@ -157,7 +156,7 @@ class PolicyStage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPort:
-    """Ports of a protocol (IP's number), `low` to `high`; of ICMP type and code, None: any."""
+    """The ports `low` to `high` of an IP protocol number; for ICMP type and code, None: any."""
 
     protocol: int
     low: int = 0
@@ -168,9 +167,9 @@ class PolicyPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPeers:
-    """The other side, any of these; nobody, if there is none.
+    """The peers of a rule: the union of the fields; without any, the rule matches no peer.
 
-    `identities`: a remote cluster's ID, 0 for any, and a label identity. `services`: address, IP protocol, port.
+    `identities`: (ID of a remote cluster or 0 for any, label identity). `services`: (address, IP protocol, port).
     """
 
     any_peer: bool = False
@@ -181,9 +180,10 @@ class PolicyPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRule:
-    """One rule for Pods of this Node. `id`: 1..2^24-1.
+    """A rule for Pods of this Node. `id`: 1..2^24-1.
 
-    Lower levels come first; rules of a level agree in the verdict. `ports`: any of these; without one every port.
+    Lower levels are evaluated first; all rules of a level have the same verdict. `ports`: the union; (): all
+    ports.
     """
 
     id: int
@@ -198,9 +198,9 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPolicies:
-    """Pods of this Node that are isolated unless a NetworkPolicy allows something.
+    """Pods of this Node whose requests are dropped unless a NetworkPolicy allows them, by direction.
 
-    To those of `unknown_dropped` nothing gets whose label identity is unknown, unless a rule allows it.
+    `unknown_dropped`: Pods to which requests of unknown label identity are dropped unless a rule allows them.
     """
 
     isolated_ingress: tuple[Address, ...] = ()
@@ -210,7 +210,7 @@ class PodPolicies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """Flows and groups that follow from one cause."""
+    """The flows and groups of one owner."""
 
     flows: tuple[Flow, ...]
     groups: tuple[Group, ...] = ()

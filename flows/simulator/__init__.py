@@ -1,4 +1,4 @@
-"""A simulator: walks a packet through flows, groups and connection tracking, and tells every step. Pure."""
+"""A simulator: processes a packet by flows, groups and connection tracking, and records every step. Pure."""
 
 from flows.simulator.conntrack import (
     ConnectionTable,

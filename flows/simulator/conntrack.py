@@ -1,9 +1,9 @@
 """Connection tracking as a value: zones, NAT both ways, marks and labels, related ICMP errors.
 
-Owns what a `ct` action does to one packet, and returns the table as it is afterwards; nothing here is changed in
-place. Must not know flows or topologies. Two datapaths differ in when a connection counts as established;
-both are modelled. Sources: net/openvswitch/conntrack.c and nf_conntrack_proto_tcp.c, nf_nat_core.c (Linux),
-lib/conntrack.c and lib/conntrack-other.c (Open vSwitch 3.1).
+Owns the effect of a `ct` action on one packet, and returns the resulting table; values are not modified in place.
+Must not know flows or topologies. The kernel and the userspace datapath differ in when a connection is
+established; both are modelled. Sources: net/openvswitch/conntrack.c, nf_conntrack_proto_tcp.c and nf_nat_core.c
+(Linux), lib/conntrack.c and lib/conntrack-other.c (Open vSwitch 3.1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flows.simulator.packet import ACK, ECHO6_REQUEST, ECHO_REQUEST, FIN, RST, S
 
 
 class Datapath(StrEnum):
-    """Whose connection tracking is imitated."""
+    """The datapath whose connection tracking is simulated."""
 
     KERNEL = "kernel"  # established once a reply was seen
     USERSPACE = "userspace"  # TCP at its second packet already; translated from the second packet on
@@ -56,7 +56,7 @@ class Tuple5:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConntrackEntry:
-    """A connection: what its packets look like before NAT in either direction, and what was stored with it."""
+    """A conntrack entry: the tuples of its packets before NAT in each direction, and the stored mark and label."""
 
     original: Tuple5
     reply: Tuple5
@@ -66,7 +66,7 @@ class ConntrackEntry:
 
     @property
     def nat(self) -> int:
-        """Which NAT it has: SNAT and DNAT bits."""
+        """The NAT of the connection: CT_SNAT and CT_DNAT bits."""
         undone = self.reply.reversed()
         state = 0
         if (undone.src, undone.src_port) != (self.original.src, self.original.src_port):
@@ -90,7 +90,7 @@ class MaskedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtRequest:
-    """A `ct` action with everything it reads from the packet's registers read."""
+    """A `ct` action with the values of registers resolved."""
 
     zone: int
     commit: bool = False
@@ -102,7 +102,7 @@ class CtRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtResult:
-    """What a `ct` action makes of a packet: the packet, its ct fields, the table afterwards."""
+    """The result of a `ct` action: the packet, its ct fields, and the resulting table."""
 
     packet: Packet
     zone: int
@@ -110,8 +110,8 @@ class CtResult:
     mark: int
     label: int
     table: ConnectionTable
-    key: Tuple5 | None  # as the zone knows the packet, before NAT
-    drop: str = ""  # why the packet ends here, or ""
+    key: Tuple5 | None  # the tuple of the packet in the zone, before NAT
+    drop: str = ""  # why the packet is dropped, or ""
 
     def __str__(self) -> str:
         flags = "".join(f"+{name}" for name, bit in CT_BITS.items() if self.state & bit)
@@ -120,16 +120,16 @@ class CtResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTable:
-    """All connections of one switch. `index` has both tuples of each: (number, whether it is the reply)."""
+    """All connections of a switch. `index`: both tuples of each -> (its number, whether it is the reply tuple)."""
 
     datapath: Datapath = Datapath.KERNEL
     connections: Mapping[int, ConntrackEntry] = field(default_factory=dict)
     index: Mapping[Tuple5, tuple[int, bool]] = field(default_factory=dict)
     serial: int = 0
-    left: frozenset[Tuple5] = frozenset()  # reply tuples of connections that have expired and are not swept yet
+    unswept: frozenset[Tuple5] = frozenset()  # reply tuples of connections that have expired and are not swept
 
     def find(self, key: Tuple5) -> ConntrackEntry | None:
-        """Return the connection that a packet with this tuple belongs to."""
+        """Return the connection of a packet with this tuple."""
         entry = self.index.get(key)
         return self.connections[entry[0]] if entry else None
 
@@ -138,33 +138,34 @@ class ConnectionTable:
         return tuple(c for c in self.connections.values() if c.original.zone == zone)
 
     def knowing(self, connections: Iterable[ConntrackEntry]) -> ConnectionTable:
-        """Return the table with these connections, too."""
+        """Return the table with these connections added."""
         table = self
-        for one in connections:
-            table = table._stored(table.serial, one, serial=table.serial + 1)
+        for connection in connections:
+            table = table._stored(table.serial, connection, serial=table.serial + 1)
         return table
 
     def without(self, zone: int) -> ConnectionTable:
         """Return the table with a zone flushed."""
-        kept = {n: c for n, c in self.connections.items() if c.original.zone != zone}
-        index = {key: entry for key, entry in self.index.items() if entry[0] in kept}
-        return replace(self, connections=kept, index=index)
+        remaining = {n: c for n, c in self.connections.items() if c.original.zone != zone}
+        index = {key: entry for key, entry in self.index.items() if entry[0] in remaining}
+        return replace(self, connections=remaining, index=index)
 
     def expired(self, zone: int) -> ConnectionTable:
-        """Return the table with a zone's connections expired, but not swept yet.
+        """Return the table with a zone's connections expired, but not swept.
 
-        To the userspace datapath what undoes NAT is a connection of its own, which stays until then, and takes the
-        tuple (conn_expired and "Missing parent conn" in lib/conntrack.c). The kernel looks at no expired ones.
+        In the userspace datapath the reply direction of a translated connection is an entry of its own, which
+        occupies its tuple until it is swept (conn_expired and "Missing parent conn" in lib/conntrack.c). The
+        kernel ignores expired entries.
         """
-        gone = self.without(zone)
+        flushed = self.without(zone)
         if self.datapath is Datapath.KERNEL:
-            return gone
-        return replace(gone, left=self.left | {c.reply for c in self.zone(zone) if c.nat})
+            return flushed
+        return replace(flushed, unswept=self.unswept | {c.reply for c in self.zone(zone) if c.nat})
 
-    def track(self, packet: Packet, request: CtRequest, before: CtResult | None = None) -> CtResult:
-        """Do what `ct(...)` does to a packet. `before` is the last ct action that the same packet met."""
+    def track(self, packet: Packet, request: CtRequest, previous: CtResult | None = None) -> CtResult:
+        """Apply `ct(...)` to a packet. `previous`: the result of the last ct action on the same packet."""
         zone = request.zone
-        cached = before if before is not None and before.zone == zone and before.key is not None else None
+        cached = previous if previous is not None and previous.zone == zone and previous.key is not None else None
         key = cached.key if cached is not None else tuple_of(packet, zone)
         if key is None:
             return self._result(packet, zone, CT_INV | CT_TRK)
@@ -173,11 +174,11 @@ class ConnectionTable:
         entry = self.index.get(key)
         if entry is not None and request.force and request.commit and entry[1]:
             return self._removed(entry[0])._new(packet, key, request)
-        if entry is None and key in self.left:
+        if entry is None and key in self.unswept:
             return self._result(packet, zone, CT_INV | CT_TRK)
         if entry is None:
             return self._new(packet, key, request)
-        return self._known(packet, key, entry, request, cached)
+        return self._existing(packet, key, entry, request, cached)
 
     def _new(self, packet: Packet, key: Tuple5, request: CtRequest) -> CtResult:
         if not may_begin(packet, self.datapath):
@@ -187,95 +188,101 @@ class ConnectionTable:
             return self._result(packet, key.zone, state, key)
         nat = request.nat
         reply = self._translated(key, nat) if nat is not None and nat.kind else key.reversed()
-        if reply is None or self._taken(reply):
+        if reply is None or self._in_use(reply):
             return self._result(packet, key.zone, state, key, drop=f"ct zone {key.zone}: the reply tuple is taken")
-        made = ConntrackEntry(original=key, reply=reply, mark=request.mark.over(0), label=request.label.over(0))
-        table = self._stored(self.serial, made, serial=self.serial + 1)
-        return table._result(_written(packet, reply.reversed()), key.zone, state | made.nat, key, made)
+        connection = ConntrackEntry(
+            original=key, reply=reply, mark=request.mark.over(0), label=request.label.over(0)
+        )
+        table = self._stored(self.serial, connection, serial=self.serial + 1)
+        return table._result(_written(packet, reply.reversed()), key.zone, state | connection.nat, key, connection)
 
-    def _known(
+    def _existing(
         self, packet: Packet, key: Tuple5, entry: tuple[int, bool], request: CtRequest, cached: CtResult | None
     ) -> CtResult:
         number, is_reply = entry
-        known = self.connections[number]
-        if cached is not None:  # the same packet again: it was counted, and perhaps translated, before
+        connection = self.connections[number]
+        if cached is not None:  # the same packet again: it has been counted, and maybe translated
             state = cached.state
         elif is_reply:
-            known = replace(known, replied=True)
+            connection = replace(connection, replied=True)
             state = CT_EST | CT_RPL | CT_TRK
         else:
-            state = CT_TRK | (CT_NEW if self._still_new(known) else CT_EST)
+            state = CT_TRK | (CT_NEW if self._still_new(connection) else CT_EST)
         if request.commit:
-            known = replace(known, mark=request.mark.over(known.mark), label=request.label.over(known.label))
+            connection = replace(
+                connection, mark=request.mark.over(connection.mark), label=request.label.over(connection.label)
+            )
         if request.nat is not None and not state & (CT_SNAT | CT_DNAT) and self._translates(request.nat, state):
-            meant = known.original if is_reply else known.reply
-            packet = _written(packet, meant.reversed())
-            state |= _swapped(known.nat) if is_reply else known.nat
-        return self._stored(number, known)._result(packet, key.zone, state, key, known)
+            translated = connection.original if is_reply else connection.reply
+            packet = _written(packet, translated.reversed())
+            state |= _swapped(connection.nat) if is_reply else connection.nat
+        return self._stored(number, connection)._result(packet, key.zone, state, key, connection)
 
     def _related(self, packet: Packet, quoted: Packet, request: CtRequest) -> CtResult:
-        """Track an ICMP error by the packet it quotes, which is as it left this switch: after NAT.
+        """Track an ICMP error by the packet that it quotes.
 
-        So the reverse of the quoted packet is a tuple we know.
+        The quoted packet has the addresses with which it left this switch, after NAT, so its reverse is in
+        `index`.
         """
         sent = tuple_of(quoted, request.zone)
         entry = self.index.get(sent.reversed()) if sent is not None else None
         if sent is None or entry is None:
             return self._result(packet, request.zone, CT_INV | CT_TRK)
-        known, is_reply = self.connections[entry[0]], entry[1]  # an error travels against what it quotes
+        connection, is_reply = self.connections[entry[0]], entry[1]  # an error travels against what it quotes
         state = CT_REL | CT_TRK | (CT_RPL if is_reply else 0)
         # The kernel leaves an error of the original direction alone unless the action commits (ovs_ct_nat).
         reaches = self.datapath is Datapath.USERSPACE or is_reply or request.commit
-        if request.nat is not None and known.nat and reaches:
-            meant = known.original if is_reply else known.reply
-            nats = _swapped(known.nat) if is_reply else known.nat
+        if request.nat is not None and connection.nat and reaches:
+            translated = connection.original if is_reply else connection.reply
+            nats = _swapped(connection.nat) if is_reply else connection.nat
             packet = replace(
                 packet,
-                src=meant.dst if nats & CT_SNAT else packet.src,
-                dst=meant.src if nats & CT_DNAT else packet.dst,
-                quoted=_written(quoted, meant),
+                src=translated.dst if nats & CT_SNAT else packet.src,
+                dst=translated.src if nats & CT_DNAT else packet.dst,
+                quoted=_written(quoted, translated),
             )
             state |= nats
-        return self._result(packet, request.zone, state, entry and sent.reversed(), known)
+        return self._result(packet, request.zone, state, entry and sent.reversed(), connection)
 
-    def _still_new(self, known: ConntrackEntry) -> bool:
-        if known.replied:
+    def _still_new(self, connection: ConntrackEntry) -> bool:
+        if connection.replied:
             return False
         if self.datapath is Datapath.KERNEL:
             return True
-        return known.original.proto != IP_TCP
+        return connection.original.proto != IP_TCP
 
     def _translates(self, nat: Nat, state: int) -> bool:
-        """The kernel translates a connection that is still new only where the action says how."""
+        """Tell whether the action translates: the kernel translates a new connection only if `kind` is given."""
         return self.datapath is Datapath.USERSPACE or not state & CT_NEW or bool(nat.kind)
 
     def _translated(self, key: Tuple5, nat: Nat) -> Tuple5 | None:
-        """Return the reply tuple after NAT, with another source port where the first choice is taken."""
+        """Return the reply tuple after NAT, with another source port if the first choice is in use; else None."""
         assert nat.address is not None
         if nat.kind == "src":
-            wanted = replace(key.reversed(), dst=nat.address, dst_port=self._first_port(key, nat))
+            reply = replace(key.reversed(), dst=nat.address, dst_port=self._first_port(key, nat))
         else:
             port = nat.port or key.dst_port
-            wanted = replace(key.reversed(), src=nat.address, src_port=port)
-        if not self._taken(wanted):
-            return wanted
+            reply = replace(key.reversed(), src=nat.address, src_port=port)
+        if not self._in_use(reply):
+            return reply
         low, size = 1024, 65536 - 1024
         if nat.port is not None and nat.last_port is not None:
             low, size = nat.port, nat.last_port + 1 - nat.port
-        for step in range(1, size):  # the next one that is free (nat_get_unique_l4 in lib/conntrack.c)
-            port = low + (wanted.dst_port - low + step) % size
-            other = replace(wanted, dst_port=port)
+        for step in range(1, size):  # the next free port (nat_get_unique_l4 in lib/conntrack.c)
+            port = low + (reply.dst_port - low + step) % size
+            candidate = replace(reply, dst_port=port)
             if key.proto in (IP_ICMP, IP_ICMPV6):
-                other = replace(other, src_port=port)
-            if not self._taken(other):
-                return other
+                candidate = replace(candidate, src_port=port)
+            if not self._in_use(candidate):
+                return candidate
         return None
 
     def _first_port(self, key: Tuple5, nat: Nat) -> int:
-        """Return the source port that is tried first.
+        """Return the first source port to try.
 
-        Of a range the kernel keeps a client's port that is in it (get_unique_tuple in Linux' nf_nat_core.c); in
-        userspace a hash of the connection chooses (set_sport_range in lib/conntrack.c), here a simpler one.
+        With a range the kernel keeps the client's port if it is in the range (get_unique_tuple in Linux'
+        nf_nat_core.c). The userspace datapath hashes the connection (set_sport_range in lib/conntrack.c); this
+        simulation uses a simpler hash.
         """
         if nat.port is None or key.proto in (IP_ICMP, IP_ICMPV6):
             return key.src_port
@@ -284,8 +291,8 @@ class ConnectionTable:
             return key.src_port
         return nat.port + key.src_port % (last + 1 - nat.port)
 
-    def _taken(self, key: Tuple5) -> bool:
-        return key in self.index or key in self.left
+    def _in_use(self, key: Tuple5) -> bool:
+        return key in self.index or key in self.unswept
 
     def _stored(self, number: int, connection: ConntrackEntry, serial: int | None = None) -> ConnectionTable:
         if self.connections.get(number) == connection:
@@ -297,8 +304,8 @@ class ConnectionTable:
         return replace(self, connections=connections, index=index, serial=serial)
 
     def _removed(self, number: int) -> ConnectionTable:
-        kept = {n: c for n, c in self.connections.items() if n != number}
-        return replace(self, connections=kept, index={k: e for k, e in self.index.items() if e[0] != number})
+        remaining = {n: c for n, c in self.connections.items() if n != number}
+        return replace(self, connections=remaining, index={k: e for k, e in self.index.items() if e[0] != number})
 
     def _result(
         self,
@@ -317,7 +324,7 @@ class ConnectionTable:
 
 
 def tuple_of(packet: Packet, zone: int) -> Tuple5 | None:
-    """Return how a zone knows a packet; None for what is not tracked."""
+    """Return the tuple of a packet in a zone; None for a packet that is not tracked."""
     if packet.src is None or packet.dst is None:
         return None
     if packet.proto in (IP_ICMP, IP_ICMPV6):
@@ -326,9 +333,9 @@ def tuple_of(packet: Packet, zone: int) -> Tuple5 | None:
 
 
 def may_begin(packet: Packet, datapath: Datapath = Datapath.KERNEL) -> bool:
-    """Tell whether a packet may begin a connection: one from a TCP's middle may (loose mode), a reply may not.
+    """Tell whether a packet may create an entry: a mid-stream TCP packet may (loose mode), a SYN+ACK may not.
 
-    The userspace datapath takes a reset, too (tcp_valid_new in OVS' lib/conntrack-tcp.c).
+    In the userspace datapath a reset may, too (tcp_valid_new in OVS' lib/conntrack-tcp.c).
     """
     if packet.proto == IP_TCP:
         handshake = packet.tcp_flags & (SYN | ACK | RST | FIN)
@@ -343,12 +350,12 @@ def may_begin(packet: Packet, datapath: Datapath = Datapath.KERNEL) -> bool:
 
 
 def _swapped(nat: int) -> int:
-    """Return the bits for the reply direction: undoing a source NAT rewrites the destination."""
+    """Return the NAT bits of the reply direction, where undoing a source NAT rewrites the destination."""
     swapped = CT_DNAT if nat & CT_SNAT else 0
     return swapped | (CT_SNAT if nat & CT_DNAT else 0)
 
 
 def _written(packet: Packet, key: Tuple5) -> Packet:
-    """Return the packet with the addresses and ports of the tuple."""
+    """Return the packet with the addresses and ports of a tuple."""
     second = packet.dst_port if packet.proto in (IP_ICMP, IP_ICMPV6) else key.dst_port
     return replace(packet, src=key.src, src_port=key.src_port, dst=key.dst, dst_port=second)

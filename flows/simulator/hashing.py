@@ -1,9 +1,9 @@
-"""How Open vSwitch spreads connections over the buckets of a select group, bit for bit.
+"""The bucket selection of Open vSwitch for select groups, bit for bit.
 
-Owns the hash; knows neither groups nor packets. Source: lib/hash.h and lib/hash.c (the MurmurHash3-like variant
-of builds without SSE 4.2, as distributions ship them), pick_hash_select_group and group_best_live_bucket in
-ofproto/ofproto-dpif-xlate.c, Open vSwitch 3.1. A build with SSE 4.2 chooses other buckets, but all
-gateways of one build choose alike.
+Owns the hash; must not know groups or packets. Source: lib/hash.h and lib/hash.c (the MurmurHash3-like variant of
+builds without SSE 4.2, as distributions ship them), pick_hash_select_group and group_best_live_bucket in
+ofproto/ofproto-dpif-xlate.c, Open vSwitch 3.1. A build with SSE 4.2 selects other buckets, but all gateways with
+the same build select the same ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def hash_add(state: int, data: int) -> int:
 
 
 def hash_finish(state: int, length: int) -> int:
-    """Return the hash of what was mixed in; `length` is the number of bytes."""
+    """Return the hash of the mixed words; `length`: the number of bytes."""
     state ^= length
     state = (state ^ state >> 16) * 0x85EBCA6B & MASK
     state = (state ^ state >> 13) * 0xC2B2AE35 & MASK
@@ -33,7 +33,7 @@ def hash_finish(state: int, length: int) -> int:
 
 
 def hash_bytes(data: bytes, basis: int) -> int:
-    """Return the hash of bytes in network order, read as a little-endian machine reads them."""
+    """Return the hash of bytes in network order, read as little-endian words."""
     state = basis
     for start in range(0, len(data), 4):
         state = hash_add(state, int.from_bytes(data[start : start + 4], "little"))
@@ -46,7 +46,7 @@ def hash_int(value: int, basis: int) -> int:
 
 
 def basis_of(parameter: int, fields: Iterable[bytes]) -> int:
-    """Return the hash over the selection fields, in the order in which Open vSwitch numbers them."""
+    """Return the hash of the selection fields, which are in the order of their numbers in Open vSwitch."""
     state = hash_finish(hash_add(hash_add(0, parameter & MASK), parameter >> 32), 8)
     for field in fields:
         state = hash_bytes(field, state)
@@ -54,5 +54,5 @@ def basis_of(parameter: int, fields: Iterable[bytes]) -> int:
 
 
 def score(bucket_id: int, weight: int, basis: int) -> int:
-    """Return a bucket's score (highest random weight); the best one wins, the later one of two equals."""
+    """Return a bucket's score (highest random weight). The highest score wins; of equal ones the last bucket."""
     return (hash_int(bucket_id, basis) & 0xFFFF) * weight

@@ -1,7 +1,7 @@
-"""Several switches joined by tunnels, each with its Node's kernel behind one port: where does a packet end?
+"""A network of switches with tunnels between them, and the kernel of its Node behind one port of each switch.
 
-Owns the hops between switches. It is a value, too: sending returns the network as it is afterwards.
-Must not know what the switches' flows are for.
+Owns the hops between switches. A network is a value: `send` returns the network with the resulting connection
+tables. Must not know the purpose of the flows.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from flows.simulator.packet import Packet
 from flows.simulator.switch import SimulatedSwitch, SwitchWalk
 
 Port = tuple[str, int]  # switch, number of the port
-MAX_HOPS = 64  # walks that one packet may cause before it counts as looping
+MAX_HOPS = 64  # walks of one packet after which it counts as looping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketWalk:
-    """All that came of one packet: walks in order, copies handed to kernels, reasons of drops, faults of flows."""
+    """The results of one packet: walks in order, deliveries to kernels, reasons of drops, errors in the flows."""
 
     walks: tuple[tuple[str, SwitchWalk], ...]
     deliveries: tuple[tuple[str, Packet], ...]
@@ -29,7 +29,7 @@ class PacketWalk:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The switches, in the order in which the packet met them."""
+        """The names of the switches, in the order of the packet."""
         return tuple(name for name, _ in self.walks)
 
     def __str__(self) -> str:
@@ -40,11 +40,11 @@ class PacketWalk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Switches by name and the tunnels between their ports (each listed from both ends).
+    """Switches by name, and the tunnels between their ports (each listed from both ends).
 
-    A port in `dead` carries nothing, and its switch knows (liveness detection). A port in `cut` carries nothing
-    and its switch does not know yet. A port in `silent` carries all, but its switch takes it for dead: the peer
-    does not speak the protocol of liveness detection, or says that nothing is to be sent to it.
+    A port in `dead` loses all packets, and its switch has detected that. A port in `cut` loses all packets, and
+    its switch has not detected it. A port in `silent` loses no packets, but its switch considers it dead: the peer
+    does not answer BFD, or signals path down.
     """
 
     switches: Mapping[str, SimulatedSwitch]
@@ -57,37 +57,37 @@ class Network:
     host_port: int = 1
 
     def live(self, switch: str) -> frozenset[int]:
-        """Return the ports of a switch that groups may count on."""
+        """Return the ports that the groups of a switch consider live."""
         ends = {end for end in self.tunnels if end[0] == switch and end not in self.dead | self.silent}
         return frozenset({self.host_port, *(number for _, number in ends)})
 
     def losing(self, *names: str) -> Network:
-        """Return the network without the tunnels of these switches; every other switch knows."""
+        """Return the network with all tunnels of these switches dead."""
         ends = {end for a, b in self.tunnels.items() for end in (a, b) if a[0] in names or b[0] in names}
         return replace(self, dead=self.dead | ends)
 
     def cutting(self, *pairs: tuple[str, str]) -> Network:
-        """Return the network without the tunnels between these switches; both know."""
-        gone = {frozenset(pair) for pair in pairs}
-        ends = {end for a, b in self.tunnels.items() for end in (a, b) if frozenset((a[0], b[0])) in gone}
+        """Return the network with the tunnels between these pairs of switches dead."""
+        removed = {frozenset(pair) for pair in pairs}
+        ends = {end for a, b in self.tunnels.items() for end in (a, b) if frozenset((a[0], b[0])) in removed}
         return replace(self, dead=self.dead | ends)
 
     def forgetting(self, zone: int, *names: str) -> Network:
-        """Return the network with this zone of these switches' connection tables flushed."""
-        kept = {n: t.without(zone) if n in names else t for n, t in self.connections.items()}
-        return replace(self, connections=kept)
+        """Return the network with a zone of these switches flushed."""
+        connections = {n: t.without(zone) if n in names else t for n, t in self.connections.items()}
+        return replace(self, connections=connections)
 
     def expiring(self, zone: int, *names: str) -> Network:
-        """Return the network with all that this zone of these switches' connection tables knows just expired."""
-        kept = {n: t.expired(zone) if n in names else t for n, t in self.connections.items()}
-        return replace(self, connections=kept)
+        """Return the network with all connections of a zone of these switches expired, but not swept."""
+        connections = {n: t.expired(zone) if n in names else t for n, t in self.connections.items()}
+        return replace(self, connections=connections)
 
     def over(self, datapath: Datapath) -> Network:
-        """Return the network with no connections and this kind of connection tracking everywhere."""
+        """Return the network without connections, with another datapath in all switches."""
         return replace(self, connections={}, datapath=datapath)
 
     def send(self, switch: str, packet: Packet) -> PacketWalk:
-        """Let a packet come in at `packet.in_port` of a switch and follow every copy to its end."""
+        """Send a packet into `packet.in_port` of a switch and follow all copies until delivery or drop."""
         tables = dict(self.connections)
         walks: list[tuple[str, SwitchWalk]] = []
         deliveries: list[tuple[str, Packet]] = []
@@ -99,12 +99,12 @@ class Network:
                 problems.append(f"more than {MAX_HOPS} hops: a loop between switches")
                 break
             name, arrived = waiting.pop(0)
-            before = tables.get(name) or ConnectionTable(datapath=self.datapath)
-            walk = self.switches[name].walk(arrived, before, self.live(name))
+            connections = tables.get(name) or ConnectionTable(datapath=self.datapath)
+            walk = self.switches[name].walk(arrived, connections, self.live(name))
             tables[name] = walk.connections
             walks.append((name, walk))
             drops += [f"{name}: {why}" for why in walk.drops]
-            problems += [f"{name}: {what}" for what in walk.problems]
+            problems += [f"{name}: {problem}" for problem in walk.problems]
             for number, copy in walk.outputs:
                 if number == self.host_port:
                     deliveries.append((name, copy))

@@ -1,6 +1,6 @@
-"""The packet that the simulator walks through a pipeline: a value, with no bytes behind it.
+"""The packet of the simulator: a value, without bytes.
 
-Owns which parts of a packet a flow can see. Must not know flows, switches or topologies.
+Owns the properties of a packet that flows can match. Must not know flows, switches or topologies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROTOCOL_NAMES = {IP_ICMP: "icmp", IP_TCP: "tcp", IP_UDP: "udp", IP_SCTP: "sctp"
 
 
 class IpFragment(IntEnum):
-    """Where in its datagram a packet lies; the values are those of `ip_frag` (ovs-fields(7))."""
+    """The position of a packet in its datagram, with the values of `ip_frag` (ovs-fields(7))."""
 
     NO = 0
     FIRST = 1
@@ -39,12 +39,12 @@ class IpFragment(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packet:
-    """One packet as it is at some point of its way.
+    """The state of a packet at one point of its path.
 
-    A packet that is not IP has an `eth_type` of its own and no addresses. `src_port` and `dst_port` are the
-    transport's ports; an ICMP echo has its identifier in `src_port`. A later fragment keeps its datagram's
-    ports here, because connection tracking reassembles; flows do not see them. `quoted` is the packet
-    that an ICMP error complains about, as its sender saw it.
+    A packet that is not IP has an `eth_type` and no addresses. `src_port` and `dst_port`: the transport's ports;
+    an ICMP echo has its identifier in `src_port`. A later fragment has the ports of its datagram, since connection
+    tracking reassembles; flows do not see them. `quoted`: the packet in an ICMP error, as the error's sender
+    received it.
     """
 
     in_port: int
@@ -67,7 +67,7 @@ class Packet:
     quoted: Packet | None = None
 
     def __post_init__(self) -> None:
-        """Derive `eth_type` from the addresses; ValueError when they do not go together."""
+        """Derive `eth_type` from the addresses; ValueError if these are of two families."""
         if (self.src is None) != (self.dst is None) or (
             self.src is not None and self.dst is not None and self.src.version != self.dst.version
         ):
@@ -77,7 +77,7 @@ class Packet:
             object.__setattr__(self, "eth_type", kinds[self.src.version if self.src else None])
 
     def reply(self, **changes: object) -> Packet:
-        """Return the packet that answers this one: addresses and ports the other way round."""
+        """Return the reply to this packet, with addresses and ports swapped."""
         if self.proto in (IP_ICMP, IP_ICMPV6):
             kind = ECHO_REPLY if self.proto == IP_ICMP else ECHO6_REPLY
             answer = replace(self, src=self.dst, dst=self.src, icmp_type=kind)

@@ -1,7 +1,7 @@
-"""One switch: a packet's walk through its flows and groups, with every step told.
+"""A simulated switch: processes a packet by its flows and groups, and records every step.
 
-Owns what actions and groups do. A walk changes nothing: it returns the connection table as it is afterwards.
-Must not know topologies. Semantics: ovs-actions(7), OpenFlow 1.5, ofproto/ofproto-dpif-xlate.c.
+Owns the semantics of actions and groups. A walk modifies nothing: it returns the resulting connection table. Must
+not know topologies. Semantics: ovs-actions(7), OpenFlow 1.5, ofproto/ofproto-dpif-xlate.c.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_DST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStep:
-    """One look-up: the flow that matched (None is a miss), what became of it, and the fields afterwards."""
+    """A lookup in a table: the matched flow (None: a miss), notes on its actions, and the resulting fields."""
 
     table: int
     flow: Flow | None
@@ -48,13 +48,13 @@ class TableStep:
     state: Mapping[MatchField, int]
 
     def __str__(self) -> str:
-        found = f"{self.flow.match_text} -> {self.flow.actions_text}" if self.flow else "no flow: drop"
-        return "; ".join((f"{self.table}: {found}", *self.notes))
+        outcome = f"{self.flow.match_text} -> {self.flow.actions_text}" if self.flow else "no flow: drop"
+        return "; ".join((f"{self.table}: {outcome}", *self.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchWalk:
-    """What became of a packet: every step, where copies left, why others did not, what is wrong with the flows."""
+    """The results of a packet in one switch: steps, outputs, reasons of drops, errors in the flows."""
 
     packet: Packet
     steps: tuple[TableStep, ...]
@@ -73,7 +73,7 @@ class SwitchWalk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedSwitch:
-    """Flows and groups, indexed once for any number of walks. Build with `Switch.of`."""
+    """Flows and groups, indexed for lookups. Build with `SimulatedSwitch.of`."""
 
     flows: tuple[Flow, ...]
     groups: Mapping[int, Group]
@@ -81,12 +81,12 @@ class SimulatedSwitch:
 
     @classmethod
     def of(cls, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> SimulatedSwitch:
-        """Return the switch with these flows and groups."""
+        """Build a switch from flows and groups."""
         flows = tuple(flows)
-        split: defaultdict[int, list[Flow]] = defaultdict(list)
+        flows_by_table: defaultdict[int, list[Flow]] = defaultdict(list)
         for flow in flows:
-            split[flow.table].append(flow)
-        return cls(flows, {g.group_id: g for g in groups}, {t: FlowTable(fs) for t, fs in split.items()})
+            flows_by_table[flow.table].append(flow)
+        return cls(flows, {g.group_id: g for g in groups}, {t: FlowTable(fs) for t, fs in flows_by_table.items()})
 
     def walk(
         self,
@@ -94,7 +94,7 @@ class SimulatedSwitch:
         connections: ConnectionTable = ConnectionTable(),  # noqa: B008 - a frozen value
         live: frozenset[int] | None = None,
     ) -> SwitchWalk:
-        """Return what becomes of a packet. `live`: the ports that groups may count on; None means all."""
+        """Process a packet. `live`: the ports that groups consider live; None means all."""
         walker = _Walker(self, connections, live)
         walker.table(0, _Copy(packet, state_of(packet)), 0)
         return SwitchWalk(
@@ -107,23 +107,23 @@ class SimulatedSwitch:
         )
 
     def bucket_of(self, group: Group, state: State, live: frozenset[int] | None = None) -> Bucket | None:
-        """Return the bucket that a packet takes in a group that is not of type all; None if none is live."""
-        alive = [bucket for bucket in group.buckets if self.is_live(bucket, live)]
+        """Select the bucket of a packet in a group that is not of type all; None if no bucket is live."""
+        live_buckets = [bucket for bucket in group.buckets if self.is_live(bucket, live)]
         if group.type is not GroupType.SELECT:
-            return alive[0] if alive else None
-        # Without fields of its own OVS hashes what makes up a connection, in a way that differs per datapath.
+            return live_buckets[0] if live_buckets else None
+        # For a group without fields OVS hashes the fields of the connection, differently in each datapath.
         chosen = group.fields or tuple(f for f in FIELDS if f.needs)
         values = (hashed(state, f) for f in sorted(chosen, key=_hash_order))
         basis = basis_of(0, (value for value in values if value is not None))
         best, best_score = None, -1
-        for bucket in alive:
-            mine = score(bucket.bucket_id, bucket.weight, basis)
-            if mine >= best_score:
-                best, best_score = bucket, mine
+        for bucket in live_buckets:
+            bucket_score = score(bucket.bucket_id, bucket.weight, basis)
+            if bucket_score >= best_score:
+                best, best_score = bucket, bucket_score
         return best
 
     def is_live(self, bucket: Bucket, live: frozenset[int] | None, depth: int = 0) -> bool:
-        """Tell whether what a bucket watches is live; one that watches nothing is."""
+        """Tell whether a bucket is live: the watched port or group is, or it watches nothing."""
         if depth > MAX_DEPTH or (bucket.watch_port is None and bucket.watch_group is None):
             return depth <= MAX_DEPTH
         if bucket.watch_port is not None and (live is None or bucket.watch_port in live):
@@ -139,7 +139,7 @@ def _hash_order(chosen: MatchField) -> tuple[int, bool]:
 
 @dataclass(slots=True)
 class _Copy:
-    """One copy of the packet under way: its fields now, and the last ct action that it met."""
+    """A copy of the packet: its current fields, and the result of the last ct action."""
 
     carried: Packet
     state: State
@@ -152,7 +152,7 @@ class _Copy:
         return packet_of(self.state, self.carried)
 
     def take(self, packet: Packet) -> None:
-        """Let the fields be what NAT made of the packet, and keep the registers."""
+        """Set the packet fields after NAT, and keep the registers."""
         self.carried = packet
         self.state.update(state_of(packet))
 
@@ -175,13 +175,13 @@ class _Walker:
             self.problems.append(f"more than {MAX_DEPTH} tables deep at table {number}: a loop")
             return
         table = self.switch.tables.get(number)
-        found = table.lookup(copy.state) if table is not None else ()
-        if len({flow.actions for flow in found}) > 1:
-            texts = " | ".join(f"{flow.match_text} -> {flow.actions_text}" for flow in found)
-            self.problems.append(f"table {number}: flows of equal priority {found[0].priority}: {texts}")
-        flow = found[0] if found else None
+        flows = table.lookup(copy.state) if table is not None else ()
+        if len({flow.actions for flow in flows}) > 1:
+            texts = " | ".join(f"{flow.match_text} -> {flow.actions_text}" for flow in flows)
+            self.problems.append(f"table {number}: flows of equal priority {flows[0].priority}: {texts}")
+        flow = flows[0] if flows else None
         notes: list[str] = []
-        place = len(self.steps)
+        index = len(self.steps)
         self.steps.append(TableStep(table=number, flow=flow, notes=(), state={}))
         if flow is None or not flow.actions:
             self.drops.append(
@@ -189,7 +189,7 @@ class _Walker:
             )
         else:
             self.run(flow.actions, copy, notes, depth)
-        self.steps[place] = TableStep(table=number, flow=flow, notes=tuple(notes), state=dict(copy.state))
+        self.steps[index] = TableStep(table=number, flow=flow, notes=tuple(notes), state=dict(copy.state))
 
     def run(self, actions: act.Actions, copy: _Copy, notes: list[str], depth: int) -> None:
         """Do the actions in order; stop where the packet ends."""
@@ -261,8 +261,8 @@ class _Walker:
                 case act.Move(source, destination):
                     target, mask = destination.field, destination.mask
                     value = _read(copy.state, source) << destination.low & mask
-            have = marks[target]
-            marks[target] = MaskedValue(value=have.value & ~mask | value, mask=have.mask | mask)
+            previous = marks[target]
+            marks[target] = MaskedValue(value=previous.value & ~mask | value, mask=previous.mask | mask)
         request = CtRequest(
             zone=action.zone,
             commit=action.commit,
@@ -287,8 +287,8 @@ class _Walker:
                 CT_MARK: tracked.mark,
                 CT_LABEL: tracked.label,
             }
-            if known := tracked.table.find(tracked.key) if tracked.key else None:
-                onward.state[CT_NW_DST] = int(known.original.dst)
+            if connection := tracked.table.find(tracked.key) if tracked.key else None:
+                onward.state[CT_NW_DST] = int(connection.original.dst)
             self.table(action.table, onward, depth + 1)
         elif action.nat is not None:
             copy.take(tracked.packet)

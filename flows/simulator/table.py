@@ -1,6 +1,6 @@
-"""Flow tables to look packets up in, and the search for flows that contradict each other.
+"""Flow tables: lookup of packets, and the search for contradicting flows.
 
-Owns the index; must not know actions, groups or connection tracking.
+Owns the index; must not know groups or connection tracking, or actions other than conjunctions.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from flows.actions import Conjunction
 from flows.fields import CONJ_ID, MatchField
 from flows.flow import Flow
 
-Signature = tuple[tuple[MatchField, int], ...]  # which bits of which fields a match looks at
-Space = Mapping[tuple[int, ...], list[Flow]]  # flows by the values of these bits
+Signature = tuple[tuple[MatchField, int], ...]  # the fields and masks of a match
+Space = Mapping[tuple[int, ...], list[Flow]]  # the flows of one signature by the values of the masked fields
 
 
 class FlowTable:
-    """The flows of one table, kept by the set of bits they look at (tuple space search, as OVS' classifier)."""
+    """The flows of one table, indexed by their masks (tuple space search, as in OVS' classifier)."""
 
     def __init__(self, flows: Iterable[Flow]) -> None:
         self._flows = tuple(flows)
 
     @cached_property
     def _spaces(self) -> list[tuple[int, Signature, Space]]:
-        """The spaces, by priority, so that a search can end early. Made late: most tables meet no packet."""
+        """The spaces by maximal priority, to end a search early. Built lazily: most tables get no packet."""
         spaces: defaultdict[Signature, defaultdict[tuple[int, ...], list[Flow]]]
         spaces = defaultdict(lambda: defaultdict(list))
         for flow in self._flows:
@@ -41,37 +41,38 @@ class FlowTable:
         )
 
     def lookup(self, state: Mapping[MatchField, int]) -> tuple[Flow, ...]:
-        """Return the flows of the highest priority that match: none is a miss, more than one is a fault.
+        """Return the matching flows of the highest priority: () is a miss, several are an error in the flows.
 
-        Clauses of conjunctive matches give way to any other flow of their priority. Where they are complete, the
-        packet is looked up again with conj_id, else they count as if they were not there (classifier_lookup__ in
-        OVS' lib/classifier.c).
+        A flow with other actions precedes clauses of conjunctive matches with the same priority. If all clauses of
+        a conjunctive match are met, the packet is looked up again with conj_id; otherwise the clauses are ignored
+        (classifier_lookup__ in OVS' lib/classifier.c).
         """
-        found = self._best(state, 1 << 16)
-        while found:
-            plain = [flow for flow in found if not _clauses(flow)]
+        candidates = self._best(state, 1 << 16)
+        while candidates:
+            plain = [flow for flow in candidates if not _clauses(flow)]
             if plain:
                 return tuple(plain)
-            # Which of several is taken is not told.
-            ends = [self._best({**state, CONJ_ID: n}, 1 << 16, clauses=False) for n in _complete(found)]
+            # OVS does not define which of several complete conjunctive matches is used.
+            ends = [self._best({**state, CONJ_ID: n}, 1 << 16, clauses=False) for n in _complete(candidates)]
             if any(ends):
                 return tuple(dict.fromkeys(flow for again in ends for flow in again))
-            found = self._best(state, found[0].priority)
+            candidates = self._best(state, candidates[0].priority)
         return ()
 
     def _best(self, state: Mapping[MatchField, int], below: int, *, clauses: bool = True) -> list[Flow]:
-        """Return the flows of the highest priority under `below` that match.
+        """Return the matching flows of the highest priority below `below`.
 
-        Without `clauses` these are passed over, together with what they hide: the same match of lower priority.
+        Without `clauses`, flows with clauses are skipped, and so are flows with the same match and a lower
+        priority.
         """
         best: list[Flow] = []
         for highest, signature, space in self._spaces:
             if best and highest < best[0].priority:
                 break
-            found = space.get(tuple([state.get(field, 0) & mask for field, mask in signature]))
-            if found and not clauses and _clauses(max(found, key=lambda flow: flow.priority)):
+            flows = space.get(tuple([state.get(field, 0) & mask for field, mask in signature]))
+            if flows and not clauses and _clauses(max(flows, key=lambda flow: flow.priority)):
                 continue
-            for flow in found or ():
+            for flow in flows or ():
                 if flow.priority >= below:
                     continue
                 if not best or flow.priority > best[0].priority:
@@ -85,38 +86,38 @@ def _clauses(flow: Flow) -> bool:
     return bool(flow.actions) and isinstance(flow.actions[0], Conjunction)
 
 
-def _complete(found: list[Flow]) -> Iterator[int]:
-    """Yield the conjunctive matches of which every clause is among these flows, each of which counts for one."""
-    met: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-    for flow in found:
+def _complete(flows: list[Flow]) -> Iterator[int]:
+    """Yield the IDs of the conjunctive matches all of whose clauses are met, by different flows."""
+    clauses_met: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+    for flow in flows:
         for action in flow.actions:
             if isinstance(action, Conjunction):
-                met[action.conj_id, action.of].add(action.clause)
-    for (number, of), those in met.items():
-        if len(those) == of <= len(found):
+                clauses_met[action.conj_id, action.of].add(action.clause)
+    for (number, of), clauses in clauses_met.items():
+        if len(clauses) == of <= len(flows):
             yield number
 
 
 def overlap(a: Flow, b: Flow) -> bool:
-    """Tell whether some packet would match both flows, leaving priorities out of it."""
-    theirs = {term.field: term for term in b.match.terms}
+    """Tell whether a packet can match both flows, regardless of priorities."""
+    other_terms = {term.field: term for term in b.match.terms}
     for term in a.match.terms:
-        other = theirs.get(term.field)
+        other = other_terms.get(term.field)
         if other is not None and (term.value ^ other.value) & term.mask & other.mask:
             return False
     return True
 
 
 def contradictions(flows: Iterable[Flow]) -> Iterator[tuple[Flow, Flow]]:
-    """Yield pairs in one table, of equal priority, that overlap and act differently (or are the same match).
+    """Yield pairs of flows of equal priority that overlap with different actions, or have the same match.
 
-    Clauses of conjunctive matches overlap with whatever they like.
+    Clauses of conjunctive matches may overlap with any flow.
     """
-    ranked: defaultdict[tuple[int, int], list[Flow]] = defaultdict(list)
+    by_table_and_priority: defaultdict[tuple[int, int], list[Flow]] = defaultdict(list)
     for flow in flows:
-        ranked[flow.table, flow.priority].append(flow)
-    for rank in ranked.values():
-        for a, b in combinations(rank, 2):
+        by_table_and_priority[flow.table, flow.priority].append(flow)
+    for same_priority in by_table_and_priority.values():
+        for a, b in combinations(same_priority, 2):
             differ = a.actions != b.actions and not (_clauses(a) or _clauses(b))
             if a.match == b.match or (differ and overlap(a, b)):
                 yield a, b

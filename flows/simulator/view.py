@@ -1,4 +1,4 @@
-"""Between a packet and the fields that flows see, both ways.
+"""The conversion between a packet and the fields that flows match.
 
 Owns the mapping from `Packet` to `MatchField`; must not know tables, actions or topologies.
 """
@@ -44,7 +44,7 @@ State = dict[MatchField, int]  # absent fields count as 0, as in `Match.matches`
 
 @lru_cache(maxsize=256)
 def mac_number(text: str) -> int:
-    """Return the 48-bit number of a MAC address; ValueError when it is none."""
+    """Parse a MAC address to its 48-bit number; ValueError if it is invalid."""
     parts = text.split(":")
     if len(parts) != 6 or any(len(part) != 2 for part in parts):
         raise ValueError(f'not a MAC address: "{text}"')
@@ -52,7 +52,7 @@ def mac_number(text: str) -> int:
 
 
 def state_of(packet: Packet) -> State:
-    """Return what flows see of a packet that has just arrived."""
+    """Return the fields of a packet that has just arrived."""
     state: State = {
         IN_PORT: packet.in_port,
         ETH_SRC: mac_number(packet.eth_src),
@@ -85,7 +85,7 @@ def state_of(packet: Packet) -> State:
 
 
 def packet_of(state: State, carried: Packet) -> Packet:
-    """Return `carried` with every field as the state has it now."""
+    """Return `carried` with the values of the fields in `state`."""
     changes: dict[str, object] = {
         "in_port": state[IN_PORT],
         "eth_src": mac_text(state[ETH_SRC]),
@@ -106,7 +106,7 @@ def packet_of(state: State, carried: Packet) -> Packet:
 
 
 def hashed(state: State, field: MatchField) -> bytes | None:
-    """Return a field in network order for the bucket hash; None when the packet does not have it."""
+    """Return a field's bytes in network order for the bucket hash; None if the packet lacks the field."""
     if field not in state:
         return None
     return state[field].to_bytes((field.width + 7) // 8, "big")
