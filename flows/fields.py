@@ -185,7 +185,7 @@ TCP_FLAGS = _field("tcp_flags", 16, ValueFormat.TCP_FLAGS, "NXM_NX_TCP_FLAGS", n
 FIELDS: tuple[MatchField, ...] = tuple(_fields)
 BY_SET_NAME: dict[str, MatchField] = {field.set_name: field for field in FIELDS}
 BY_NXM: dict[str, MatchField] = {field.nxm: field for field in FIELDS}
-# Transport ports go by one name in a match; which field is meant follows from the protocol.
+# The transport ports of all protocols have the same names in a match; the protocol selects the field.
 PORTS_SRC = {IP_TCP: TCP_SRC, IP_UDP: UDP_SRC, IP_SCTP: SCTP_SRC}
 PORTS_DST = {IP_TCP: TCP_DST, IP_UDP: UDP_DST, IP_SCTP: SCTP_DST}
 PROTOCOLS = {"tcp": IP_TCP, "udp": IP_UDP, "sctp": IP_SCTP}

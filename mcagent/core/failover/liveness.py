@@ -11,9 +11,8 @@ it, up to that maximum; each such period without a loss halves it.
 Exceptions:
 - A port that is up is not damped while no other port of its group is usable. While none is up, the ports that were
   lost last are not damped: after a false alarm (a busy Node that answers BFD late) they still carry packets.
-- Damping begins `DAMPED_AFTER` the loss. Groups stop using a lost port by themselves; a change of the groups at
-that
-  moment would make every Node revalidate its flows while it is busy with the loss and with BFD.
+- Damping begins `DAMPED_AFTER` the loss. Groups stop using a lost port by themselves. A change of the groups would
+  make every Node revalidate its flows while it is busy with the loss and with BFD.
 - A new gateway is announced before it is ready. So its port is damped until it answers BFD, or for `GRACE`.
 
 Times are seconds of one monotonic clock. Must not know threads, clocks or databases.

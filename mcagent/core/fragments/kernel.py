@@ -226,7 +226,7 @@ def _closed_nodes(port: str) -> tuple[str, ...]:
 
     The chain follows destination NAT (priority -100). There a packet to this Node has a local destination, and a
     packet to a NodePort, hostPort, external or load balancer address has been translated by kube-proxy or the CNI;
-    both are dropped. The rules look at packets, not at connections, so packets whose connection conntrack has lost
+    both are dropped. The rules match packets, not connections, so packets whose connection conntrack has lost
     or not yet seen are treated alike. Replies to connections of this Node pass, as do ICMP errors about them. The
     bridge sets the source MAC (flows.pipeline, table ArriveState).
     """

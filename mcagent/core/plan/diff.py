@@ -73,8 +73,8 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
     if not changed_owners and not removed_owners:
         return Plan()
     new, old = (
-        _by_key(_apart(after, before, changed_owners)),
-        _by_key(_apart(before, after, (*changed_owners, *removed_owners))),
+        _by_key(_resources_only_in(after, before, changed_owners)),
+        _by_key(_resources_only_in(before, after, (*changed_owners, *removed_owners))),
     )
     steps: list[Step] = []
     for key, (_, resource) in old.items():
@@ -85,12 +85,14 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
     return _plan(steps)
 
 
-def _apart(one: Desired, other: Desired, names: Iterable[str]) -> Iterator[tuple[str, Iterable[Resource]]]:
-    """Yield, per fragment, the resources of `one` that are not the same objects in `other`."""
+def _resources_only_in(
+    state: Desired, reference: Desired, names: Iterable[str]
+) -> Iterator[tuple[str, Iterable[Resource]]]:
+    """Yield, per fragment, the resources of `state` that are not the same objects in `reference`."""
     for name in names:
-        fragment, twin = one.fragments.get(name), other.fragments.get(name)
+        fragment, counterpart = state.fragments.get(name), reference.fragments.get(name)
         if fragment is not None:
-            twin_ids = {id(resource) for resource in twin.resources} if twin is not None else ()
+            twin_ids = {id(resource) for resource in counterpart.resources} if counterpart is not None else ()
             yield name, [resource for resource in fragment.resources if id(resource) not in twin_ids]
 
 
@@ -167,7 +169,7 @@ def _sort_key(step: Step) -> tuple[str, ...]:
 
 
 # Routes are not applied in parallel with flows: ovs-vswitchd reads them, too, so both would be slower.
-_BESIDE_FLOWS = (StageKind.DEVICES, StageKind.NFT)
+_PARALLEL_TO_FLOWS = (StageKind.DEVICES, StageKind.NFT)
 
 
 def path_down(port: TunnelPort) -> TunnelPort:
@@ -225,11 +227,11 @@ Lane = tuple[Stage, ...]  # stages that are applied one after another
 def turns(plan: Plan) -> Iterator[tuple[Lane, ...]]:
     """Yield the turns of a plan: turns are applied one after another, the lanes of a turn in parallel."""
     empty_bridge = any(stage.kind is StageKind.FIRST_TUNNELS for stage in plan.stages)
-    beside = tuple(stage for stage in plan.stages if empty_bridge and stage.kind in _BESIDE_FLOWS)
+    parallel = tuple(stage for stage in plan.stages if empty_bridge and stage.kind in _PARALLEL_TO_FLOWS)
     for stage in plan.stages:
-        if stage.kind is StageKind.FLOWS and beside:
-            yield (stage,), beside
-        elif stage not in beside:
+        if stage.kind is StageKind.FLOWS and parallel:
+            yield (stage,), parallel
+        elif stage not in parallel:
             yield ((stage,),)
 
 
