@@ -182,8 +182,8 @@ KEYS = (
                  'TLS, for clients with a token (`metrics.authentication`). "0": none.'),
     _key("metrics.authentication", "metrics_authentication", kinds.choice(Authentication),
          meaning="Access to `metrics.bindAddress` on an address that is not the loopback. token: a bearer token "
-                 "that may get the page (TokenReview, SubjectAccessReview of the API server). none: plain HTTP for all "
-                 "clients."),
+                 "that may get the page (TokenReview, SubjectAccessReview of the API server). none: plain HTTP "
+                 "for all clients."),
     _key("metrics.certDir", "metrics_cert_dir", kinds.ABSOLUTE_PATH,
          meaning='Directory of tls.crt and tls.key for `metrics.bindAddress`, read again when they change. "": a '
                  "self-signed certificate, made at start."),
