@@ -88,7 +88,7 @@ DROP_REFUSED = Category(
 )
 DROP_POLICY = Category(0x8C, "policy", "a rule drops it; number: rule")
 DROP_ISOLATED = Category(0x8D, "isolated", "no NetworkPolicy allows it; number: 0 ingress, 1 egress")
-DROP_UNKNOWN = Category(0x8E, "unknown-identity", "to a Pod that knows its clients by labels, from nobody known")
+DROP_UNKNOWN = Category(0x8E, "unknown-identity", "from an unknown client to a Pod with policies by labels")
 DROP_NO_CONNECTION = Category(
     0x8F,
     "no-connection",

@@ -245,7 +245,7 @@ INGRESS_NETWORK_POLICY = Table(
 INGRESS_BASELINE = Table(
     number=66,
     name="IngressBaseline",
-    purpose="Rules of the Baseline tier; then nobody unknown gets to Pods that rules select clients of by labels.",
+    purpose="Rules of the Baseline tier; then drop unknown clients of Pods with rules by labels.",
     fields=_ARRIVING,
     next=(68, 71),
 )
