@@ -153,9 +153,9 @@ KEYS: tuple[Key, ...] = (
                 "exported Service."),
     _key("importedTraffic", "imported_traffic", kinds.traffic(),
         meaning="Which clusters get new connections to imported Services, where neither ServiceImport nor "
-                "exporter says ([multicluster.md](multicluster.md#where-traffic-goes)). `*`: all, by their ready "
-                "endpoints. any: as kube-proxy chooses. Clusters that no gateway reaches are left. \"\", or no "
-                "clusterID: kube-proxy alone chooses, and nothing of this is read."),
+                "exporter says ([multicluster.md](multicluster.md#traffic-distribution)). `*`: all, by their "
+                "ready endpoints. any: as kube-proxy chooses. Clusters that no gateway reaches are left. \"\", or "
+                "no clusterID: kube-proxy alone chooses, and nothing of this is read."),
     _key("newConnections", "new_connections", kinds.integer(0, 1_000_000),
         meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
                 "once; what is over that is dropped. 0: any number."),

@@ -222,7 +222,7 @@ KEYS = (
     _key("importedTraffic", "imported_traffic", kinds.traffic(),
          meaning="Leader: which clusters get new connections to imported Services, in all members, where neither "
                  "their ServiceImport nor the oldest export says it "
-                 '([multicluster.md](multicluster.md#where-traffic-goes)). "": each cluster\'s agents say it.'),
+                 '([multicluster.md](multicluster.md#traffic-distribution)). "": each cluster\'s agents say it.'),
     _key("tunnelType", "tunnel_type", kinds.text("|geneve|vxlan", 'geneve, vxlan or ""'),
          meaning="Member: tunnelType of this cluster's agents, announced to the other clusters, which report when "
                  'theirs is another one. "": not announced.'),
