@@ -33,6 +33,7 @@ VAGUE_WORDS = frozenset(_VAGUE_WORDS.split())
 """Words in place of the actor: the component, controller, cluster or user."""
 
 _WORD = re.compile(r"[A-Za-z]+")
+_CODE = re.compile(r"`[^`\n]+`")  # of a page: a name, which is checked where it is defined
 Fault = tuple[str, str]  # file, word
 
 
@@ -86,7 +87,7 @@ def all_faults(root: Path = ROOT) -> Counter[Fault]:
         paths = sorted((root / page).rglob("*.md")) if (root / page).is_dir() else [root / page]
         for name, text in ((str(path.relative_to(root)), path.read_text()) for path in paths):
             if not name.startswith(GENERATED):
-                faults.update((name, word) for word in words_of(text) if word in VAGUE_WORDS)
+                faults.update((name, word) for word in words_of(_CODE.sub("", text)) if word in VAGUE_WORDS)
     return faults
 
 

@@ -153,9 +153,9 @@ KEYS: tuple[Key, ...] = (
                 "exported Service."),
     _key("importedTraffic", "imported_traffic", kinds.traffic(),
         meaning="Which clusters get new connections to imported Services, where neither ServiceImport nor "
-                "exporter says ([multicluster.md](multicluster.md#where-traffic-goes)). `*`: all, by their ready "
-                "endpoints. any: as kube-proxy chooses. Clusters that no gateway reaches are left. \"\", or no "
-                "clusterID: kube-proxy alone chooses, and nothing of this is read."),
+                "exporter says ([multicluster.md](multicluster.md#traffic-distribution)). `*`: all, by their "
+                "ready endpoints. any: as kube-proxy chooses. Clusters that no gateway reaches are left. \"\", or "
+                "no clusterID: kube-proxy alone chooses, and nothing of this is read."),
     _key("newConnections", "new_connections", kinds.integer(0, 1_000_000),
         meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
                 "once; what is over that is dropped. 0: any number."),
@@ -248,15 +248,15 @@ KEYS: tuple[Key, ...] = (
     _key("ovsdb", "ovsdb", kinds.text(rf"unix:{_PATH}", '"unix:" and the absolute path of a socket'),
         meaning="Socket of the Node's Open vSwitch database."),
     _key("listen", "listen", kinds.LISTEN,
-        meaning="Address and port of /metrics, /status, /healthz and /readyz. On the loopback in clear text, "
-                "anywhere else over TLS and for who has a token (`metricsAuthentication`)."),
+        meaning="Address and port of /metrics, /status, /healthz and /readyz: on the loopback plain HTTP, on any "
+                "other address TLS, for clients with a token (`metricsAuthentication`)."),
     _key("healthListen", "health_listen", kinds.LISTEN_OR_OFF,
         meaning="Address and port of /healthz and /readyz alone, in clear text, for probes: a server that no "
                 'client can occupy. "0": none.'),
     _key("metricsAuthentication", "metrics_authentication", kinds.choice(Authentication),
-        meaning="What `listen` asks for on an address that is not the loopback. token: a bearer token of which "
-                "the API server says that it may get the page (TokenReview, SubjectAccessReview); without an API "
-                "server (`source: dir:`) nobody gets anything. none: clear text for everybody."),
+        meaning="Access to `listen` on an address that is not the loopback. token: a bearer token that may get "
+                "the page (TokenReview, SubjectAccessReview of the API server); without an API server "
+                "(`source: dir:`) all requests are refused. none: plain HTTP for all clients."),
     _key("tlsCertDirectory", "tls_cert_dir", kinds.ABSOLUTE_PATH,
         meaning='Directory of tls.crt and tls.key for `listen`, read again when they change. "": a self-signed '
                 "certificate, made at start."),

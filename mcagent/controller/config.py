@@ -178,12 +178,12 @@ KEYS = (
          meaning="Address and port of /healthz and /readyz, in clear text, for probes: a server that no "
                  "client can occupy. On the loopback all pages are here, /status and /metrics, too."),
     _key("metrics.bindAddress", "metrics_listen", kinds.LISTEN_OR_OFF, antrea=True,
-         meaning="Address and port of /metrics and /status: on the loopback in clear text, anywhere else over TLS "
-                 'and for who has a token (`metrics.authentication`). "0": none.'),
+         meaning="Address and port of /metrics and /status: on the loopback plain HTTP, on any other address "
+                 'TLS, for clients with a token (`metrics.authentication`). "0": none.'),
     _key("metrics.authentication", "metrics_authentication", kinds.choice(Authentication),
-         meaning="What `metrics.bindAddress` asks for on an address that is not the loopback. token: a bearer "
-                 "token of which the API server says that it may get the page (TokenReview, SubjectAccessReview). "
-                 "none: clear text for everybody."),
+         meaning="Access to `metrics.bindAddress` on an address that is not the loopback. token: a bearer token "
+                 "that may get the page (TokenReview, SubjectAccessReview of the API server). none: plain HTTP "
+                 "for all clients."),
     _key("metrics.certDir", "metrics_cert_dir", kinds.ABSOLUTE_PATH,
          meaning='Directory of tls.crt and tls.key for `metrics.bindAddress`, read again when they change. "": a '
                  "self-signed certificate, made at start."),
@@ -192,7 +192,7 @@ KEYS = (
     _key("webhook.port", "webhook_port", kinds.integer(0, 65535), antrea=True,
          meaning="Port of the admission webhook. 0: none is served."),
     _key("webhook.certDir", "webhook_cert_dir", kinds.ABSOLUTE_PATH, antrea=True,
-         meaning="Directory of tls.crt and tls.key, if somebody else takes care of them and of the caBundle of "
+         meaning="Directory of tls.crt and tls.key, if another program maintains them and the caBundle of "
                  'the ValidatingWebhookConfiguration. "": the controller makes its own certificate, keeps it in a '
                  "Secret, and renews it."),
     _key("webhook.service", "webhook_service", kinds.DNS_LABEL,
@@ -222,7 +222,7 @@ KEYS = (
     _key("importedTraffic", "imported_traffic", kinds.traffic(),
          meaning="Leader: which clusters get new connections to imported Services, in all members, where neither "
                  "their ServiceImport nor the oldest export says it "
-                 '([multicluster.md](multicluster.md#where-traffic-goes)). "": each cluster\'s agents say it.'),
+                 '([multicluster.md](multicluster.md#traffic-distribution)). "": each cluster\'s agents say it.'),
     _key("tunnelType", "tunnel_type", kinds.text("|geneve|vxlan", 'geneve, vxlan or ""'),
          meaning="Member: tunnelType of this cluster's agents, announced to the other clusters, which report when "
                  'theirs is another one. "": not announced.'),

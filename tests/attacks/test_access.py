@@ -586,7 +586,7 @@ def test_what_is_another_members(stage: Stage) -> None:
     Group.ACCESS,
     Attacker.MEMBER,
     wants="take another member's place while the leader's controller is away, which checks who is who",
-    stopped_by="`failurePolicy: Fail`: without an answer nobody writes announcements and exports",
+    stopped_by="`failurePolicy: Fail`: without an answer no account writes announcements and exports",
 )
 def test_while_the_webhook_is_away(stage: Stage) -> None:
     """The webhook's Service leads nowhere: not even what would be right is taken."""

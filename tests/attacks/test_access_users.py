@@ -64,7 +64,7 @@ def test_outside_of_the_cluster(address: str) -> None:
     Group.ACCESS,
     Attacker.USER,
     wants="lead clients of an imported Service elsewhere, by an EndpointSlice that looks like the controller's",
-    stopped_by="the member's controller: what bears its mark and is not as it should be goes, whoever made it",
+    stopped_by="the member's controller: it deletes objects with its mark that differ from the desired state",
 )
 def test_a_slice_that_looks_like_ours() -> None:
     """Name, labels and owner of ours do not keep it; one that was changed is put right."""

@@ -109,7 +109,7 @@ def test_a_pod_address_of_another_member_as_gateway() -> None:
     Group.ADDRESSES,
     Attacker.MEMBER,
     wants="receive the tunnel packets meant for another member by claiming a CIDR around its gateway",
-    stopped_by="the rule of ownership: a CIDR that holds a gateway of somebody older is refused",
+    stopped_by="the rule of ownership: a CIDR that holds the gateway of an older claim is refused",
 )
 @pytest.mark.parametrize("cidr", ["192.168.0.0/16", "192.168.2.0/24", "192.168.2.11/32"])
 def test_a_cidr_around_the_gateway_of_another_member(cidr: str) -> None:
@@ -144,7 +144,7 @@ def test_an_older_member_takes_a_younger_ones_cidr(cidr: str) -> None:
     Group.ADDRESSES,
     Attacker.MEMBER,
     wants="take a younger member's gateway address by editing the ClusterInfo that it has had for longer",
-    stopped_by="seniority of the claim: a gateway address that was granted to somebody before is refused",
+    stopped_by="seniority of the claim: a gateway address that was granted to another cluster before is refused",
 )
 def test_an_older_member_takes_a_younger_ones_gateway() -> None:
     """The younger member's gateway stays its own; the older one keeps what it had."""
@@ -165,7 +165,7 @@ def key(number: int) -> str:
     Group.ADDRESSES,
     Attacker.MEMBER,
     wants="have a younger member's WireGuard key refused by publishing it as its own",
-    stopped_by="seniority of the claim: a key belongs to whom it was granted first",
+    stopped_by="seniority of the claim: a key belongs to the cluster to which it was granted first",
 )
 @pytest.mark.parametrize("next_key", [False, True])
 def test_an_older_member_publishes_a_younger_ones_key(next_key: bool) -> None:
@@ -371,7 +371,7 @@ def test_a_thousand_cidrs_of_each_that_all_overlap() -> None:
     Group.ADDRESSES,
     Attacker.MEMBER,
     wants="receive replies to another member's IPv6 gateway by claiming the IPv4 address that stands for it",
-    stopped_by="240.0.0.0/4, where such addresses lie and which is nobody's CIDR and nobody's gateway",
+    stopped_by="240.0.0.0/4, the range of such addresses, in which no CIDR and no gateway is accepted",
 )
 def test_what_stands_for_an_ipv6_gateway() -> None:
     """Neither as a gateway nor in a CIDR, also where that range is listed."""
@@ -468,7 +468,7 @@ def test_claims_that_make_no_sense(text: object) -> None:
 @attack(
     Group.ADDRESSES,
     Attacker.MEMBER,
-    wants="be older than everybody by leaving and joining again under an ID that sorts first",
+    wants="be older than all others by leaving and joining again under an ID that sorts first",
     stopped_by="times of claims to the microsecond: IDs decide only between claims of one moment",
 )
 def test_an_id_that_sorts_first() -> None:

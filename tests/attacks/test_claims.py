@@ -287,7 +287,7 @@ def test_two_workers_at_once(order: Sequence[str]) -> None:
 @attack(
     Group.ADDRESSES,
     Attacker.MEMBER,
-    wants="leave with its claims kept, so that nobody else gets the addresses",
+    wants="leave with its claims kept, so that no other member gets the addresses",
     stopped_by="the ledger: who is no member has no claims, and who returns claims anew",
 )
 def test_a_member_that_leaves_keeps_nothing() -> None:
@@ -307,7 +307,7 @@ def test_a_member_that_leaves_keeps_nothing() -> None:
     Group.ADDRESSES,
     Attacker.MEMBER,
     wants="keep newcomers out by asking for all of 10.0.0.0/8 before they do",
-    stopped_by="the ledger: a claim that cannot be granted is in nobody's way",
+    stopped_by="the ledger: a claim that cannot be granted blocks no other claim",
 )
 def test_a_refused_claim_blocks_nobody() -> None:
     """Some address of it is the victim's, so it is refused, and a newcomer gets another one."""

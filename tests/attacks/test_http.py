@@ -160,7 +160,7 @@ def test_answers_that_nobody_reads_hold_no_slot() -> None:
 @attack(
     Group.HTTP,
     Attacker.POD,
-    wants="keep TLS from everybody by handshakes that are never finished",
+    wants="keep TLS from all clients by handshakes that are never finished",
     stopped_by="handshakes made in a thread of each connection, within the deadline of its request",
 )
 def test_handshakes_without_end_hold_up_nobody(hook: Hook) -> None:

@@ -215,7 +215,7 @@ def test_guessing_costs_the_api_server_little(cluster: Cluster) -> None:
 @attack(
     Group.HTTP,
     Attacker.POD,
-    wants="read pages while the API server is away and nobody can say whose a token is",
+    wants="read pages while the API server is down and no token can be checked",
     stopped_by="failing closed: only what was good a short while ago still is",
 )
 def test_without_the_api_server_nobody_new_comes_in(cluster: Cluster) -> None:
@@ -241,7 +241,7 @@ def test_without_the_api_server_nobody_new_comes_in(cluster: Cluster) -> None:
     Group.HTTP,
     Attacker.POD,
     wants="read the pages of an agent that has no API server to ask",
-    stopped_by="failing closed: off the loopback they are nobody's until the configuration opens them by name",
+    stopped_by="failing closed: off the loopback they are closed until the configuration opens them by name",
 )
 def test_without_an_api_server_pages_are_nobodys(tmp_path: Path) -> None:
     """With objects from a directory any token is refused, but commands of the Node's root are answered."""

@@ -192,7 +192,7 @@ def test_a_nested_export_does_not_cost_the_list(cluster: Cluster, tmp_path: Path
 @attack(
     Group.OBJECTS,
     Attacker.MEMBER,
-    wants="blind whoever watches by a nested object among the events",
+    wants="blind all watchers by a nested object among the events",
     stopped_by="an informer for which a bad event is one object's matter: the watch goes on",
 )
 def test_a_nested_export_does_not_end_a_watch(cluster: Cluster) -> None:
@@ -289,7 +289,7 @@ def test_large_exports_do_not_keep_anybody_from_listing(cluster: Cluster) -> Non
 @attack(
     Group.QUOTAS,
     Attacker.MEMBER,
-    wants="fill the leader's memory with megabytes in fields that nobody reads",
+    wants="fill the leader's memory with megabytes in fields that it does not read",
     stopped_by="keeping only those fields of an export that are read",
 )
 def test_what_nobody_reads_is_not_held(cluster: Cluster) -> None:

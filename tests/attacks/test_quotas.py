@@ -115,7 +115,7 @@ def lookups(**limits: int) -> Lookups:
     Group.QUOTAS,
     Attacker.MEMBER,
     wants="fill the leader's etcd with exports of any kind",
-    stopped_by="admission: a member has so many objects of each kind, also of kinds that nobody merges",
+    stopped_by="admission: a member has so many objects of each kind, also of kinds that no reconciler merges",
 )
 @pytest.mark.parametrize("make", [a_service, an_endpoints, a_label], ids=["Service", "Endpoints", "LabelIdentity"])
 def test_each_kind_is_counted(make: object) -> None:
@@ -346,7 +346,7 @@ def test_bounds_are_the_administrators(stage: Stage, verb: str) -> None:
 @attack(
     Group.QUOTAS,
     Attacker.MEMBER,
-    wants="store what it may not export, for nobody to look at",
+    wants="store what it may not export, although no reconciler reads it",
     stopped_by="the leader's webhook: size, number and namespaces are judged before anything is stored",
 )
 @pytest.mark.real_only

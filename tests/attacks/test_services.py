@@ -106,7 +106,7 @@ def test_a_thousand_endpoints_take_no_traffic() -> None:
     Group.SERVICES,
     Attacker.MEMBER,
     wants="hold the ResourceImport's name of another's Service by a namespace and a name with other dashes",
-    stopped_by="reserved namespaces: theirs is the name, whoever was first",
+    stopped_by="reserved namespaces: they have the name, also against an older export",
 )
 def test_dashes_take_no_name() -> None:
     """`pay`/`api-v1` and `pay-api`/`v1` want one name; the reserved namespace has it."""
@@ -445,7 +445,7 @@ def test_endpoints_belong_to_an_exporter() -> None:
 @attack(
     Group.SERVICES,
     Attacker.MEMBER,
-    wants="pass objects of other clusters off as somebody else's by labels and annotations that it exports",
+    wants="pass objects of other clusters off as another owner's by labels and annotations that it exports",
     stopped_by="keys of Kubernetes and of our own, which are never exported; leader and importers check each",
 )
 @pytest.mark.parametrize(

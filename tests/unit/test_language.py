@@ -50,9 +50,9 @@ def test_a_class_name_of_two_modules_is_reported(tmp_path: Path) -> None:
 
 
 def test_pages_are_checked(tmp_path: Path) -> None:
-    """Words of pages count like those of code."""
+    """Words of pages count like those of code, without names in code spans."""
     root = project(tmp_path)
-    (root / "docs/page.md").write_text("Somebody sends; someone's reply. Nobody?\n")
+    (root / "docs/page.md").write_text("Somebody sends; someone's reply. Nobody? `blocks_nobody`\n")
     assert language.all_faults(root) == {("docs/page.md", word): 1 for word in ("somebody", "someone", "nobody")}
 
 
