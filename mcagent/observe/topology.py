@@ -15,8 +15,8 @@ from mcagent.model.links import Link
 from mcagent.model.node_state import NodeState, Role
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.resources import PeerKind, PortStatistics
+from mcagent.observe.cluster_links import bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
-from mcagent.observe.links import bytes_by_cluster, links_of
 from mcagent.observe.standard import rfc3339
 
 MAX_CHANGES = 50

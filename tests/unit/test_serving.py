@@ -15,7 +15,7 @@ import pytest
 
 from mcagent.agent.config import Settings
 from mcagent.agent.lock import node_lock
-from mcagent.agent.reports.servers import Servers
+from mcagent.agent.reports.servers import AgentServers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import FromDirectory, self_signed
 from mcagent.http.connection import Connection
@@ -195,16 +195,16 @@ def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
     core = Config(node_name="n1")
     more = {"core": core, "source": "dir:/nowhere", "run_dir": str(tmp_path), "health_listen": "0"}
     abroad = Settings(**more, listen="0.0.0.0:0")  # type: ignore[arg-type]
-    servers = Servers(abroad, pages)
+    servers = AgentServers(abroad, pages)
     assert ask_agent(abroad) == {"node": "n1"}
     servers.close()
     assert not list(tmp_path.glob("*.sock"))
     with pytest.raises(McagentError, match=r"status\.sock"):
         ask_agent(abroad)
     home = Settings(**more, listen="127.0.0.1:0")  # type: ignore[arg-type]
-    assert not home.asks_by_socket
+    assert not home.needs_socket
     opened = Settings(**more, listen="0.0.0.0:0", metrics_authentication=Authentication.NONE)  # type: ignore[arg-type]
-    servers = Servers(opened, pages)
+    servers = AgentServers(opened, pages)
     with socket.create_connection(("127.0.0.1", servers.port)) as made:
         made.sendall(b"GET /status HTTP/1.1\r\n\r\n")
         assert b"200 OK" in made.recv(999)
