@@ -70,7 +70,7 @@ class WireGuardFacts:
         previous, self._addresses = self._addresses, addresses
         if previous not in {None, addresses}:
             try:
-                self._backend.bind_again()
+                self._backend.rebind()
             except BackendError as error:
                 log.warning("%s", error)
 

@@ -63,7 +63,7 @@ def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
 
 def nft_drop_counts(nft: NftBackend) -> Mapping[str, int]:
     """Return the packets that our nft chains dropped, by reason, since the chains were last changed."""
-    counts_by_chain = _read(nft.counted) or {}
+    counts_by_chain = _read(nft.packet_counts) or {}
     return {
         reason: counts_by_chain[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in counts_by_chain
     }
