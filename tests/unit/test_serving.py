@@ -18,7 +18,7 @@ from mcagent.agent.lock import node_lock
 from mcagent.agent.reports.servers import AgentServers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import FromDirectory, self_signed
-from mcagent.http.connection import Connection
+from mcagent.http.connection import ClientConnection
 from mcagent.http.listener import oldest_of_most
 from mcagent.http.listening import Authentication, bound, client_source, is_loopback
 from mcagent.http.request import BadRequestError, parse_head
@@ -87,11 +87,11 @@ def test_bodies_have_a_length_and_a_bound(length: str, status: int) -> None:
     assert caught.value.status == status
 
 
-def waiting(source: str, since: float) -> Connection:
+def waiting(source: str, since: float) -> ClientConnection:
     """Return a connection that waits since then."""
     one = socket.socket()
     one.close()
-    return Connection(stream=one, handle=one, source=source, since=since, deadline=0.0, limits=LIMITS)
+    return ClientConnection(stream=one, handle=one, source=source, since=since, deadline=0.0, limits=LIMITS)
 
 
 def test_the_greediest_source_gives_way_first() -> None:
@@ -116,7 +116,7 @@ def test_sources_are_addresses_or_prefixes() -> None:
 
 def test_a_kept_certificate_is_read_again(tmp_path: Path) -> None:
     """None until there is one, a new one when it changes, the old one when the new one is unusable."""
-    kept = FromDirectory(tmp_path, look=0.0)
+    kept = FromDirectory(tmp_path, period=0.0)
     assert kept() is None
     found: list[ssl.SSLContext | None] = []
     for _ in range(2):
