@@ -13,10 +13,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from mcagent.config import taken
+from mcagent.config import reserved
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
-from mcagent.config.reader import Source, read
+from mcagent.config.reader import ConfigSource, read
 from mcagent.config.values import Value, listen_problem
 from mcagent.http.listening import Authentication, is_loopback
 from mcagent.model.config import (
@@ -95,7 +95,7 @@ def _key(path: str, attribute: str, value: Value, *, meaning: str, antrea: bool 
     return Key(path=path, attribute=attribute, value=value, meaning=meaning, holder=holder, antrea=antrea)
 
 
-_TABLE = kinds.integer(1, 2**32 - 1, never=taken.ROUTE_TABLES)
+_TABLE = kinds.integer(1, 2**32 - 1, never=reserved.ROUTE_TABLES)
 _BFD_INTERVAL = kinds.duration(0.01, 10)
 _BFD_MULTIPLIER = kinds.integer(1, 255)
 _PATH = r"/[^\0\n]*"
@@ -187,7 +187,7 @@ KEYS: tuple[Key, ...] = (
         meaning="Open vSwitch datapath. auto: the kernel's where it exists, else userspace (netdev)."),
     _key("conntrackZoneBase", "ct_zone_base", kinds.integer(1, 65532),
         meaning="First of four connection tracking zones. Zone 0 is the kernel's."),
-    _key("connectionMarkBit", "ct_mark_bit", kinds.integer(0, 31, never=taken.MARK_BITS),
+    _key("connectionMarkBit", "ct_mark_bit", kinds.integer(0, 31, never=reserved.MARK_BITS),
         meaning="Bit of connection mark and packet mark that routes replies back the way their requests came. "
                 "Choose a bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to "
                 "31, portmap 13, AWS 7, OVN-Kubernetes 3 and 12 (choose another there)."),
@@ -195,12 +195,12 @@ KEYS: tuple[Key, ...] = (
         meaning="Routing table of the routes to remote clusters."),
     _key("replyTable", "reply_table", _TABLE,
         meaning="Routing table for replies to connections that came from remote clusters."),
-    _key("routeProtocol", "route_protocol", kinds.integer(5, 255, never=taken.ROUTE_PROTOCOLS),
+    _key("routeProtocol", "route_protocol", kinds.integer(5, 255, never=reserved.ROUTE_PROTOCOLS),
         meaning="Protocol number of the agent's routes and rules."),
     _key("rulePriority", "rule_priority", kinds.integer(1, 32764),
         meaning="Priority of the first of two routing rules (the second has the next number)."),
     _key("nftTable", "nft_table",
-        kinds.text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=taken.NFT_TABLES),
+        kinds.text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=reserved.NFT_TABLES),
         meaning="Name of the agent's nftables table (family ip)."),
     _key("gateways", "gateways", kinds.choice(GatewayMode),
         meaning="How several gateways of a cluster share its traffic. active-active: by a hash of each "
@@ -285,19 +285,19 @@ SCHEMA = Schema(
 )
 
 
-def load(file: Source | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
+def load(file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
     """Read the configuration: defaults, then `file`, then MCAGENT_… variables, then flags (by key path).
 
-    Raises ConfigError with every finding; each names where the value came from and its path.
+    Raises ConfigError with all errors; each names the source of the value and its path.
     """
-    reading = read(SCHEMA, file, environ, flags)
-    reading.require("nodeName", "required: the name of this Node object (--node-name, MCAGENT_NODE_NAME)")
-    if not reading.errors:
-        for path, reason in _conflicts(reading.said()):
-            reading.conflict(path, reason)
-    reading.check()
-    core: dict[str, Any] = reading.fields(Config)
-    own: dict[str, Any] = reading.fields(Settings)
+    parsed = read(SCHEMA, file, environ, flags)
+    parsed.require("nodeName", "required: the name of this Node object (--node-name, MCAGENT_NODE_NAME)")
+    if not parsed.errors:
+        for path, reason in _conflicts(parsed.effective()):
+            parsed.conflict(path, reason)
+    parsed.check()
+    core: dict[str, Any] = parsed.fields(Config)
+    own: dict[str, Any] = parsed.fields(Settings)
     return Settings(core=Config(**core), **own)
 
 
