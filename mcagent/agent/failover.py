@@ -209,9 +209,9 @@ class Failover:
             self._order = active_order(order, announced(desired.state), ports.values(), self._advance)
 
     def _probe_connections(self, ports: Mapping[str, TunnelPort], desired: Desired | None) -> None:
-        """Report a lost gateway of this cluster, whose SNAT state is lost too.
+        """Have connections probed after a gateway of this cluster was lost: its SNAT state is lost, too.
 
-        It is this one if it lost a cluster.
+        The lost gateway may be this one, if it has lost all gateways of a cluster.
         """
         lost_groups = {peer.group for peer in self._advance.changed if _lost(peer)}
         peers = self._advance.peers

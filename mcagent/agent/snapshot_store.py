@@ -22,7 +22,7 @@ class SnapshotStore:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
-        # By kind: under "" the last list, or that there is none any more; then the last change of each object.
+        # By kind: under "" the last list, or Forget; then the last change of each object since.
         self._changes: dict[Kind, dict[str, Change]] = {}
         self._read = Snapshot()
         self.snapshot = self._read  # the last that was taken: with problems of the source
@@ -35,8 +35,8 @@ class SnapshotStore:
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Add or replace one object, or delete it."""
-        gone = event.type is EventType.DELETED
-        change = Delete(kind=kind, key=event.key) if gone else Upsert(kind=kind, raw=event.object)
+        deleted = event.type is EventType.DELETED
+        change = Delete(kind=kind, key=event.key) if deleted else Upsert(kind=kind, raw=event.object)
         with self._lock:
             self._changes.setdefault(kind, {})[event.key] = change
         self._on_change()

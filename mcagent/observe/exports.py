@@ -56,7 +56,7 @@ def export_metrics(state: NodeState, opened: Mapping[int, int]) -> Iterator[Metr
     yield gauge(
         "mcagent_exported_endpoints", text, label, [([key], export.endpoints) for key, export in exports.items()]
     )
-    text = "Hash of these endpoints: the same on all gateways of a cluster that know the same ones."
+    text = "Hash of these endpoints: equal on gateways of a cluster that know the same endpoints."
     yield gauge(
         "mcagent_exported_endpoints_hash", text, label, [([key], export.hash) for key, export in exports.items()]
     )
@@ -66,7 +66,7 @@ def export_metrics(state: NodeState, opened: Mapping[int, int]) -> Iterator[Metr
         if (place := places.get(service)) is not None:
             counts[service if place < MOST_COUNTED else ""] += number
     text = (
-        "Connections to an exported Service that this gateway gave an endpoint; a first packet sent again counts "
-        f"again. Beyond {MOST_COUNTED} Services together, without a name."
+        "Connections to an exported Service for which this gateway chose an endpoint; a retransmitted first "
+        f"packet counts again. Services beyond the first {MOST_COUNTED} share a series without a name."
     )
     yield counter("mcagent_exported_connections", text, label, [([key], n) for key, n in sorted(counts.items())])

@@ -27,13 +27,13 @@ def probe_metrics(live: LiveReport, probed: Mapping[str, Probed]) -> Iterator[Me
     ]
     text = "Round trip of probes through a tunnel to another cluster's gateway and back, by both Open vSwitches."
     yield histogram("mcagent_tunnel_probe_round_trip_seconds", text, _LABELS, dict(results))
-    text = "Probes through a tunnel that were answered or lost; none where the other end answers no probes."
+    text = "Probes through a tunnel that were answered or lost; absent where the peer answers no probes."
     yield counter("mcagent_tunnel_probes", text, _LABELS, [(values, result.sent) for values, result in results])
     text = "Probes through a tunnel that were not answered within two seconds."
     yield counter(
         "mcagent_tunnel_probes_lost", text, _LABELS, [(values, result.lost) for values, result in results]
     )
-    text = "1 while the largest packets that the host port takes pass a tunnel, 0 while only small ones do."
+    text = "1 while packets of the host port's MTU pass a tunnel, 0 while only smaller ones do."
     full = [(values, result.full) for values, result in results if result.full is not None]
     yield gauge("mcagent_tunnel_full_size_passes", text, _LABELS, full)
 
@@ -51,15 +51,15 @@ def liveness_metrics(live: LiveReport, counters: TunnelCounters) -> Iterator[Met
     with_bfd = [(values, peer) for values, port, peer in tunnels if port.bfd is not None]
     text = "1 when BFD of a tunnel is up and forwards."
     yield gauge("mcagent_bfd_up", text, _LABELS, [(values, peer.answering) for values, peer in with_bfd])
-    text = "Times that BFD of a tunnel was lost."
+    text = "Number of times that BFD of a tunnel went down."
     yield counter("mcagent_bfd_flaps", text, _LABELS, [(values, peer.flaps) for values, peer in with_bfd])
-    text = "1 when a tunnel's peer is used: the sum of what BFD, API and damping say."
+    text = "1 when a tunnel's peer is used, by BFD, API and damping."
     yield gauge("mcagent_tunnel_live", text, _LABELS, [(values, peer.live) for values, _, peer in tunnels])
-    text = "When a tunnel's peer was last taken into use or out of it."
+    text = "When a tunnel's peer was last put into use or taken out of use."
     since = [(values, peer.since + live.epoch) for values, _, peer in tunnels]
     yield gauge("mcagent_tunnel_state_change_timestamp_seconds", text, _LABELS, since)
     text = (
-        "Part of the packets sent to a cluster's gateways that this one got, since its tunnel exists; with BFD's."
+        "Share of this gateway in the packets sent to its cluster's gateways, since its tunnel exists; with BFD's."
     )
     shares = [
         (values, share)
@@ -73,8 +73,8 @@ def liveness_metrics(live: LiveReport, counters: TunnelCounters) -> Iterator[Met
         for kind in PeerKind
         for cause in _LOSSES
     ]
-    text = "Times that a peer was taken out of use, by cause: BFD, Node readiness, API, drain."
+    text = "Number of times that a peer was taken out of use, by cause: BFD, Node readiness, API, drain."
     yield counter("mcagent_failovers", text, ["peer_kind", "cause"], failovers)
     phases = [([phase.name.lower()], live.draining.phase is phase) for phase in Phase]
-    text = "1 for the phase of handing over that this Node is in: serving, remote, local, drained."
+    text = "1 for this Node's phase of a drain: serving, remote, local, drained."
     yield gauge("mcagent_drain_phase", text, ["phase"], phases)

@@ -84,7 +84,7 @@ class Metrics:
         )
         self._phases = Histogram(
             "mcagent_reconcile_duration_seconds",
-            "Time of each phase of a pass: facts, compile, observe, diff, and apply per facility.",
+            "Time of each phase of a pass: facts, compile, observe, diff, and apply per backend.",
             ["phase"],
             buckets=_BUCKETS,
             registry=registry,
@@ -105,7 +105,7 @@ class Metrics:
         )
         self._errors = Counter(
             "mcagent_apply_errors",
-            "Operations refused, and facilities not reached.",
+            "Operations that a backend refused, and backends that could not be reached.",
             ["backend", "reason"],
             registry=registry,
         )
@@ -180,17 +180,15 @@ class StateCollector(Collector):
             "tunnel probes of one cluster beyond 100 a second)."
         )
         yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
-        text = (
-            "Packets that our nft chains dropped, by reason (operations.md); begins anew when a chain is changed."
-        )
+        text = "Packets that our nft chains dropped, by reason (operations.md), since the chain was last changed."
         yield counter("mcagent_nft_dropped_packets", text, ["reason"], by_word(sources.nft_drops()))
 
 
 def _of_backends(backends: Iterable[BackendReport]) -> Iterator[Metric]:
     label = ["backend"]
-    text = "1 when a facility is known to hold the desired state."
+    text = "1 when a backend is known to equal the desired state."
     yield gauge("mcagent_backend_synced", text, label, [([b.name], b.synced) for b in backends])
-    text = "Passes in a row in which a facility failed."
+    text = "Consecutive passes in which a backend failed."
     yield gauge("mcagent_backend_consecutive_failures", text, label, [([b.name], b.failures) for b in backends])
 
 
@@ -198,9 +196,9 @@ def _of_informers(informers: Iterable[InformerState]) -> Iterator[Metric]:
     label = ["resource"]
     text = "1 when a kind was listed completely."
     yield gauge("mcagent_informer_synced", text, label, [([i.kind], i.synced) for i in informers])
-    text = "1 when changes of a kind would be noticed now."
+    text = "1 when changes of a kind are being received."
     yield gauge("mcagent_informer_connected", text, label, [([i.kind], i.connected) for i in informers])
-    text = "Objects known of a kind."
+    text = "Objects of a kind that are known."
     yield gauge("mcagent_informer_objects", text, label, [([i.kind], i.objects) for i in informers])
     text = "Complete lists of a kind."
     yield counter("mcagent_informer_lists", text, label, [([i.kind], i.lists) for i in informers])
@@ -209,7 +207,7 @@ def _of_informers(informers: Iterable[InformerState]) -> Iterator[Metric]:
     restarts = [([i.kind, reason], n) for i in informers for reason, n in sorted(i.restarts.items())]
     yield counter(
         "mcagent_watch_restarts",
-        "Watches begun again, by reason; object-… and bad-line: what could not be read.",
+        "Watches that were restarted, by reason; object-… and bad-line: input that could not be parsed.",
         ["resource", "reason"],
         restarts,
     )
@@ -220,9 +218,12 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
     text = "Resources of the desired state, by kind."
     yield gauge("mcagent_objects", text, ["kind"], [([kind], counts[kind]) for kind in KINDS])
     problem_counts = Counts((problem.reason, str(problem.severity)) for problem in desired.problems)
-    text = "Findings in the input that take something away, by reason (architecture.md) and severity."
+    text = "Problems of the input, by reason (architecture.md) and severity."
     yield gauge("mcagent_problems", text, ["reason", "severity"], sorted(problem_counts.items()))
-    text = "Clusters that no gateway of this one reaches, and that imported Services leave (importedTraffic)."
+    text = (
+        "Clusters that no gateway of this one reaches, to which imported Services send no new connections "
+        "(importedTraffic)."
+    )
     yield single("mcagent_unreachable_clusters", text, len(desired.state.unreachable))
     active = desired.state.role is Role.GATEWAY
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
@@ -238,7 +239,7 @@ def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistic
     ]
     up = [(values, port is not None and port.link_up) for values, port in statistics]
     yield gauge(
-        "mcagent_tunnel_up", "1 when a tunnel exists and its link is up, whatever its peer does.", labels, up
+        "mcagent_tunnel_up", "1 when a tunnel exists and its link is up, independent of its peer.", labels, up
     )
     for name, key, text in _STATISTICS:
         rows = [(values, port.counters.get(key, 0)) for values, port in statistics if port is not None]

@@ -20,6 +20,7 @@ def policy_metrics(rules: Mapping[int, PolicyRuleName], packets: Mapping[int, in
         names = (name.policy, name.rule) if place < MOST_RULES else ("", "")
         counts[*names, name.direction, name.verdict] += packets.get(number, 0)
     text = (
-        f"Requests' packets a policy's rule decided on here; beyond {MOST_RULES} rules together, without a name."
+        f"Request packets that a policy's rule decided on; rules beyond the first {MOST_RULES} share a series "
+        "without a name."
     )
     yield counter("mcagent_policy_rule_packets", text, ["policy", "rule", "direction", "verdict"], counts.items())

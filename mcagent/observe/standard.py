@@ -67,14 +67,17 @@ def metrics_text(registry: CollectorRegistry) -> str:
 def process_metrics(ready: bool, *, prefix: str = "mcagent") -> Iterator[Metric]:
     """Yield the metrics of a process: version, readiness, dead and restarted threads."""
     yield gauge("mcagent_build_info", "Version of mcagent.", ["version"], [([version()], 1)])
-    yield single(f"{prefix}_ready", "1 when /readyz says so.", ready)
+    yield single(f"{prefix}_ready", "1 when /readyz reports ready.", ready)
     yield single(
         "mcagent_threads_dead",
-        "Threads that should run and do not; /healthz fails and names them.",
+        "Threads that ended unexpectedly; /healthz fails and names them.",
         len(supervised.dead()),
     )
     yield counter(
-        "mcagent_thread_restarts", "Threads begun again after a bug.", ["thread"], by_word(supervised.restarts())
+        "mcagent_thread_restarts",
+        "Threads that were restarted after an unexpected exception.",
+        ["thread"],
+        by_word(supervised.restarts()),
     )
 
 

@@ -139,25 +139,26 @@ def wireguard_metrics(desired: Desired, report: WireGuardReport) -> Iterator[Met
         return
     info = GaugeMetricFamily(
         "mcagent_encryption_info",
-        "1 for what encrypts traffic between clusters.",
+        "1 for the mode and implementation of encryption between clusters.",
         labels=["mode", "implementation"],
     )
     for implementation in (*WireGuardImplementation, None):
         values = [str(summary.mode), str(implementation or "none")]
         info.add_metric(values, float(summary.implementation is implementation))
     published = GaugeMetricFamily(
-        "mcagent_wireguard_key_published", "1 when this Node's Gateway object says what it should of WireGuard."
+        "mcagent_wireguard_key_published",
+        "1 when WireGuard's key and port in this Node's Gateway object are up to date.",
     )
     publication = summary.publication
     up_to_date = publication is not None and publication.there == publication.wanted
     published.add_metric([], float(up_to_date))
     created = GaugeMetricFamily(
-        "mcagent_wireguard_key_created_timestamp_seconds", "When this Node's key was made."
+        "mcagent_wireguard_key_created_timestamp_seconds", "When this Node's key was generated."
     )
     if report.key_created:
         created.add_metric([], report.key_created)
     restarts = CounterMetricFamily(
-        "mcagent_wireguard_process_restarts", "wireguard-go processes started in place of one that died."
+        "mcagent_wireguard_process_restarts", "wireguard-go processes that replaced one that died."
     )
     restarts.add_metric([], report.restarts)
     yield from (info, published, created, restarts)
@@ -176,7 +177,7 @@ def _of_peers(
     labels = ["peer", "tunnel"]
     handshake = GaugeMetricFamily(
         "mcagent_wireguard_peer_last_handshake_timestamp_seconds",
-        "When a gateway of another cluster last shook hands; 0: never.",
+        "Time of the last handshake with a gateway of another cluster; 0: never.",
         labels=labels,
     )
     received = CounterMetricFamily(
@@ -185,12 +186,12 @@ def _of_peers(
     sent = CounterMetricFamily("mcagent_wireguard_peer_transmit_bytes", "Encrypted bytes sent.", labels=labels)
     where = GaugeMetricFamily(
         "mcagent_wireguard_peer_endpoint_info",
-        "1 where a gateway was last heard at its configured endpoint, 0 where elsewhere (it roams).",
+        "1 when a gateway's endpoint is the configured one, 0 when another (it roams).",
         labels=labels,
     )
     clear = GaugeMetricFamily(
         "mcagent_wireguard_peer_unencrypted",
-        "1 for a gateway that is reached in the clear (encryptionFallback: allowClear).",
+        "1 for a gateway to which traffic is unencrypted (encryptionFallback: allowClear).",
         labels=labels,
     )
     for cluster_id, ends in sorted(summary.ends.items()):

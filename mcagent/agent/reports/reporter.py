@@ -146,7 +146,7 @@ def _log_problems(before: tuple[Problem, ...], now: tuple[Problem, ...]) -> None
     if len(added) > NAMED:
         log.warning("and %d more problems: see /status", len(added) - NAMED)
     if removed_count := len(earlier.difference(now)):
-        log.info("%d problems are gone", removed_count)
+        log.info("%d problems are resolved", removed_count)
 
 
 def _log_reach(before: set[str], now: set[str]) -> None:
