@@ -1,1 +1,1 @@
-"""The agent: the loop that keeps a Node's dataplane equal to what the API says."""
+"""The agent: the control loop that keeps a Node's dataplane equal to the desired state, and its reports."""

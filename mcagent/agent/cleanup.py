@@ -1,4 +1,4 @@
-"""Removes from a Node what is ours: what the backends find by tags, and nothing else. Needs no API server."""
+"""Removes the agent's resources from a Node: those that backends find by their tags. Needs no API server."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcagent.agent.backends import make_backends
 from mcagent.agent.config import Settings
 from mcagent.agent.lock import node_lock
-from mcagent.agent.wiring import make_facilities
 from mcagent.core.plan.diff import diff
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired, Step
 from mcagent.model.resources import Backend
 
-# Routes go first, so that the Node's packets take their ordinary way; the bridge goes when nothing uses it.
+# Routes are removed first, so that no packet is sent to the bridge; the bridge is removed when nothing uses it.
 ORDER = (Backend.NETLINK, Backend.NFT, Backend.OPENFLOW, Backend.OVSDB, Backend.WIREGUARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
-    """What was removed (or would be), and what could not be."""
+class CleanupResult:
+    """`done`: steps that were carried out, or would be in a dry run. `errors`: of steps that failed."""
 
     done: tuple[Step, ...]
     errors: tuple[BackendError, ...]
 
 
-def clean_up(settings: Settings, *, dry_run: bool) -> Cleaned:
-    """Remove everything of ours. Raises BusyError while an agent holds the Node."""
-    with contextlib.ExitStack() as opened:
+def clean_up(settings: Settings, *, dry_run: bool) -> CleanupResult:
+    """Remove all resources of the agent. Raises BusyError while an agent runs on this Node."""
+    with contextlib.ExitStack() as resources:
         if not dry_run:
-            opened.enter_context(node_lock(Path(settings.run_dir)))
-        facilities = make_facilities(settings)
-        opened.callback(facilities.close)
-        return remove_all(facilities.by_name, dry_run=dry_run)
+            resources.enter_context(node_lock(Path(settings.run_dir)))
+        backends = make_backends(settings)
+        resources.callback(backends.close)
+        return remove_all(backends.by_name, dry_run=dry_run)
 
 
-def remove_all(backends: Mapping[Backend, DataplaneBackend], *, dry_run: bool) -> Cleaned:
-    """Remove what each backend finds; a backend that fails does not stop the others."""
+def remove_all(backends: Mapping[Backend, DataplaneBackend], *, dry_run: bool) -> CleanupResult:
+    """Delete the resources that each backend observes; a backend that fails does not stop the others."""
     done: list[Step] = []
     errors: list[BackendError] = []
     for name in ORDER:
@@ -54,4 +54,4 @@ def remove_all(backends: Mapping[Backend, DataplaneBackend], *, dry_run: bool) -
                 errors.extend(error for _, error in result.failed)
         except BackendError as error:
             errors.append(error)
-    return Cleaned(done=tuple(done), errors=tuple(errors))
+    return CleanupResult(done=tuple(done), errors=tuple(errors))

@@ -1,6 +1,6 @@
-"""The doctor on a Node: looks at everything from here, and judges it. Works best when things are broken.
+"""The doctor on a Node: collects observations of all components and makes findings.
 
-Needs neither agent nor Open vSwitch nor API server: each part that fails is a finding, and stops no other. Used by
+Needs neither agent nor Open vSwitch nor API server: a part that fails is a finding, and stops no other. Used by
 the agent's page /doctor and by `mcagent doctor` on the Node.
 """
 
@@ -32,45 +32,47 @@ from mcagent.model.errors import McagentError
 from mcagent.model.net import Address
 from mcagent.model.resources import PeerKind
 
-FRESH = 5.0  # seconds for which the page's answer is given again
-_QUEUE = 4  # requests that are answered at the same time
-_DRY_RUN = 5.0  # seconds in which objects must be listed where the agent does not answer
+FRESH = 5.0  # seconds for which a result of the page is reused
+_QUEUE = 4  # requests handled at the same time
+_DRY_RUN = 5.0  # seconds: time-out for listing objects when the agent does not answer
 Progress = Callable[[str], None]
-_ENDS_OF_TUNNELS = 240  # first byte of addresses that are none of the underlay (mcagent.core.addresses.underlay)
+_ENDS_OF_TUNNELS = 240  # least first byte of addresses outside of the underlay (mcagent.core.addresses.underlay)
 
 
-def look(
+def observe_node(
     settings: Settings,
     status: Mapping[str, Any] | None,
     error: str = "",
     progress: Progress = lambda _: None,
 ) -> NodeSeen:
-    """Look at this Node. `status`: the agent's /status; None where it does not answer, `error` says why then.
+    """Observe this Node. `status`: the agent's /status, or None if it does not answer; `error` is the reason then.
 
-    Raises nothing. Takes a few seconds at most, but for what the kernel and Open vSwitch themselves take.
+    Raises no error. Takes a few seconds, and longer only if the kernel or Open vSwitch is slow.
     """
     core = settings.core
     drops = reverse_path_drops()
-    with ThreadPoolExecutor(1, "doctor") as pool:  # an API server that is away takes its time
-        asked = pool.submit(_see_api, settings)
+    with ThreadPoolExecutor(1, "doctor") as pool:  # an unreachable API server answers late
+        api_result = pool.submit(_see_api, settings)
         progress("Open vSwitch")
         switch = see_switch(settings.ovsdb, core.bridge)
         agent = agent_seen(status) if status is not None else _without_agent(settings, error, progress)
         progress("the API server")
-        api = asked.result()
+        api = api_result.result()
     progress("the kernel")
     outer = outer_addresses(status)
     peers = _underlay(switch, outer)
     versions = [address.version for address in peers]
-    within = max((one.remote.version for one in switch.tunnels if one.peer_kind != PeerKind.REMOTE), default=4)
+    within = max(
+        (tunnel.remote.version for tunnel in switch.tunnels if tunnel.peer_kind != PeerKind.REMOTE), default=4
+    )
 
-    def wanted(uplink_mtu: int) -> int:
+    def expected_mtu(uplink_mtu: int) -> int:
         between = max(versions, default=4)
         return largest_mtu(uplink_mtu, replace(core, mtu=0), within=within, between=between)
 
-    kernel = see_kernel(core, peers, own_address(peers), wanted)
+    kernel = see_kernel(core, peers, own_address(peers), expected_mtu)
     progress("netfilter and connections")
-    filters = see_filters(core.nft_table, [one.destination for one in kernel.routes])
+    filters = see_filters(core.nft_table, [route.destination for route in kernel.routes])
     progress("paths to other gateways and Nodes")
     paths = probe_paths(_sizes(peers, kernel)) if kernel.host_mtu else ()
     return NodeSeen(
@@ -101,43 +103,43 @@ def _see_api(settings: Settings) -> ApiSeen:
 
 
 def _without_agent(settings: Settings, error: str, progress: Progress) -> AgentSeen:
-    """Return what can be known without the agent: the problems that it would find in the input now."""
+    """Return the problems that the agent would report for the present input."""
     progress("the agent does not answer: reading objects instead")
     try:
         desired, _ = dry_run(settings, offline=False, timeout=_DRY_RUN)
     except (McagentError, OSError):
-        return AgentSeen(error=error)  # why that fails is the business of other checks
+        return AgentSeen(error=error)  # other checks report why this fails
     return AgentSeen(error=error, role=str(desired.state.role), problems=desired.problems)
 
 
 def _underlay(switch: SwitchSeen, outer: Mapping[Address, Address]) -> dict[Address, bool]:
-    """Return the addresses of peers, those of other clusters first, and whether WireGuard is between."""
-    found: dict[Address, bool] = {}
-    for tunnel in sorted(switch.tunnels, key=lambda one: one.peer_kind != PeerKind.REMOTE):
+    """Return peers' underlay addresses, other clusters' first, and whether WireGuard encrypts to them."""
+    addresses: dict[Address, bool] = {}
+    for tunnel in sorted(switch.tunnels, key=lambda tunnel: tunnel.peer_kind != PeerKind.REMOTE):
         address = outer.get(tunnel.remote, tunnel.remote)
         if address.version == 6 or address.packed[0] < _ENDS_OF_TUNNELS:
-            found.setdefault(address, address != tunnel.remote)
-    return found
+            addresses.setdefault(address, address != tunnel.remote)
+    return addresses
 
 
 def _sizes(peers: Mapping[Address, bool], kernel: KernelSeen) -> list[tuple[Address, int]]:
-    """Return how large the IP packets are that tunnels send to each peer at most."""
-    found = []
+    """Return the largest IP packet in bytes that tunnels send to each peer."""
+    sizes = []
     for address, encrypted in peers.items():
         size = kernel.host_mtu + OVERHEAD[4 if encrypted else address.version]
         if encrypted:
             size += WIREGUARD_OVERHEAD[address.version]
-        found.append((address, min(size, kernel.uplink_mtu or size)))
-    return found
+        sizes.append((address, min(size, kernel.uplink_mtu or size)))
+    return sizes
 
 
 def report(seen: NodeSeen, findings: list[Finding], seconds: float) -> dict[str, Any]:
-    """Return what the page and `-o json` say of a Node."""
+    """Make the JSON value of the page and of `-o json` for a Node."""
     return {
         "node": seen.node,
         "agentVersion": seen.agent.version,
         "seconds": round(seconds, 1),
-        "findings": [one.plain() for one in findings],
+        "findings": [finding.plain() for finding in findings],
     }
 
 
@@ -147,14 +149,14 @@ def diagnose(
     error: str = "",
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Look and judge. See `look`."""
+    """Observe this Node and make findings; arguments as in `observe_node`."""
     began = time.monotonic()
-    seen = look(settings, status, error, progress)
-    return report(seen, examine(seen), time.monotonic() - began)
+    observed = observe_node(settings, status, error, progress)
+    return report(observed, examine(observed), time.monotonic() - began)
 
 
 class DoctorPage:
-    """The page /doctor: one look at a time, none more often than every few seconds, and a short queue for it."""
+    """The page /doctor: one run at a time, at most one every FRESH seconds, and a short queue of requests."""
 
     def __init__(self, settings: Callable[[], Settings], status: Callable[[], Page]) -> None:
         self._settings, self._status = settings, status
@@ -162,7 +164,7 @@ class DoctorPage:
         self._last: tuple[float, str] = (-FRESH, "")
 
     def __call__(self) -> Page:
-        """Return the page; 503 where too many wait for it: each holds one of the server's few connections."""
+        """Return the page; status 503 if too many requests wait, as each holds one of few connections."""
         if not self._queue.acquire(blocking=False):
             return Page(body="the doctor is busy: ask again in some seconds\n", status=503)
         try:
@@ -173,6 +175,6 @@ class DoctorPage:
     def _page(self) -> Page:
         with self._lock:
             if time.monotonic() - self._last[0] >= FRESH:
-                found = diagnose(self._settings(), json.loads(self._status().body))
-                self._last = (time.monotonic(), json.dumps(found) + "\n")
+                result = diagnose(self._settings(), json.loads(self._status().body))
+                self._last = (time.monotonic(), json.dumps(result) + "\n")
             return Page(body=self._last[1], content_type="application/json")

@@ -1,4 +1,4 @@
-"""One pass without its last part: what the agent would do now. Writes nothing."""
+"""One pass without its writes: what the agent would do now."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from contextlib import closing
 from functools import partial
 
+from mcagent.agent.backends import facts_reader, make_backends, make_failover
 from mcagent.agent.config import Settings
-from mcagent.agent.control_loop.reconciler import Reconciler, own_address
-from mcagent.agent.objects import Objects
-from mcagent.agent.wiring import facts_reader, make_facilities, make_live
+from mcagent.agent.control_loop.reconciler import NodeReconciler, own_address
+from mcagent.agent.object_reader import ObjectReader
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.liveness import LivenessCause
 from mcagent.core.failover.observations import gateway_name
@@ -40,84 +40,87 @@ _LIST_TIMEOUT = 10.0  # seconds for a page of a list that is read once
 
 
 def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desired, Plan]:
-    """Return the desired state and the steps to it. `offline`: those for a Node that has nothing yet.
+    """Return the desired state and the steps to it. `offline`: the Node is not read, and counts as empty.
 
     Raises SourceError when the objects are not listed within `timeout` seconds, BackendError when the Node
     cannot be read.
     """
     changed = threading.Event()
-    objects = Objects(settings, changed.set)
+    objects = ObjectReader(settings, changed.set)
     if offline:
         facts = facts_unseen(settings.core)
         listed = _listed(settings, objects, changed, facts, timeout)
         desired = compile_desired(listed, facts, settings.core).desired
         return desired, diff({}, desired)
-    with closing(make_facilities(settings)) as facilities:
-        read_facts = facts_reader(settings, facilities, objects.api_servers)
+    with closing(make_backends(settings)) as backends:
+        read_facts = facts_reader(settings, backends, objects.api_servers)
         snapshot = _listed(settings, objects, changed, read_facts(None), timeout)
-        return Reconciler(
-            backends=facilities.by_name,
+        return NodeReconciler(
+            backends=backends.by_name,
             read_facts=read_facts,
             config=settings.core,
-            live=make_live(settings, facilities),
+            failover=make_failover(settings, backends),
         ).preview(snapshot)
 
 
-def what_is(settings: Settings, *, offline: bool, timeout: float) -> World:
-    """Return what decisions on this Node follow from now; `offline`: without a look at the Node.
+def current_world(settings: Settings, *, offline: bool, timeout: float) -> World:
+    """Return the present inputs of this Node's decisions, for what-if questions. `offline`: the Node is not read.
 
-    More is read than this Node's role needs: what is asked is about the whole cluster. Raises as `dry_run`.
+    Reads all Services and Pods, because the questions concern the whole cluster. Raises as `dry_run`.
     """
     changed = threading.Event()
-    objects = Objects(settings, changed.set)
+    objects = ObjectReader(settings, changed.set)
     if offline:
         facts = facts_unseen(settings.core)
         return World(snapshot=_listed(settings, objects, changed, facts, timeout, also=SERVICES), facts=facts)
-    with closing(make_facilities(settings)) as facilities:
-        read_facts = facts_reader(settings, facilities, objects.api_servers)
+    with closing(make_backends(settings)) as backends:
+        read_facts = facts_reader(settings, backends, objects.api_servers)
         snapshot = _listed(settings, objects, changed, read_facts(None), timeout, also=SERVICES)
-        live = make_live(settings, facilities)
+        failover = make_failover(settings, backends)
         facts = read_facts(own_address(snapshot, settings.core.node_name))
-        facts = live.facts(facts, snapshot, settings.core, None)
-        report = live.report
-    lost = (name for name, peer in report.peers.items() if not peer.live and peer.cause is LivenessCause.BFD)
-    ports = (report.ports[name] for name in lost if name in report.ports)
+        facts = failover.facts(facts, snapshot, settings.core, None)
+        report = failover.report
+    lost_tunnels = (
+        name for name, peer in report.peers.items() if not peer.live and peer.cause is LivenessCause.BFD
+    )
+    ports = (report.ports[name] for name in lost_tunnels if name in report.ports)
     silent = frozenset(gateway_name(port) for port in ports if port.peer_kind is not PeerKind.NODE)
     return World(snapshot=snapshot, facts=facts, silent=silent)
 
 
 def tracked_connections(settings: Settings, state: NodeState) -> dict[str, dict[str, int]]:
-    """Count this Node's open TCP connections by cluster: `opened` here, `translated` of these, `arrived`.
+    """Count this Node's open TCP connections by cluster and direction.
 
-    Raises BackendError.
+    `opened`: by this Node. `translated`: those of them that may be source-translated. `arrived`: opened by the
+    cluster. Raises BackendError.
     """
-    found = open_connections((0, settings.core.ct_zone_base))
-    translated = set(may_be_translated(found, state))
+    connections = open_connections((0, settings.core.ct_zone_base))
+    translated = set(may_be_translated(connections, state))
     counts = {}
     for name, cluster in state.clusters.items():
-        there = NetworkSet(cluster.cidrs)
-        opened = [one for one in found if one.server in there]
+        remote_networks = NetworkSet(cluster.cidrs)
+        opened = [connection for connection in connections if connection.server in remote_networks]
         counts[name] = {
             "opened": len(opened),
             "translated": len(translated.intersection(opened)),
-            "arrived": sum(one.client in there for one in found),
+            "arrived": sum(connection.client in remote_networks for connection in connections),
         }
     return counts
 
 
-def read_once(client: Client, config: Config, facts: Facts, known: Snapshot) -> Snapshot:
-    """Return `known` and all else that the Node `config.node_name` follows from, of the whole cluster.
+def read_once(client: Client, config: Config, facts: Facts, start: Snapshot) -> Snapshot:
+    """Return `start` completed by the kinds that the desired state of the Node `config.node_name` needs.
 
     Raises SourceError at the first kind that cannot be listed.
     """
-    snapshot = known
+    snapshot = start
     while missing := compile_desired(snapshot, facts, config).missing(snapshot):
         snapshot = apply_changes(snapshot, [relist(client, kind, config.namespace) for kind in sorted(missing)])
     return snapshot
 
 
 def relist(client: Client, kind: Kind, namespace: str) -> Relist:
-    """Return all objects of a kind, as agents read them; none where an API server need not have the kind.
+    """List all objects of a kind, as agents read them; none if the kind is optional and the API server lacks it.
 
     Raises SourceError.
     """
@@ -133,25 +136,27 @@ def relist(client: Client, kind: Kind, namespace: str) -> Relist:
 
 def _listed(
     settings: Settings,
-    objects: Objects,
+    objects: ObjectReader,
     changed: threading.Event,
     facts: Facts,
     timeout: float,
     *,
     also: frozenset[Kind] = frozenset(),
 ) -> Snapshot:
-    """Return everything that this Node's role needs, and what is asked for beside that, listed once."""
+    """List the kinds that this Node's role needs, and those of `also`, once."""
     deadline = time.monotonic() + timeout
     objects.start(write=False)
     try:
         while True:
             changed.clear()
             snapshot = objects.take()
-            found = compile_desired(snapshot, facts, settings.core)
-            needs = found.needs | also
-            state, more = found.desired.state, bool(also)
-            objects.want(needs, all_pods=state.all_pods or more, all_services=state.all_services or more)
-            missing = found.missing(snapshot) | (also - snapshot.synced) | (also & snapshot.selected)
+            compiled = compile_desired(snapshot, facts, settings.core)
+            needs = compiled.needs | also
+            state, unfiltered = compiled.desired.state, bool(also)
+            objects.set_kinds(
+                needs, all_pods=state.all_pods or unfiltered, all_services=state.all_services or unfiltered
+            )
+            missing = compiled.missing(snapshot) | (also - snapshot.synced) | (also & snapshot.selected)
             if not missing:
                 return snapshot
             if not changed.wait(max(0.0, deadline - time.monotonic())):

@@ -1,7 +1,7 @@
-"""Liveness, damping and drain in the loop: fills what of `Facts` comes from BFD and from whoever asks to drain.
+"""Liveness, damping and drain: adds to `Facts` the results of BFD and of requests to drain.
 
-`Failover.facts` is called by the loop's thread in every pass; `report` and `hand_over` by any. What is decided is
-decided by `mcagent.core.failover`; this holds the states and the clock.
+`Failover.facts` is called by the loop's thread in every pass; `report` and `hand_over` by any thread.
+`mcagent.core.failover` decides; this module holds the states and the clock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Failover:
-    """The states of liveness and drain of this Node."""
+    """State of liveness and drain of this Node."""
 
     def __init__(
         self,
@@ -57,17 +57,18 @@ class Failover:
         gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`gateway_lost` is called with the port of a tunnel to a gateway of this cluster, and what is desired.
+        """`state` reads the bridge, `packets` and `counters` its statistics. `drain_timeout`: seconds per phase.
 
-        `reachability` tells and hears what gateways reach; without it all is taken for reached. `probes` measures
-        the tunnels to other clusters.
+        `gateway_lost` is called with the OpenFlow port of a tunnel to a gateway of this cluster, and the desired
+        state. `reachability` exchanges with other gateways which clusters they reach; without it all clusters
+        count as reached. `probes` measures the tunnels to other clusters.
         """
         self._state, self._packets, self._counters = state, packets, counters
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
         self._reachability = reachability
         self._probes = probes
-        self._wanted: tuple[TunnelPort, ...] = ()  # the tunnels that there are
+        self._tunnels: tuple[TunnelPort, ...] = ()
         self._advance = liveness.advance({}, (), clock(), damping)
         self._draining: Draining | None = None
         self._lingering = Lingering()
@@ -79,32 +80,32 @@ class Failover:
         self._failovers: Counter[tuple[str, LivenessCause]] = Counter()
         self._stopping = ""
         self._inputs: tuple[object, ...] = (None, None, None, None)
-        self._ports: Mapping[str, TunnelPort] = {}  # of all peers, also of those that are gone
+        self._ports: Mapping[str, TunnelPort] = {}  # of all peers, including those whose tunnel was deleted
         self.report = LiveReport()
 
     @property
     def wake(self) -> float:
-        """When to look again though nothing is reported (the clock's seconds); may be inf."""
+        """When a pass is due without a report of a change (seconds of the clock); may be inf."""
         drain = self._draining or Draining()
         if drain.phase is Phase.DRAINED and self._leaving:
-            return -math.inf  # nothing keeps this Node a gateway any more
-        heard = math.inf if self._reachability is None else self._reachability.wake
-        return min(self._advance.wake, drain.wake, self._lingering.wakes, self._silence.wake, heard)
+            return -math.inf  # this Node ends its role as a gateway at once
+        reachability = math.inf if self._reachability is None else self._reachability.wake
+        return min(self._advance.wake, drain.wake, self._lingering.wakes, self._silence.wake, reachability)
 
     @property
     def handed_over(self) -> bool:
-        """Whether nothing has to be waited for after `hand_over`."""
+        """Whether `hand_over` is complete, or cannot be done."""
         state = self._draining
         return state is None or state.phase is Phase.DRAINED or bool(state.refused)
 
-    def hand_over(self, why: str) -> None:
-        """Drain from the next pass on, for as long as the process lives; `why` is for people."""
-        self._stopping = why
+    def hand_over(self, reason: str) -> None:
+        """Drain from the next pass until the process ends; `reason` is shown to users."""
+        self._stopping = reason
 
     def linger(self, snapshot: Snapshot, config: Config) -> Snapshot:
-        """Return the snapshot with gateways that the API has no more, until their peers have moved.
+        """Add to the snapshot gateways that were deleted from the API, until their peers use others.
 
-        This Node's own leaves as soon as it has handed over.
+        This Node's own Gateway is removed as soon as it has drained.
         """
         self._lingering = self._lingering.at(snapshot, config, self._clock(), self._drain_timeout)
         if self._draining is not None and self._draining.phase is Phase.DRAINED:
@@ -113,24 +114,24 @@ class Failover:
         return self._lingering.put_into(snapshot)
 
     def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
-        """Return the facts with what is live now; `desired` is the last pass's."""
+        """Add liveness and drain to the facts; `desired` is the desired state of the last pass."""
         now = self._clock()
         state = self._state()
-        # What is announced counts only where an order is kept: else a change elsewhere needs no look at tunnels.
+        # The desired state is an input only of active-standby, which compares announced orders of gateways.
         ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
-        self._listen(state, now)
+        self._update_silence(state, now)
         inputs = (state, snapshot.nodes, desired if ordered else None, self._silence.silent)
-        moved = any(one is not other for one, other in zip(inputs, self._inputs, strict=True))
-        if moved or now >= self._advance.wake:
+        changed = any(current is not previous for current, previous in zip(inputs, self._inputs, strict=True))
+        if changed or now >= self._advance.wake:
             first = self._inputs[0] is None
             self._inputs = inputs
-            self._look(state, snapshot, config, desired, now, first=first)
+            self._update_liveness(state, snapshot, config, desired, now, first=first)
         unreachable: frozenset[int] = frozenset()
         if self._reachability is not None:
-            unreachable = self._reachability.look(self._wanted, self._advance.peers)
+            unreachable = self._reachability.update(self._tunnels, self._advance.peers)
         narrow: frozenset[str] = frozenset()
         if self._probes is not None:
-            narrow = self._probes.look(self._wanted, self._advance.peers, _largest_packet(desired))
+            narrow = self._probes.update(self._tunnels, self._advance.peers, _largest_packet(desired))
         self._draining = drain = self._drain(state, snapshot, config.node_name, desired, now)
         order = self._order or ()
         self.report = LiveReport(
@@ -157,11 +158,11 @@ class Failover:
             narrow=narrow,
         )
 
-    def _listen(self, state: BridgeState, now: float) -> None:
-        """Find out from which peers nothing ever came."""
-        seen = self._advance.seen
+    def _update_silence(self, state: BridgeState, now: float) -> None:
+        """Update the set of peers from which no packet ever arrived."""
+        bfd_seen = self._advance.seen
         unanswered = frozenset(
-            port.name for port, _ in state.tunnels if port.bfd and not port.bfd_seen and port.name not in seen
+            port.name for port, _ in state.tunnels if port.bfd and not port.bfd_seen and port.name not in bfd_seen
         )
         try:
             self._silence = self._silence.update(unanswered, self._counters, now)
@@ -169,7 +170,7 @@ class Failover:
             self._silence = replace(self._silence, wake=now + POLL_INTERVAL)
             log.debug("%s", error)
 
-    def _look(
+    def _update_liveness(
         self,
         state: BridgeState,
         snapshot: Snapshot,
@@ -180,41 +181,44 @@ class Failover:
         first: bool,
     ) -> None:
         tunnels = state.tunnels
-        seen = observations(tunnels, snapshot.nodes, self._silence.silent)
-        self._advance = liveness.advance(self._advance.peers, seen, now, self._damping, first=first)
+        observed = observations(tunnels, snapshot.nodes, self._silence.silent)
+        self._advance = liveness.advance(self._advance.peers, observed, now, self._damping, first=first)
         self._begins = half_up_tunnels(tunnels, self._advance)
-        alone = isolated(tunnels, self._advance)
-        if alone is not self._isolated:
-            self._isolated = alone
+        is_isolated = isolated(tunnels, self._advance)
+        if is_isolated is not self._isolated:
+            self._isolated = is_isolated
             log.log(
-                logging.WARNING if alone else logging.INFO,
+                logging.WARNING if is_isolated else logging.INFO,
                 "this gateway reaches %s: its cluster %s it",
-                "no other cluster" if alone else "another cluster again",
-                "is asked not to use" if alone else "may use",
+                "no other cluster" if is_isolated else "another cluster again",
+                "is asked not to use" if is_isolated else "may use",
             )
         ports = {port.name: port for port, _ in tunnels}
-        self._wanted = tuple(ports.values())
-        every = {**self._ports, **ports}
-        self._ports = {name: every[name] for name in self._advance.peers if name in every}
+        self._tunnels = tuple(ports.values())
+        all_ports = {**self._ports, **ports}
+        self._ports = {name: all_ports[name] for name in self._advance.peers if name in all_ports}
         for peer in self._advance.changed:
             self._count(peer)
-        self._ask_connections(ports, desired)
+        self._probe_connections(ports, desired)
         if config.gateways is not GatewayMode.ACTIVE_STANDBY or config.failback:
             self._order = None
         elif desired is None:
             self._order = self._order or state.active_order
         else:
-            known = state.active_order if self._order is None else self._order
-            self._order = active_order(known, announced(desired.state), ports.values(), self._advance)
+            order = state.active_order if self._order is None else self._order
+            self._order = active_order(order, announced(desired.state), ports.values(), self._advance)
 
-    def _ask_connections(self, ports: Mapping[str, TunnelPort], desired: Desired | None) -> None:
-        """What a gateway of this cluster has SNATed ends with it. One that lost a cluster may be this one."""
-        lost = {peer.group for peer in self._advance.changed if _lost(peer)}
+    def _probe_connections(self, ports: Mapping[str, TunnelPort], desired: Desired | None) -> None:
+        """Have connections probed after a gateway of this cluster was lost: its SNAT state is lost, too.
+
+        The lost gateway may be this one, if it has lost all gateways of a cluster.
+        """
+        lost_groups = {peer.group for peer in self._advance.changed if _lost(peer)}
         peers = self._advance.peers
-        lost -= {peer.group for peer in peers.values() if peer.live and peer.group != OWN_CLUSTER}
-        near = [port.ofport for port in ports.values() if port.peer_kind is PeerKind.GATEWAY]
-        if near and any(group == OWN_CLUSTER or group.startswith("cluster/") for group in lost):
-            self._gateway_lost(near[0], desired)
+        lost_groups -= {peer.group for peer in peers.values() if peer.live and peer.group != OWN_CLUSTER}
+        gateway_ports = [port.ofport for port in ports.values() if port.peer_kind is PeerKind.GATEWAY]
+        if gateway_ports and any(group == OWN_CLUSTER or group.startswith("cluster/") for group in lost_groups):
+            self._gateway_lost(gateway_ports[0], desired)
 
     def _count(self, peer: PeerLiveness) -> None:
         port = self._ports.get(peer.port)
@@ -233,7 +237,7 @@ class Failover:
         if desired is not None:
             gateway = desired.state.role is Role.GATEWAY
         else:
-            gateway = any(one.meta.name == own for one in snapshot.gateways.values())
+            gateway = own in {item.meta.name for item in snapshot.gateways.values()}
         why = self._stopping or draining.drain_reason(own, snapshot, flag=state.drain, gateway=gateway)
         refused = self._refused(snapshot, state, gateway=gateway) if why else ""
         active = before is not None and before.phase in (Phase.REMOTE, Phase.LOCAL)
@@ -249,24 +253,24 @@ class Failover:
         return after
 
     def _refused(self, snapshot: Snapshot, state: BridgeState, *, gateway: bool) -> str:
-        """Return why this Node must not go, or "": nobody would take over."""
+        """Return why this Node must not drain, "" if it may: a live gateway can take over."""
         if not gateway:
             return NO_GATEWAY
-        going = self._draining is not None and self._draining.phase is not Phase.SERVING
+        draining = self._draining is not None and self._draining.phase is not Phase.SERVING
         for port, _ in state.tunnels:
             if port.peer_kind is PeerKind.GATEWAY and self._advance.peers[port.name].live:
                 node = snapshot.nodes.get(port.peer)
-                if going or node is None or not node.drain:
+                if draining or node is None or not node.drain:
                     return ""
         return "no other gateway of this cluster is live to take over"
 
 
 def _largest_packet(desired: Desired | None) -> int:
-    """Return the bytes of the largest IP packet that the host port takes; 0: there is none yet."""
-    every = desired.fragments["base"].resources if desired is not None and "base" in desired.fragments else ()
-    return next((one.mtu for one in every if isinstance(one, HostPort)), 0)
+    """Return the MTU of the host port in bytes; 0: there is none yet."""
+    resources = desired.fragments["base"].resources if desired is not None and "base" in desired.fragments else ()
+    return next((resource.mtu for resource in resources if isinstance(resource, HostPort)), 0)
 
 
 def _lost(peer: PeerLiveness) -> bool:
-    """Tell whether it cannot be used, which is more than not being trusted yet."""
+    """Return whether a peer is down, rather than kept on standby by damping."""
     return not peer.live and peer.cause is not LivenessCause.DAMPING

@@ -1,8 +1,8 @@
-"""The pages /trace/live, which sends real probes in the name of a Pod, and /trace/seen: where such probes came by.
+"""The pages /trace/live, which sends probes from a Pod's address, and /trace/seen, which lists their traces.
 
-A probe goes into the bridge as if the Pod had sent it, from a port of which conntrack has no connection (who asks
-chooses one below those that Linux takes by itself). What TCP opens is reset. Sources that are no Pod of this Node
-are refused, and so are more than a few probes a second.
+A probe enters the bridge as if the Pod had sent it, from a port of which conntrack has no connection (the client
+chooses one below Linux' ephemeral ports). A TCP connection that it opens is reset. Sources that are no Pod of this
+Node are refused, and so are more than a few probes a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from ipaddress import IPv4Address
 
 from flows.pipeline import declaration as d
 from flows.pipeline.registers import HOST_MAC, HOST_OFPORT, MAC_PLAIN, TOS_TRACE, ZONES
-from mcagent.agent.trace import Bounded, Switch, json_page, number_of, read_packet, read_pairs, read_query
+from mcagent.agent.trace import (
+    RateLimit,
+    VswitchdControl,
+    json_page,
+    number_of,
+    read_packet,
+    read_pairs,
+    read_query,
+)
 from mcagent.core.live_trace import (
     MARKED,
     MOST,
@@ -34,26 +42,29 @@ from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
 PER_SECOND, _BURST = 0.5, 3.0
-APART = 0.2  # seconds between probes: the first makes flows of the datapath, and those count the others
+APART = 0.2  # seconds between probes: the first installs datapath flows, which count the others
 RESET_AFTER = 5.0
-_LOOKS = (0.2, 0.4, 0.8)  # seconds before each look for an answer
+_POLL_PAUSES = (0.2, 0.4, 0.8)  # seconds before each read of conntrack for an answer
 _DATA = b"mcagent trace --live"
 
 
 class LivePage:
-    """Sends probes. `lives_here` tells whether an address is that of a Pod here; `send` is the bridge's."""
+    """Sends probes. `lives_here`: whether an address is a Pod's of this Node.
+
+    `send`: into the bridge, by a port.
+    """
 
     def __init__(
         self,
-        switch: Switch,
+        switch: VswitchdControl,
         lives_here: Callable[[IPv4Address], bool],
         send: Callable[[int, Sequence[bytes]], None],
     ) -> None:
         self._switch, self._lives_here, self._send = switch, lives_here, send
-        self._bound = Bounded(PER_SECOND, _BURST, time.monotonic)
+        self._limit = RateLimit(PER_SECOND, _BURST, time.monotonic)
 
     def __call__(self, query: str) -> Page:
-        """Send what is asked for and wait for an answer; return the page, or what is wrong with the question."""
+        """Send the probes of a query and wait for an answer; statuses 400, 403, 409, 429 and 503 say why not."""
         try:
             pairs = read_pairs(query, frozenset({"count"}))
             probe, count = read_packet(pairs), number_of({"count": "3", **pairs}, "count", MOST)
@@ -62,7 +73,7 @@ class LivePage:
         if probe != _as_sent(probe) or probe.protocol not in NUMBERS:
             text = f"a probe is a Pod's first packet (in_port 1, mac plain), {', '.join(NUMBERS)}\n"
             return Page(body=text, status=400)
-        if not self._bound.may():
+        if not self._limit.take():
             return Page(body="probes are sent every two seconds at most: ask again\n", status=429)
         try:
             return self._probe(probe, count)
@@ -86,15 +97,15 @@ class LivePage:
         return json_page({"node": self._switch.config.node_name, "sent": count, "answered": answered})
 
     def _reset(self, probe: Probe, sequence: int) -> None:
-        """End what was opened, when all Nodes have been asked what they know of it."""
+        """Reset the TCP connection after the client has had time to query all Nodes about it."""
         time.sleep(RESET_AFTER)
         with contextlib.suppress(BackendError):
             self._send(HOST_OFPORT, [_reset(probe, sequence)])
 
     def _answered(self, probe: Probe) -> bool:
-        for pause in _LOOKS:
+        for pause in _POLL_PAUSES:
             time.sleep(pause)
-            if any(one.answered for one in self._tracked(probe)):
+            if any(connection.answered for connection in self._tracked(probe)):
                 return True
         return False
 
@@ -103,30 +114,30 @@ class LivePage:
 
 
 class SeenPage:
-    """Says which flows of the datapath took probes, and what conntrack knows of their connection, on this Node."""
+    """Lists datapath flows of this Node that matched probes, and conntrack's entries of their connection."""
 
-    def __init__(self, switch: Switch) -> None:
+    def __init__(self, switch: VswitchdControl) -> None:
         self._switch = switch
-        self._bound = Bounded(4 * PER_SECOND, 4 * _BURST, time.monotonic)
+        self._limit = RateLimit(4 * PER_SECOND, 4 * _BURST, time.monotonic)
 
     def __call__(self, query: str) -> Page:
-        """Return the page: JSON, or what is wrong with the question."""
+        """Return flows and connections as JSON; statuses 400 (query), 429 (rate) and 503 (Open vSwitch)."""
         try:
             probe = read_query(query)
             if probe.protocol not in NUMBERS:
                 raise ValueError(f"protocol is one of {', '.join(NUMBERS)}")
         except ValueError as error:
             return Page(body=f"{error}\n", status=400)
-        if not self._bound.may():
+        if not self._limit.take():
             return Page(body="asked too often: ask again\n", status=429)
         try:
             dump = self._switch.call("dpctl/dump-flows", *_datapath(self._switch), f"filter={MARKED}")
-            known = tracked(_connections(self._switch, whole=True), probe)
+            connections = tracked(_connections(self._switch, whole=True), probe)
         except BackendError as error:
             return Page(body=f"{error}\n", status=503)
-        flows = [asdict(one) for one in marked_flows(dump, probe)]
+        flows = [asdict(flow) for flow in marked_flows(dump, probe)]
         return json_page(
-            {"node": self._switch.config.node_name, "flows": flows, "tracked": list(map(asdict, known))}
+            {"node": self._switch.config.node_name, "flows": flows, "tracked": list(map(asdict, connections))}
         )
 
 
@@ -141,15 +152,15 @@ def _as_sent(probe: Probe) -> Probe:
     )
 
 
-def _datapath(switch: Switch) -> Iterator[str]:
-    found = datapath_of(switch.call("dpif/show"), switch.config.bridge)
-    if not found:
+def _datapath(switch: VswitchdControl) -> Iterator[str]:
+    datapath = datapath_of(switch.call("dpif/show"), switch.config.bridge)
+    if not datapath:
         raise BackendError("openflow", "find the datapath of", switch.config.bridge, "Open vSwitch names none")
-    yield found
+    yield datapath
 
 
-def _connections(switch: Switch, *, whole: bool = False) -> str:
-    """Return what conntrack has: in zone ARRIVAL, as of all connections of this Node's Pods, or in all of ours."""
+def _connections(switch: VswitchdControl, *, whole: bool = False) -> str:
+    """Dump zone ARRIVAL, which has all connections of this Node's Pods; `whole`: all our zones."""
     base, datapath = switch.config.ct_zone_base, tuple(_datapath(switch))
     zones = [base + zone.offset for zone in ZONES] if whole else [base]
     dumps = (switch.call("dpctl/dump-conntrack", "-m", "-s", *datapath, f"zone={zone}") for zone in zones)

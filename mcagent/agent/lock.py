@@ -1,4 +1,4 @@
-"""One agent per Node: an advisory lock on a file (flock(2)), which the kernel lets go when the process ends."""
+"""One agent per Node: an advisory lock on a file (flock(2)), which the kernel releases when the process ends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class BusyError(McagentError):
 
 @contextlib.contextmanager
 def node_lock(directory: Path) -> Iterator[None]:
-    """Hold the lock. The file stays: removing it would let two hold it.
+    """Hold the lock. The file stays: if it were removed, two processes could hold it.
 
-    Raises BusyError, or OSError when the file cannot be made.
+    Raises BusyError, or OSError when the file cannot be created.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "agent.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "r+", errors="replace") as file:
-        os.fchmod(descriptor, 0o600)  # whoever can open it can lock it
+        os.fchmod(descriptor, 0o600)  # a process that can open the file can lock it
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,7 +1,8 @@
-"""Tells this cluster's Nodes which remote clusters this gateway does not reach, and hears what others tell.
+"""Announces to this cluster's Nodes which remote clusters this gateway does not reach, and receives announcements.
 
-Owns the thread that tells, and what was heard. `look` is called by the loop's thread in every pass, `heard` by the
-thread that follows the bridge. What is told and what follows is decided by `mcagent.core.failover.reachability`.
+Owns the thread that sends announcements, and the last one of each gateway. `update` is called by the loop's thread
+in every pass, `receive` by the thread that reads packets from the bridge. `mcagent.core.failover.reachability`
+decides what is announced and what follows from it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-TIMES_AFTER = len(AGAIN) + math.ceil(LASTS / EVERY)  # that it is told that all are reached again
+TIMES_AFTER = len(AGAIN) + math.ceil(LASTS / EVERY)  # number of announcements that all are reached again
 
 
 class Reachability:
-    """What this Node's gateways reach. `start`, then `stop`; without `start` nothing is told."""
+    """Which clusters this cluster's gateways reach. `start`, then `stop`; without `start` nothing is announced."""
 
     def __init__(
         self,
@@ -34,22 +35,22 @@ class Reachability:
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`send` sends a frame out by ports; `changed` is called when a gateway told something new."""
+        """`send` sends a frame out by ports; `changed` is called when a gateway's announcement differs."""
         self._send, self._changed, self._clock = send, changed, clock
-        self._own: frozenset[int] | None = None  # this one, the next two and `wake`: of the loop's thread
+        self._own: frozenset[int] | None = None  # this, the next two and `wake` belong to the loop's thread
         self._gateways: dict[int, bool] = {}
-        self._known: tuple[object, object] = (None, None)
-        self.wake = math.inf  # when to look again though nothing is heard
-        self._lock = threading.Condition()  # of all below
-        self._told: dict[int, ReachabilityState] = {}  # what was heard, by port
+        self._inputs: tuple[object, object] = (None, None)
+        self.wake = math.inf  # when `update` is due though nothing is received
+        self._lock = threading.Condition()  # guards all below
+        self._announced: dict[int, ReachabilityState] = {}  # received, by port
         self._nodes: tuple[int, ...] = ()  # ports to this cluster's Nodes
-        self._clusters: frozenset[int] = frozenset()  # to be told to them
-        self._times = TIMES_AFTER + 1  # that it was told: nothing is to be told yet
+        self._clusters: frozenset[int] = frozenset()  # to be announced to them
+        self._times = TIMES_AFTER + 1  # of announcement: none is due yet
         self._closed = threading.Event()
-        self._thread = Supervised(self._tell, name="reachability", until=self._closed)
+        self._thread = Supervised(self._announce, name="reachability", until=self._closed)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -60,31 +61,38 @@ class Reachability:
         if self._thread.is_alive():
             self._thread.join()
 
-    def heard(self, port: int, found: bytes) -> None:
-        """Take a frame that came in by the tunnel to a gateway of this cluster."""
-        clusters = reachability.decode_frame(found)
+    def receive(self, port: int, frame: bytes) -> None:
+        """Store an announcement that arrived by the tunnel to a gateway of this cluster."""
+        clusters = reachability.decode_frame(frame)
         if clusters is None:
-            log.debug("cannot parse a frame of %d bytes from port %d", len(found), port)
+            log.debug("cannot parse a frame of %d bytes from port %d", len(frame), port)
             return
         now = self._clock()
         with self._lock:
-            before = self._told.get(port)
-            self._told[port] = ReachabilityState(clusters, now + LASTS)
-        if (before.clusters if before is not None and now < before.until else frozenset()) != clusters:
+            previous = self._announced.get(port)
+            self._announced[port] = ReachabilityState(clusters, now + LASTS)
+        if (previous.clusters if previous is not None and now < previous.until else frozenset()) != clusters:
             self._changed()
 
-    def look(self, ports: Iterable[TunnelPort], peers: Peers) -> frozenset[int]:
-        """Return the clusters that nobody reaches now, by number. Both are the same objects while equal."""
-        if self._known[0] is not ports or self._known[1] is not peers:
-            self._known = (ports, peers)
-            self._see(ports, peers)
+    def update(self, ports: Iterable[TunnelPort], peers: Peers) -> frozenset[int]:
+        """Take tunnels and peers; return the numbers of the clusters that no gateway reaches.
+
+        Both arguments must be the same objects while they are equal.
+        """
+        if self._inputs[0] is not ports or self._inputs[1] is not peers:
+            self._inputs = (ports, peers)
+            self._take_tunnels(ports, peers)
         now = self._clock()
         with self._lock:
-            told = self._told = {port: one for port, one in self._told.items() if now < one.until}
-        self.wake = min((one.until for one in told.values() if one.clusters), default=math.inf)
-        return reachability.unreachable_from_all(self._own, self._gateways, told, now)
+            announced = self._announced = {
+                port: announcement for port, announcement in self._announced.items() if now < announcement.until
+            }
+        self.wake = min(
+            (announcement.until for announcement in announced.values() if announcement.clusters), default=math.inf
+        )
+        return reachability.unreachable_from_all(self._own, self._gateways, announced, now)
 
-    def _see(self, ports: Iterable[TunnelPort], peers: Peers) -> None:
+    def _take_tunnels(self, ports: Iterable[TunnelPort], peers: Peers) -> None:
         self._own = reachability.unreachable_clusters(ports, peers)
         near = [port for port in ports if port.peer_kind is not PeerKind.REMOTE]
         self._gateways = {
@@ -97,8 +105,8 @@ class Reachability:
                 self._clusters, self._times = clusters, 0
                 self._lock.notify()
 
-    def _tell(self) -> None:
-        """Tell after each change, then again and again while there is anything to tell, and a while after."""
+    def _announce(self) -> None:
+        """Announce each change, then repeat it: while a cluster is not reached, and TIMES_AFTER times after."""
         while not self._closed.is_set():
             with self._lock:
                 clusters, nodes, times = self._clusters, self._nodes, self._times

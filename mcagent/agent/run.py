@@ -1,7 +1,7 @@
 """The agent's process: lives until it is stopped.
 
 Signals: SIGTERM and SIGINT end the process and leave the dataplane exactly as it is. SIGHUP reads the
-configuration again; what can change while running is taken over, for the rest the log asks for a restart.
+configuration again: reloadable keys take effect, and the log asks for a restart where others changed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mcagent.observe.version import version
 
 log = logging.getLogger(__name__)
 
-# Keys that may change while the agent runs: nothing that exists is named or tagged by them.
+# Keys that may change while the agent runs: no resource is named or tagged by them.
 RELOADABLE = frozenset((
     "enableGateway", "enablePodToPodConnectivity", "podCIDRs", "clusterID", "sourceNAT", "podRouting",
     "exposeNodes", "newConnections", "allowedRemoteCIDRs", "protectedCIDRs", "mtu", "tunnelSourceCheck",
     "logLevel",
 ))  # fmt: skip
-TURN = 5.0  # seconds between two looks whether the loop still runs
+TURN = 5.0  # seconds between two checks that the loop still runs
 
 
 def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
@@ -44,8 +44,8 @@ def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
         received.append(signal.Signals(number))
         wake.set()
 
-    for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(which, on_signal)
+    for handled in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(handled, on_signal)
     gc.disable()
     agent = Agent(settings)
     log.info("mcagent %s on Node %s, objects from %s", version(), settings.core.node_name, settings.source)
@@ -69,7 +69,7 @@ def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
 
 
 def _reload(agent: Agent, reload: Callable[[], Settings]) -> None:
-    """Take over a configuration that was read again, if it changes only what can change."""
+    """Read the configuration again and use it, unless it is invalid or changes a key that needs a restart."""
     try:
         settings = reload()
     except McagentError as error:

@@ -1,4 +1,4 @@
-"""The page /trace: what this Node's flows would do with a packet. Asked strictly, and not too often."""
+"""The page /trace: what this Node's flows would do with a packet. Validates the query and limits its rate."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ PER_SECOND = 10.0
 _BURST = 20.0
 
 
-class Bounded:
-    """How often a page may be asked: so often a second, and so often at once. From any thread."""
+class RateLimit:
+    """A token bucket: `per_second` requests, and bursts of `burst`. Thread-safe."""
 
     def __init__(self, per_second: float, burst: float, clock: Callable[[], float]) -> None:
         self._per_second, self._burst, self._clock = per_second, burst, clock
         self._lock = threading.Lock()
         self._left, self._at = burst, clock()
 
-    def may(self) -> bool:
-        """Tell whether it may be asked now; if so, that counts."""
+    def take(self) -> bool:
+        """Take a token; return whether there was one."""
         with self._lock:
             now = self._clock()
             self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
@@ -46,43 +46,43 @@ class Bounded:
             return True
 
 
-class Switch:
-    """This Node's ovs-vswitchd, asked by its control socket; `ovsdb` and `config` say which, and which bridge."""
+class VswitchdControl:
+    """Commands to ovs-vswitchd by its control socket, in the directory of the database's socket `ovsdb`."""
 
     def __init__(self, ovsdb: str, config: Config) -> None:
         self.config = config
         self._directory = Path(ovsdb.removeprefix("unix:")).parent
 
     def trace(self, probe: Probe) -> Walk:
-        """Return what the flows do with a packet. Raises BackendError."""
+        """Run ofproto/trace for a packet on our bridge. Raises BackendError."""
         bridge = self.config.bridge
         return read(self.call("ofproto/trace", bridge, *probe.arguments()), bridge, probe)
 
     def call(self, command: str, *arguments: str) -> str:
-        """Return what a command of ovs-appctl(8) prints. Raises BackendError."""
+        """Run a command of ovs-appctl(8) and return its output. Raises BackendError."""
         return call(self._directory, command, *arguments)
 
 
 class TracePage:
-    """Answers the page. `desired` is what the flows were made from, None before anything was computed."""
+    """The page /trace. `desired` is the desired state behind the flows, None before the first pass."""
 
     def __init__(
         self,
-        switch: Switch,
+        switch: VswitchdControl,
         desired: Callable[[], Desired | None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._switch, self._desired = switch, desired
-        self._bound = Bounded(PER_SECOND, _BURST, clock)
+        self._limit = RateLimit(PER_SECOND, _BURST, clock)
 
     def __call__(self, query: str) -> Page:
-        """Return the page: JSON, or what is wrong with the question."""
+        """Return the trace as JSON; statuses 400 (query), 429 (rate) and 503 (Open vSwitch)."""
         try:
             probe = read_query(query)
         except ValueError as error:
             return Page(body=f"{error}\n", status=400)
-        if not self._bound.may():
+        if not self._limit.take():
             return Page(body=f"more than {PER_SECOND:g} traces a second: ask again\n", status=429)
         try:
             walk = self._switch.trace(probe)
@@ -92,41 +92,41 @@ class TracePage:
 
 
 def json_page(values: Mapping[str, object]) -> Page:
-    """Return values as a page."""
+    """Return values as a page of JSON."""
     return Page(body=json.dumps(values) + "\n", content_type="application/json")
 
 
 def read_query(query: str) -> Probe:
-    """Return the packet that a query means: every key once, nothing else. Raises ValueError, for the client."""
+    """Parse a query into a packet: every key once, no other key. Raises ValueError with a text for the client."""
     return read_packet(read_pairs(query))
 
 
-def read_pairs(query: str, more: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Return the keys and values of a query, of which `more` may be there too. Raises ValueError."""
-    known = NEEDED | more | _BOUNDS.keys()
+def read_pairs(query: str, optional: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Parse a query into keys and values; `optional` keys are allowed besides a packet's. Raises ValueError."""
+    allowed = NEEDED | optional | _BOUNDS.keys()
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(known))
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(allowed))
     except ValueError:
         raise ValueError(f"the query must be {'&'.join(f'{key}=…' for key in sorted(NEEDED))}") from None
-    found = dict(pairs)
-    if len(pairs) != len(found) or not NEEDED <= found.keys() <= known:
+    values = dict(pairs)
+    if len(pairs) != len(values) or not NEEDED <= values.keys() <= allowed:
         raise ValueError(f"the query must have each of {', '.join(sorted(NEEDED))} once")
-    return found
+    return values
 
 
-def read_packet(found: Mapping[str, str]) -> Probe:
-    """Return the packet that keys and values mean. Raises ValueError."""
-    if found["protocol"] not in PROTOCOLS or found["mac"] not in MACS:
+def read_packet(values: Mapping[str, str]) -> Probe:
+    """Make a packet from keys and values of a query. Raises ValueError."""
+    if values["protocol"] not in PROTOCOLS or values["mac"] not in MACS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}, mac one of {', '.join(MACS)}")
-    numbers = {key: number_of(found, key, most) for key, most in _BOUNDS.items() if key in found}
+    numbers = {key: number_of(values, key, maximum) for key, maximum in _BOUNDS.items() if key in values}
     return Probe(
-        in_port=number_of(found, "in_port"),
-        source=IPv4Address(found["source"]),
-        destination=IPv4Address(found["destination"]),
-        protocol=found["protocol"],
-        source_port=number_of(found, "source_port"),
-        port=number_of(found, "port"),
-        mac=found["mac"],
+        in_port=number_of(values, "in_port"),
+        source=IPv4Address(values["source"]),
+        destination=IPv4Address(values["destination"]),
+        protocol=values["protocol"],
+        source_port=number_of(values, "source_port"),
+        port=number_of(values, "port"),
+        mac=values["mac"],
         service=numbers.get("service", 0),
         identity=numbers.get("identity", 0),
         reply=bool(numbers.get("reply")),
@@ -135,9 +135,9 @@ def read_packet(found: Mapping[str, str]) -> Probe:
     )
 
 
-def number_of(found: Mapping[str, str], key: str, most: int = 65535) -> int:
-    """Return a number of the query. Raises ValueError."""
-    text = found[key]
-    if not (text.isascii() and text.isdecimal() and len(text) < 40 and int(text) <= most):
-        raise ValueError(f"{key} must be a number from 0 to {most}")
+def number_of(values: Mapping[str, str], key: str, maximum: int = 65535) -> int:
+    """Parse the value of `key` as a decimal number from 0 to `maximum`. Raises ValueError."""
+    text = values[key]
+    if not (text.isascii() and text.isdecimal() and len(text) < 40 and int(text) <= maximum):
+        raise ValueError(f"{key} must be a number from 0 to {maximum}")
     return int(text)

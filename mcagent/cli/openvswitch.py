@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run until stopped."""
     from mcagent.observe import logs
-    from mcagent.vswitch.supervise import Policy, Supervisor
+    from mcagent.vswitch.supervise import DeployPolicy, Supervisor
     from mcagent.vswitch.tools import Tools
 
     logs.set_up("info", args.log_format)
-    Supervisor(Tools(run=args.run_directory, data=args.data_directory), Policy(args.policy)).run()
+    Supervisor(Tools(run=args.run_directory, data=args.data_directory), DeployPolicy(args.policy)).run()
     return exit_codes.OK

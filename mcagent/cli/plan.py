@@ -98,7 +98,7 @@ def _what_if(args: argparse.Namespace, settings: Settings) -> int:
     """Compare what is with what would be."""
     from dataclasses import replace
 
-    from mcagent.agent.dry_run import tracked_connections, what_is
+    from mcagent.agent.dry_run import current_world, tracked_connections
     from mcagent.cli.common.what_if import answer_json, answer_text
     from mcagent.core.snapshot import apply_changes
     from mcagent.core.whatif.assumptions import assume, read_assumption
@@ -106,7 +106,7 @@ def _what_if(args: argparse.Namespace, settings: Settings) -> int:
     from mcagent.core.whatif.ways import view_of
 
     changes = [*_manifests(args.filename, settings.core.namespace)]
-    now = what_is(settings, offline=args.offline, timeout=args.timeout)
+    now = current_world(settings, offline=args.offline, timeout=args.timeout)
     then = replace(now, snapshot=apply_changes(now.snapshot, changes))
     for text in args.what_if:
         then = assume(then, read_assumption(text, then.snapshot, settings.core))

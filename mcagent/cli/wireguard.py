@@ -121,7 +121,7 @@ def _row(peer: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _rotate(settings: Settings, args: argparse.Namespace) -> int:
-    from mcagent.agent.wiring import key_store
+    from mcagent.agent.backends import key_store
 
     store = key_store(settings)
     if args.cancel:

@@ -1,1 +1,1 @@
-"""Reading configuration: values, keys, file, environment and flags. Knows no key of anybody."""
+"""Reads configuration from a file, the environment and flags. Declares no key."""

@@ -1,4 +1,4 @@
-"""What a key of a configuration is, and what the keys of a process have in common. Declares no key."""
+"""The types of a configuration key and of the configuration schema of a process. Declares no key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcagent.config.values import Value
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """Lowest severity that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -21,7 +21,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """Format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -29,7 +29,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key: its path in YAML, the field it fills, the kind of its value, and its meaning for people."""
+    """A key: its path in YAML, the field it sets, the type of its value, and its documentation."""
 
     path: str
     attribute: str
@@ -53,7 +53,7 @@ class Key:
 
     @property
     def default(self) -> object:
-        """The default, from the dataclass itself; None where there is none."""
+        """The default of the field; None: there is none."""
         for entry in dataclasses.fields(self.holder):
             if entry.name == self.attribute:
                 return None if entry.default is dataclasses.MISSING else entry.default
@@ -62,18 +62,18 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """All that can be configured of a process.
+    """The configuration schema of a process.
 
-    Variables are `prefix` and a key's own; those in `others` and those with such a prefix are somebody else's.
-    `elsewhere` says of keys that are not ours what to do about them. Keys may also stand below `nested`, if it is
-    given. `constants` are keys that a file may have with just that value,
-    `ignored` such that mean nothing here, and why.
+    A variable is `prefix` and the key's own name; variables that begin with one of `others` are ignored.
+    `elsewhere` maps keys that are not supported to what the user should do. Keys may also be below `nested`, if it
+    is set. `constants` are keys that a file may have with exactly that value; `ignored` maps ignored keys to the
+    reason.
     """
 
     keys: Sequence[Key]
     prefix: str
     file_variable: str  # names the file itself
-    default_file: str  # read, if it is there, where nobody names one
+    default_file: str  # read, if it exists, when no file is named
     others: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     nested: str = ""

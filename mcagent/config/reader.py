@@ -1,7 +1,7 @@
-"""Reads a configuration: one YAML file, then environment, then flags. Nothing is guessed.
+"""Reads a configuration: one YAML file, then environment, then flags.
 
-Owns the precedence and how findings are worded; the keys are a `Schema`. An unknown key or a wrong value is
-refused, and all errors are reported at once.
+Owns the precedence and the texts of errors; the keys are a `Schema`. An unknown key or an invalid value is an
+error, and all errors are reported together.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mcagent.config.keys import Key, Schema
 from mcagent.config.values import did_you_mean
 from mcagent.model.errors import InputError, McagentError
 
-# What Kubernetes puts into a container's environment for a Service whose name starts with "mcagent".
+# Variables that Kubernetes adds to containers for a Service whose name starts with "mcagent".
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$")
 
 
-class Source(Protocol):
-    """Where YAML is read, a Path or something else that has text; messages name it by its str()."""
+class ConfigSource(Protocol):
+    """A source of YAML text, such as a Path; messages contain its str()."""
 
     def read_text(self, encoding: str) -> str:
-        """Return the text. Raises OSError."""
+        """Read the text. Raises OSError."""
 
 
 class ConfigError(McagentError):
-    """The configuration is refused. `errors` has one entry per finding."""
+    """The configuration is invalid. `errors` has one entry per error."""
 
     exit_code = 2
 
@@ -39,51 +39,51 @@ class ConfigError(McagentError):
 
 
 @dataclass
-class Reading:
-    """What was said: values by key path, where each came from, and what was wrong."""
+class ParsedConfig:
+    """Parsed configuration: value, source (`origin`) and errors per key path."""
 
     schema: Schema
     values: dict[str, object] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     errors: list[InputError] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)  # about what is taken all the same
+    remarks: list[str] = field(default_factory=list)  # about accepted values
 
     def put(self, key: Key, raw: object, subject: str, path: str, *, text: bool) -> None:
-        """Take a value; a later source overwrites what an earlier one said."""
+        """Set a value; a later source overrides an earlier one."""
         try:
-            parsed = key.value.parse_text(str(raw)) if text else key.value.parse(raw)
+            parsed_value = key.value.parse_text(str(raw)) if text else key.value.parse(raw)
         except ValueError as error:
             reason = str(error)
             if match := re.match(r"(\[\d+\]): ", reason):  # an entry of a list
                 path, reason = path + match[1], reason[match.end() :]
             self.errors.append(InputError(subject, path, reason))
         else:
-            self.values[key.path] = parsed
+            self.values[key.path] = parsed_value
             self.origin[key.path] = subject
             if remark := key.value.remark(raw):
                 self.remarks.append(f"{subject}: {path or key.path}: {remark}")
 
     def require(self, path: str, reason: str) -> None:
-        """Take that a key must be given."""
+        """Add an error if a key has no value."""
         if path not in self.values and not any(error.path == path for error in self.errors):
             self.errors.append(InputError("configuration", path, reason))
 
-    def said(self) -> dict[str, object]:
-        """Return the value in force of every key."""
+    def effective(self) -> dict[str, object]:
+        """Return the value of every key, or its default."""
         return {key.path: self.values.get(key.path, key.default) for key in self.schema.keys}
 
     def conflict(self, path: str, reason: str) -> None:
-        """Take that values which are right alone are wrong together."""
+        """Add an error about values that are valid alone but contradict each other."""
         subject = self.origin.get(path.partition("[")[0], "configuration")
         self.errors.append(InputError(subject, path, reason))
 
     def check(self) -> None:
-        """Raise ConfigError if anything was wrong."""
+        """Raise ConfigError if there are errors."""
         if self.errors:
             raise ConfigError(self.errors)
 
     def fields(self, holder: type) -> dict[str, object]:
-        """Return what was said for the fields of a dataclass."""
+        """Return the given values by field of the dataclass `holder`."""
         return {
             key.attribute: self.values[key.path]
             for key in self.schema.keys
@@ -91,68 +91,70 @@ class Reading:
         }
 
 
-def read(schema: Schema, file: Source | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Reading:
-    """Read `file`, then variables, then flags (by key path). Errors are in the answer, none is raised."""
-    reading = Reading(schema)
+def read(
+    schema: Schema, file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[str, str]
+) -> ParsedConfig:
+    """Read `file`, then variables, then flags (by key path). Errors are collected in the result."""
+    parsed = ParsedConfig(schema)
     if file is not None:
-        _read_file(reading, file)
-    _read_environment(reading, environ)
+        _read_file(parsed, file)
+    _read_environment(parsed, environ)
     by_path = {key.path: key for key in schema.keys}
     for path, text in flags.items():
-        reading.put(by_path[path], text, f"flag {by_path[path].flag}", "", text=True)
-    return reading
+        parsed.put(by_path[path], text, f"flag {by_path[path].flag}", "", text=True)
+    return parsed
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML that refuses a key given twice instead of taking the last."""
+    """YAML loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        seen: set[object] = set()
+        names: set[object] = set()
         for key_node, _ in node.value:
             name = key_node.value
-            if name in seen:
+            if name in names:
                 raise yaml.constructor.ConstructorError(
                     None, None, f'key "{name}" is given twice', key_node.start_mark
                 )
-            seen.add(name)
+            names.add(name)
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return, unused-ignore]
 
 
-def _read_file(reading: Reading, file: Source) -> None:
+def _read_file(parsed: ParsedConfig, file: ConfigSource) -> None:
     subject = f"configuration {file}"
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
     except (OSError, UnicodeDecodeError) as error:
-        reading.errors.append(InputError(subject, "", f"cannot be read: {error}"))
+        parsed.errors.append(InputError(subject, "", f"cannot be read: {error}"))
         return
     except yaml.YAMLError as error:
-        reading.errors.append(InputError(subject, "", f"is not YAML: {' '.join(str(error).split())}"))
+        parsed.errors.append(InputError(subject, "", f"is not YAML: {' '.join(str(error).split())}"))
         return
     if content is None:
         return
     if not isinstance(content, dict):
-        reading.errors.append(InputError(subject, "", "must be a mapping of keys to values"))
+        parsed.errors.append(InputError(subject, "", "must be a mapping of keys to values"))
         return
-    schema = reading.schema
+    schema = parsed.schema
     nested = content.pop(schema.nested, None) if schema.nested else None
     for name, value in schema.constants.items():
         if content.pop(name, value) != value:
-            reading.errors.append(InputError(subject, name, f'must be "{value}"'))
+            parsed.errors.append(InputError(subject, name, f'must be "{value}"'))
     for name, why in schema.ignored.items():
         if content.pop(name, None) is not None:
-            reading.remarks.append(f"{subject}: {name}: {why}")
-    _read_mapping(reading, content, subject, "", "")
+            parsed.remarks.append(f"{subject}: {name}: {why}")
+    _read_mapping(parsed, content, subject, "", "")
     if isinstance(nested, dict):
-        _read_mapping(reading, nested, subject, f"{schema.nested}.", "")
+        _read_mapping(parsed, nested, subject, f"{schema.nested}.", "")
     elif nested is not None:
-        reading.errors.append(InputError(subject, schema.nested, "must be a mapping of keys to values"))
+        parsed.errors.append(InputError(subject, schema.nested, "must be a mapping of keys to values"))
 
 
 def _read_mapping(
-    reading: Reading, content: Mapping[object, object], subject: str, prefix: str, section: str
+    parsed: ParsedConfig, content: Mapping[object, object], subject: str, prefix: str, section: str
 ) -> None:
     """`prefix` is shown before a key's path ("multicluster."); `section` is a part of the path ("wireGuard.")."""
-    schema = reading.schema
+    schema = parsed.schema
     by_path = {key.path: key for key in schema.keys}
     sections = {path[:place] for path in by_path for place, letter in enumerate(path) if letter == "."}
     for name, raw in content.items():
@@ -161,29 +163,29 @@ def _read_mapping(
             raw = {} if path in sections else raw  # noqa: PLW2901 - an empty section is an empty mapping
         if path in sections:
             if isinstance(raw, dict):
-                _read_mapping(reading, raw, subject, prefix, f"{path}.")
+                _read_mapping(parsed, raw, subject, prefix, f"{path}.")
             else:
-                reading.errors.append(InputError(subject, shown, "must be a mapping of keys to values"))
+                parsed.errors.append(InputError(subject, shown, "must be a mapping of keys to values"))
         elif path not in by_path:
             reason = schema.elsewhere.get(path) or f"unknown key{did_you_mean(path, [*by_path, *sections])}"
-            reading.errors.append(InputError(subject, shown, reason))
-        elif reading.origin.get(path) == subject:
-            reading.errors.append(
+            parsed.errors.append(InputError(subject, shown, reason))
+        elif parsed.origin.get(path) == subject:
+            parsed.errors.append(
                 InputError(subject, shown, f"is given at top level and below {schema.nested}: keep one")
             )
         elif raw is not None:  # "key:" with nothing after it means the default
-            reading.put(by_path[path], raw, subject, shown, text=False)
+            parsed.put(by_path[path], raw, subject, shown, text=False)
 
 
-def _read_environment(reading: Reading, environ: Mapping[str, str]) -> None:
-    schema = reading.schema
+def _read_environment(parsed: ParsedConfig, environ: Mapping[str, str]) -> None:
+    schema = parsed.schema
     by_env = {schema.variable(key): key for key in schema.keys}
     for name, text in sorted(environ.items()):
         if not name.startswith(schema.prefix) or name == schema.file_variable or name.startswith(schema.others):
             continue
         if name in by_env:
-            reading.put(by_env[name], text, f"environment {name}", "", text=True)
+            parsed.put(by_env[name], text, f"environment {name}", "", text=True)
         elif not _SERVICE_LINK.search(name):
-            reading.errors.append(
+            parsed.errors.append(
                 InputError(f"environment {name}", "", f"unknown key{did_you_mean(name, list(by_env))}")
             )

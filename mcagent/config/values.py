@@ -1,7 +1,7 @@
-"""The kinds of value that a configuration key can have: how each is read, checked and described. Knows no key.
+"""The types of values of configuration keys: how each is parsed, validated and described. Knows no key.
 
-A kind reads a YAML value (`parse`) or the text of an environment variable or flag (`parse_text`). Both raise
-ValueError, whose text says what is wrong and what is allowed; the caller adds where it was.
+A type parses a YAML value (`parse`) or the text of an environment variable or flag (`parse_text`). Both raise
+ValueError with the error and the allowed values; the caller adds the source.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return ' (did you mean "x"?)' for the known word nearest to `word`, or nothing."""
-    by_lower = {name.lower(): name for name in known}
+def did_you_mean(word: str, candidates: Collection[str]) -> str:
+    """Return ' (did you mean "x"?)' for the candidate nearest to `word`; "" if none is near."""
+    by_lower = {name.lower(): name for name in candidates}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f' (did you mean "{by_lower[close[0]]}"?)' if close else ""
 
@@ -37,18 +37,18 @@ def _wrong(allowed: str, value: object, hint: str = "") -> ValueError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One kind of value. `allowed` says for people what may be given."""
+    """A type of value. `allowed` describes the valid values for users."""
 
     allowed: str
     parse: Callable[[Any], Any]
     parse_text: Callable[[str], Any]
-    show: Callable[[Any], str] = _quoted  # as the value is written in YAML
+    show: Callable[[Any], str] = _quoted  # formats the value for YAML
     switch: bool = False  # the flag alone, without a value, means true
-    remark: Callable[[Any], str] = lambda _raw: ""  # what to say about a value that is taken, if anything
+    remark: Callable[[Any], str] = lambda _raw: ""  # a remark about a valid value, or ""
 
 
 def boolean() -> Value:
-    """true or false."""
+    """Make the type of true or false."""
     allowed = "true or false"
 
     def parse(value: object) -> bool:
@@ -67,19 +67,19 @@ def boolean() -> Value:
 
 
 def integer(low: int, high: int, *, also: tuple[int, ...] = (), never: Iterable[tuple[int, str]] = ()) -> Value:
-    """Return the kind of a whole number from `low` to `high`.
+    """Make the type of a whole number from `low` to `high`.
 
-    `also` allows numbers outside of them; `never` forbids some inside, each with whose it is.
+    `also` allows further numbers; `never` forbids some, each with its user.
     """
-    others = "".join(f"{number} or " for number in also if not low <= number <= high)
-    allowed = f"{others}a whole number from {low} to {high}"
-    taken = dict(never)
+    extra = "".join(f"{number} or " for number in also if not low <= number <= high)
+    allowed = f"{extra}a whole number from {low} to {high}"
+    reserved = dict(never)
 
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong(allowed, value)
-        if value in taken:
-            raise ValueError(f"{value} is used by {taken[value]}: choose another")
+        if value in reserved:
+            raise ValueError(f"{value} is used by {reserved[value]}: choose another")
         if value not in also and not low <= value <= high:
             raise _wrong(allowed, value)
         return value
@@ -92,24 +92,24 @@ def integer(low: int, high: int, *, also: tuple[int, ...] = (), never: Iterable[
     return Value(allowed=allowed, parse=parse, parse_text=parse_text)
 
 
-def text(pattern: str, allowed: str, *, never: Iterable[tuple[str, str]] = (), longest: int = 4096) -> Value:
-    """Return the kind of a text of a certain form; `never` forbids some, each with what it is already."""
-    taken = dict(never)
+def text(pattern: str, allowed: str, *, never: Iterable[tuple[str, str]] = (), max_length: int = 4096) -> Value:
+    """Make the type of a text that matches `pattern`; `never` forbids some, each with its meaning."""
+    reserved = dict(never)
 
     def parse(value: object) -> str:
-        if not isinstance(value, str) or len(value) > longest or not re.fullmatch(pattern, value, re.ASCII):
+        if not isinstance(value, str) or len(value) > max_length or not re.fullmatch(pattern, value, re.ASCII):
             raise _wrong(allowed, value)
-        if value in taken:
-            raise ValueError(f'"{value}" is {taken[value]}: choose another')
+        if value in reserved:
+            raise ValueError(f'"{value}" is {reserved[value]}: choose another')
         return value
 
     return Value(allowed=allowed, parse=parse, parse_text=parse)
 
 
 def choice(enum: type[StrEnum], *, aliases: Iterable[tuple[str, str]] = ()) -> Value:
-    """Return the kind of a word of an enumeration, read without regard to case as Antrea does.
+    """Make the type of a member of an enumeration, case-insensitive as in Antrea.
 
-    `aliases` are other words, each with the one it stands for.
+    `aliases` are further words, each with the member's value.
     """
     words = {member.value.lower(): member for member in enum}
     words |= {alias: words[word] for alias, word in aliases}
@@ -126,7 +126,7 @@ def choice(enum: type[StrEnum], *, aliases: Iterable[tuple[str, str]] = ()) -> V
 
 
 def duration(low: float, high: float) -> Value:
-    """Return the kind of a time span, written like Go's: 500ms, 90s, 1m30s; a bare number is seconds."""
+    """Make the type of a duration, in Go's format: 500ms, 90s, 1m30s; a bare number is seconds."""
     allowed = f"a duration from {_span(low)} to {_span(high)}"
 
     def parse(value: object) -> float:
@@ -158,12 +158,12 @@ def _seconds(value: object) -> float | None:
 
 
 def networks() -> Value:
-    """Return the kind of a list of CIDRs that Pods or Services may have; "" is dropped, as Antrea does."""
+    """Make the type of a list of CIDRs for Pods or Services; "" is dropped, as in Antrea."""
     return _list_of("a list of CIDRs", lambda entry: None if entry == "" else safe_network(entry))
 
 
 def masked_networks() -> Value:
-    """Return the kind of a list of such CIDRs that may have host bits, as in Antrea's samples: they are masked."""
+    """Make the type of a list of CIDRs with host bits allowed, as in Antrea's samples: they are masked."""
     return replace(
         _list_of("a list of CIDRs", lambda entry: None if entry == "" else safe_network(entry, mask=True)),
         remark=_masked,
@@ -172,8 +172,10 @@ def masked_networks() -> Value:
 
 def _masked(raw: Any) -> str:
     texts = raw.split(",") if isinstance(raw, str) else raw
-    found = [(text.strip(), *parse_network(text.strip())) for text in texts if text.strip()]
-    return "; ".join(f"{text} has host bits set: used as {network}" for text, network, masked in found if masked)
+    networks = [(text.strip(), *parse_network(text.strip())) for text in texts if text.strip()]
+    return "; ".join(
+        f"{text} has host bits set: used as {network}" for text, network, masked in networks if masked
+    )
 
 
 def names(
@@ -181,30 +183,30 @@ def names(
     form: str = "a DNS label (lower-case letters, digits, -)",
     allowed: str = "a list of namespaces",
 ) -> Value:
-    """Return the kind of a list of names of one form: by default DNS labels, as the names of namespaces are."""
+    """Make the type of a list of names that match `pattern`; default: DNS labels, as of namespaces."""
 
-    def one(entry: object) -> str:
+    def read_name(entry: object) -> str:
         if not isinstance(entry, str) or not re.fullmatch(pattern, entry, re.ASCII):
             raise ValueError(f"not {form}: {_quoted(entry)}")
         return entry
 
-    return _list_of(allowed, one, unique=True)
+    return _list_of(allowed, read_name, unique=True)
 
 
 def _list_of(allowed: str, read: Callable[[object], Any], *, unique: bool = False) -> Value:
-    """Return the kind of a list; `read` reads an entry, and returns None for one that is dropped."""
+    """Make the type of a list; `read` parses an entry, and returns None to drop it."""
 
     def parse(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise _wrong(allowed, value)
-        found = []
+        entries = []
         for index, entry in enumerate(value):
             try:
-                found.append(read(entry))
+                entries.append(read(entry))
             except ValueError as error:
                 raise ValueError(f"[{index}]: {error}") from None
-        kept = [entry for entry in found if entry is not None]
-        return tuple(dict.fromkeys(kept) if unique else kept)
+        values = [entry for entry in entries if entry is not None]
+        return tuple(dict.fromkeys(values) if unique else values)
 
     return Value(
         allowed=allowed,
@@ -215,7 +217,7 @@ def _list_of(allowed: str, read: Callable[[object], Any], *, unique: bool = Fals
 
 
 def cidr() -> Value:
-    """Return the kind of one CIDR that Pods or Services may have, or ""; kept as text."""
+    """Make the type of one CIDR for Pods or Services, or ""; the value is text."""
 
     def parse(value: object) -> str:
         return "" if value == "" else str(safe_network(value))
@@ -224,7 +226,7 @@ def cidr() -> Value:
 
 
 def traffic() -> Value:
-    """Return the kind of what says which clusters get connections (`mcagent.model.traffic`), or ""; as text."""
+    """Make the type of a traffic policy (`mcagent.model.traffic`), or ""; the value is text."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str):
@@ -236,7 +238,10 @@ def traffic() -> Value:
 
 
 def safe_network(value: object, *, mask: bool = False) -> Network:
-    """Return the CIDR; ValueError unless it is an IPv4 network of ordinary addresses, /8 or longer, and exact."""
+    """Parse an IPv4 CIDR of unicast addresses, /8 or longer, without host bits unless `mask`.
+
+    Raises ValueError.
+    """
     if not isinstance(value, str):
         raise ValueError(f"not a CIDR: {_quoted(value)}")
     network, masked = parse_network(value)
@@ -251,22 +256,22 @@ def safe_network(value: object, *, mask: bool = False) -> Network:
         "reserved": network.is_reserved,
         '"this network"': network.network_address.packed[0] == 0,
     }
-    for what, found in unsafe.items():
-        if found:
-            raise ValueError(f"{value} holds {what} addresses")
+    for kind, applies in unsafe.items():
+        if applies:
+            raise ValueError(f"{value} holds {kind} addresses")
     if network.prefixlen < 8:
         raise ValueError(f"{value} is shorter than /8: it would cover others' addresses")
     return network
 
 
-DNS_LABEL = text(rf"|{_DNS_LABEL}", "a DNS label (lower-case letters, digits, -)", longest=63)
+DNS_LABEL = text(rf"|{_DNS_LABEL}", "a DNS label (lower-case letters, digits, -)", max_length=63)
 ACCOUNTS = names(
     rf"{_DNS_LABEL}/{_DNS_LABEL}(\.{_DNS_LABEL})*",
     "namespace/name",
     "a list of ServiceAccounts, each as namespace/name",
 )
 DNS_NAME = text(
-    rf"|{_DNS_LABEL}(\.{_DNS_LABEL})*", "a DNS name (lower-case letters, digits, - and .)", longest=253
+    rf"|{_DNS_LABEL}(\.{_DNS_LABEL})*", "a DNS name (lower-case letters, digits, - and .)", max_length=253
 )
 DEVICE_NAME = text(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}",
@@ -280,13 +285,13 @@ ABSOLUTE_PATH = text(r"|/[A-Za-z0-9_./@:+-]*", "an absolute path")
 
 
 def listen_address(address: str) -> tuple[str, int]:
-    """Return host and port of an "address:port" that was read."""
+    """Split a valid "address:port" into host and port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
 def listen_problem(address: str) -> str:
-    """Return what is wrong with the numbers of an "address:port" whose form is right; "" if nothing."""
+    """Return the error of an "address:port" with numbers out of range; "": none."""
     host, _, port = address.rpartition(":")
     wrong = int(port) > 65535 or any(int(part) > 255 for part in host.split(".") if part.isdigit())
     return f'must be address:port, not "{address}"' if wrong else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
-from mcagent.config.reader import Reading, Source, read
+from mcagent.config.reader import ConfigSource, ParsedConfig, read
 from mcagent.config.values import Value
 from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.settings import (
@@ -297,7 +297,7 @@ SCHEMA = Schema(
 )
 
 
-def load(role: Role, file: Source | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
+def load(role: Role, file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
     """Read the configuration: defaults, then `file`, then variables, then flags (by key path).
 
     Raises ConfigError with every finding; each names where the value came from and its path.
@@ -310,8 +310,8 @@ def load(role: Role, file: Source | None, environ: Mapping[str, str], flags: Map
     return Settings(**fields, remarks=tuple(reading.remarks))
 
 
-def _conflicts(reading: Reading, role: Role) -> None:
-    said: dict[str, Any] = reading.said()
+def _conflicts(reading: ParsedConfig, role: Role) -> None:
+    said: dict[str, Any] = reading.effective()
     for path in ("health.healthProbeBindAddress", "metrics.bindAddress"):
         if said[path] != "0" and (wrong := kinds.listen_problem(said[path])):
             reading.conflict(path, wrong)

@@ -1,1 +1,1 @@
-"""One backend per facility of the Node, each able to observe and to apply."""
+"""The backends of the Node's dataplane, each able to observe and to apply; readers of facts and connections."""

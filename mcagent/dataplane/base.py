@@ -1,4 +1,4 @@
-"""The one interface of every backend."""
+"""The interface of all backends."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from mcagent.model.resources import Backend, Resource, ResourceKey
 
 
 class DataplaneBackend(Protocol):
-    """One facility of the Node: the only code that reads and writes it.
+    """A part of the Node's dataplane: the only code that reads and writes it.
 
-    `observe` returns everything of ours that exists now, as the values `apply` was given. `apply` makes the
-    steps of one stage so, in order; it reports per step what failed instead of raising for it, and never
-    touches what is not ours. Both raise `BackendError` only when the facility itself cannot be reached.
-    Calls come from one thread at a time.
+    `observe` returns the agent's resources that exist now, as the values that `apply` was given. `apply` carries
+    out the steps of one stage in order; it reports the errors of steps, and never changes resources of other
+    programs. Both raise `BackendError` only when the backend cannot be reached. Calls come from one thread at a
+    time.
     """
 
     name: Backend
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
-        """Return all resources of ours by key. Raises BackendError when the facility cannot be reached."""
+        """Read the agent's resources by key. Raises BackendError when the backend cannot be reached."""
         ...
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
-        """Apply the steps and report on each. Raises BackendError when the facility cannot be reached."""
+        """Carry out steps; report each result. Raises BackendError when the backend cannot be reached."""
         ...
 
     def close(self) -> None:
-        """Let go of sockets and files; what was programmed stays."""
+        """Close sockets and files; resources stay."""
         ...

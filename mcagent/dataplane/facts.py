@@ -1,7 +1,7 @@
-"""What the Node itself says: addresses, connected networks, the uplink's MTU, the kernel's datapath; and what it
-cannot do without on other networks: its resolvers and its default gateways.
+"""Reads the facts of the Node: addresses, connected networks, the uplink's MTU, the kernel's datapath, and the
+addresses on other networks that the Node needs: resolvers and default gateways.
 
-Reads only. Which of it matters is core's business; devices of ours are left out here.
+Changes nothing and decides nothing. The agent's own devices are ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
-from mcagent.dataplane.netlink.connection import RTM_GETROUTE, NetlinkSocket, Refusal, attribute, family, pack
+from mcagent.dataplane.netlink.connection import (
+    RTM_GETROUTE,
+    NetlinkRefusal,
+    NetlinkSocket,
+    attribute,
+    family,
+    pack,
+)
 from mcagent.dataplane.netlink.links import RawAddress, read_addresses, read_link
 from mcagent.dataplane.netlink.routes import (
     RT_TABLE_MAIN,
@@ -34,7 +41,7 @@ NETLINK_GENERIC = 16
 GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME = 16, 3, 2
 OVS_DATAPATH_FAMILY = "ovs_datapath"
 
-# kube-proxy in IPVS mode holds every ClusterIP on this device (proxier.go, DefaultDummyDevice): they are no
+# kube-proxy in IPVS mode assigns every ClusterIP to this device (proxier.go, DefaultDummyDevice): they are not
 # addresses of the Node, and change with every Service.
 SERVICE_DEVICE = "kube-ipvs0"
 
@@ -43,9 +50,9 @@ USERSPACE_PORT = "tun"
 
 DEFAULT_MTU = 1500
 
-# systemd-resolved(8): behind its stub (127.0.0.53 in resolv.conf) are those that it was given
+# systemd-resolved(8): the resolvers that its stub (127.0.0.53 in resolv.conf) forwards to
 RESOLVED = Path("/run/systemd/resolve/resolv.conf")
-RESOLV_CONF_MAX = 1 << 16  # bytes that are read of each
+RESOLV_CONF_MAX = 1 << 16  # bytes read of each file
 
 
 def observe_facts(
@@ -53,15 +60,15 @@ def observe_facts(
 ) -> Facts:
     """Read the facts of the calling thread's network namespace.
 
-    `node_ip_hint` is the Node's InternalIP as the API says it, which tells the uplink; without it, or when no
-    device has it (an address translated outside of the Node), the device of the default route is taken.
-    `ofports` (from OVSDB) is passed through. `resolv_conf` is the file with the Node's resolvers, "" for none.
-    Raises BackendError when the kernel cannot be asked.
+    `node_ip_hint` is the Node's InternalIP in the API, whose device is the uplink; without it, or when no device
+    has it (the address is translated outside of the Node), the uplink is the device of the default route.
+    `ofports` (from OVSDB) is copied. `resolv_conf` is the file with the Node's resolvers, "" for none.
+    Raises BackendError when the kernel cannot be read.
     """
     with closing(NetlinkSocket()) as netlink:
         ignored = _ignored(netlink, config)
-        addresses = [one for one in read_addresses(netlink) if one.index not in ignored]
-        routes = list(read_routes(netlink, RT_TABLE_MAIN, wanted=default_or_connected))
+        addresses = [entry for entry in read_addresses(netlink) if entry.index not in ignored]
+        routes = list(read_routes(netlink, RT_TABLE_MAIN, matches=default_or_connected))
         defaults = [route for route in routes if not route.destination.prefixlen]
         uplink = _uplink(addresses, [route for route in defaults if route.oif not in ignored], node_ip_hint)
         link = read_link(netlink, index=uplink) if uplink else None
@@ -71,7 +78,7 @@ def observe_facts(
         datapath=datapath,
         uplink_outside=link.state.name if link is not None and outside else "",
         uplink_mtu=link.state.mtu if link is not None else DEFAULT_MTU,
-        addresses=_usable(one.address for one in addresses),
+        addresses=_usable(entry.address for entry in addresses),
         connected=_connected(route for route in routes if route.oif not in ignored),
         resolvers=read_resolvers(resolv_conf),
         default_gateways=_usable(hop for route in defaults for hop in next_hops(route)),
@@ -80,33 +87,33 @@ def observe_facts(
 
 
 def read_resolvers(resolv_conf: str) -> tuple[Address, ...]:
-    """Return the resolvers of a resolv.conf(5) and those behind systemd-resolved, sorted; "" means none.
+    """Read the resolvers of a resolv.conf(5) ("": none) and of systemd-resolved, sorted.
 
-    A file that cannot be read names none, and so does a line that makes no sense.
+    Files that cannot be read and malformed lines are ignored.
     """
-    found: set[Address] = set()
+    resolvers: set[Address] = set()
     for path in (Path(resolv_conf), RESOLVED) if resolv_conf else ():
         with suppress(OSError), path.open("rb") as file:
             for line in file.read(RESOLV_CONF_MAX).decode(errors="replace").splitlines():
                 words = line.split()
                 if len(words) > 1 and words[0] == "nameserver":
                     with suppress(ValueError):
-                        found.add(parse_address(words[1].partition("%")[0]))
-    return _usable(found)
+                        resolvers.add(parse_address(words[1].partition("%")[0]))
+    return _usable(resolvers)
 
 
 @cache
 def kernel_datapath_exists() -> bool:
-    """Tell whether the kernel has Open vSwitch's datapath.
+    """Return whether the kernel has Open vSwitch's datapath.
 
-    Asking for its generic netlink family makes the kernel load the module by itself where there is one
-    (net/netlink/genetlink.c, ctrl_getfamily: request_module). Asked once in a process: a bridge must not change
-    its datapath under way. Raises BackendError without a socket.
+    A request for its generic netlink family makes the kernel load the module, if there is one
+    (net/netlink/genetlink.c, ctrl_getfamily: request_module). Requested once in a process: a bridge must not
+    change its datapath while it is in use. Raises BackendError without a socket.
     """
     name = attribute(CTRL_ATTR_FAMILY_NAME, OVS_DATAPATH_FAMILY.encode() + b"\0")
     with closing(NetlinkSocket(NETLINK_GENERIC)) as generic:
         answer = generic.get(GENL_ID_CTRL, bytes((CTRL_CMD_GETFAMILY, 1, 0, 0)) + name)
-    return not isinstance(answer, Refusal)
+    return not isinstance(answer, NetlinkRefusal)
 
 
 def _datapath(config: Config) -> DatapathType:
@@ -122,28 +129,28 @@ def _ignored(netlink: NetlinkSocket, config: Config) -> frozenset[int]:
 
 
 def _connected(routes: Iterable[RawRoute]) -> tuple[Network, ...]:
-    """Return the networks that the Node is connected to: those that the kernel made a route to, for an address."""
+    """Return the connected networks: those with a route that the kernel added for an address."""
     direct = {
         route.destination
         for route in routes
         if (route.protocol, route.type, route.gateway) == (RTPROT_KERNEL, RTN_UNICAST, None)
     }
-    return tuple(sorted((one for one in direct if _routable(one.network_address)), key=network_key))
+    return tuple(sorted((network for network in direct if _routable(network.network_address)), key=network_key))
 
 
 def _uplink(addresses: Sequence[RawAddress], defaults: Iterable[RawRoute], hint: Address | None) -> int:
-    """Return the index of the device that carries tunnels, or 0 if nothing tells which."""
-    for one in addresses:
-        if hint is not None and one.address == hint:
-            return one.index
+    """Return the index of the device that carries tunnels; 0: unknown."""
+    for entry in addresses:
+        if hint is not None and entry.address == hint:
+            return entry.index
     by_preference = sorted(defaults, key=lambda route: (route.destination.version, route.metric))
     return next((route.oif for route in by_preference if route.oif), 0)
 
 
 def _usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """Return addresses sorted, without those that nobody could claim anyway."""
-    kept = {address for address in addresses if _routable(address) and not address.is_unspecified}
-    return tuple(sorted(kept, key=lambda one: (one.version, int(one))))
+    """Return addresses sorted, without unroutable ones, which no other cluster can claim."""
+    usable = {address for address in addresses if _routable(address) and not address.is_unspecified}
+    return tuple(sorted(usable, key=lambda address: (address.version, int(address))))
 
 
 def _routable(address: Address) -> bool:
@@ -151,14 +158,15 @@ def _routable(address: Address) -> bool:
 
 
 def leads_to_pod(address: Address, host_port: str) -> bool:
-    """Tell whether the kernel hands packets for an address to a device of its own, as it does for Pods here.
+    """Return whether the kernel delivers packets for an address directly to a device, as for Pods of this Node.
 
-    Not so for the Node's own addresses, what is behind a router, and what goes to the bridge. Raises BackendError.
+    False for the Node's own addresses, for addresses behind a router, and for routes to the bridge (`host_port`).
+    Raises BackendError.
     """
     header = RTMSG.pack(family(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, 0)
     with closing(NetlinkSocket()) as netlink:
         answer = netlink.get(RTM_GETROUTE, header + pack({RTA_DST: address.packed}))
-        if isinstance(answer, Refusal):
+        if isinstance(answer, NetlinkRefusal):
             return False
         route = parse_route(answer)
         link = read_link(netlink, index=route.oif) if route.oif else None

@@ -1,4 +1,4 @@
-"""Packets as bytes: what the agent gives to the bridge. Numbers in, frames out; knows no pipeline. IPv4 only."""
+"""Builds frames that the agent sends into the bridge, from numbers. Knows no pipeline. IPv4 only."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _DONT_FRAGMENT, _TTL, _WINDOW, _ECHO_REQUEST = 0x4000, 64, 1024, 8
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Who sends to whom, in numbers. `ports`: from, to."""
+    """Source and destination address of a packet, as numbers. `ports`: source and destination."""
 
     source: int
     destination: int
     ports: tuple[int, int] = (0, 0)
 
 
-def frame(to: int, source: int, packet: bytes) -> bytes:
+def frame(destination: int, source: int, packet: bytes) -> bytes:
     """Return an Ethernet frame with an IPv4 packet."""
-    return to.to_bytes(6) + source.to_bytes(6) + _ETHERTYPE_IPV4 + packet
+    return destination.to_bytes(6) + source.to_bytes(6) + _ETHERTYPE_IPV4 + packet
 
 
 def ipv4(ends: Ends, protocol: int, payload: bytes, tos: int = 0) -> bytes:

@@ -1,1 +1,1 @@
-"""HTTP servers that no client can hold up: pages, health, and what the webhook is served by."""
+"""HTTP servers with limits for slow and many clients: pages, health, and the base of the webhook's server."""

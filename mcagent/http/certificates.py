@@ -1,7 +1,7 @@
-"""Certificates of the servers for pages: made in memory, or read from a directory, again when they change.
+"""Certificates of the servers for pages: self-signed in memory, or read from a directory, again after changes.
 
-A certificate made here proves nothing about the server; it hides tokens and pages from others on the network.
-A certificate that clients can verify is put into the directory.
+A self-signed certificate does not authenticate the server; it only encrypts tokens and pages. For a certificate
+that clients can verify use the directory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 LIFE = datetime.timedelta(days=365)
 _BACKDATED = datetime.timedelta(hours=1)  # for clients whose clocks are behind
-_LOOK = 10.0  # seconds for which files are not looked at again
+_CHECK_PERIOD = 10.0  # seconds between two checks of the files
 
 
 def context_of(certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Return a server's TLS context. The key never touches a disk. Raises ssl.SSLError for unusable PEM."""
+    """Make a server's TLS context; the key is never on disk. Raises ssl.SSLError for unusable PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     file = os.memfd_create("certificate", os.MFD_CLOEXEC)
@@ -41,10 +41,10 @@ def context_of(certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 def self_signed(name: str, now: datetime.datetime) -> tuple[bytes, bytes]:
-    """Return a new certificate for a name, and its key, as PEM."""
+    """Generate a certificate for a name, and its key, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -59,11 +59,11 @@ def self_signed(name: str, now: datetime.datetime) -> tuple[bytes, bytes]:
     )
     encoding = serialization.Encoding.PEM
     private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return made.public_bytes(encoding), private
+    return certificate.public_bytes(encoding), private
 
 
 class SelfSigned:
-    """A self-signed certificate in memory, made anew when two thirds of its life are over."""
+    """A self-signed certificate in memory, replaced after two thirds of its life."""
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()
@@ -80,12 +80,12 @@ class SelfSigned:
 
 
 class FromDirectory:
-    """The certificate in a directory: tls.crt and tls.key, as a mounted Secret has them."""
+    """The certificate in a directory: tls.crt and tls.key, as in a mounted Secret."""
 
     def __init__(
-        self, directory: Path, *, look: float = _LOOK, clock: Callable[[], float] = time.monotonic
+        self, directory: Path, *, period: float = _CHECK_PERIOD, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._directory, self._look, self._clock = directory, look, clock
+        self._directory, self._period, self._clock = directory, period, clock
         self._lock = threading.Lock()
         self._context: ssl.SSLContext | None = None
         self._read: tuple[bytes, bytes] | None = None
@@ -93,19 +93,19 @@ class FromDirectory:
         self._error = ""
 
     def __call__(self) -> ssl.SSLContext | None:
-        """Return the context for a new connection; None while there is no usable certificate. Keeps an old one."""
+        """Return the context for a new connection: of the last usable certificate; None: there was none."""
         with self._lock:
             if self._clock() >= self._next:
-                self._next = self._clock() + self._look
-                self._take()
+                self._next = self._clock() + self._period
+                self._read_files()
             return self._context
 
-    def _take(self) -> None:
+    def _read_files(self) -> None:
         try:
-            found = ((self._directory / "tls.crt").read_bytes(), (self._directory / "tls.key").read_bytes())
-            if found != self._read:
-                self._context = context_of(*found)
-                self._read = found
+            files = ((self._directory / "tls.crt").read_bytes(), (self._directory / "tls.key").read_bytes())
+            if files != self._read:
+                self._context = context_of(*files)
+                self._read = files
             self._error = ""
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             if str(error) != self._error:

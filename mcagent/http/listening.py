@@ -1,4 +1,4 @@
-"""Addresses to listen on, and who may ask there; the source that a connection counts for. Keeps no state."""
+"""Opens listening sockets; classifies addresses and clients. Keeps no state."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-BACKLOG = 128  # a connection for which there is no room in it comes a second late (SYN again)
+BACKLOG = 128  # a connection beyond it is delayed by a second (the client repeats its SYN)
 
 Address = tuple[str, int] | Path
 
 
 class Authentication(StrEnum):
-    """What asking for pages from another machine or Pod takes."""
+    """Authentication of requests from other machines or Pods."""
 
-    TOKEN = "token"  # noqa: S105 (TLS, and a bearer token that the API server vouches for)
+    TOKEN = "token"  # noqa: S105 (TLS, and a bearer token that the API server confirms)
     NONE = "none"
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address to listen on is reached from this machine only."""
+    """Return whether an address to listen on can be reached from this machine only."""
     return host == "localhost" or ip_address(host).is_loopback
 
 
 def client_source(peer: object) -> str:
-    """Return what a connection counts for: an IPv4 address, the /64 of an IPv6 one, "local" for a Unix socket."""
+    """Return the key of a client for limits: IPv4 address, /64 of an IPv6 address, "local" for a Unix socket."""
     if not isinstance(peer, tuple):
         return "local"
     address = ip_address(str(peer[0]).partition("%")[0])
@@ -35,7 +35,7 @@ def client_source(peer: object) -> str:
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a listening socket. A path becomes a Unix socket of the owner's alone.
+    """Open a listening socket; for a path a Unix socket with mode 0600.
 
     Raises OSError, which names the address.
     """
@@ -47,7 +47,7 @@ def bound(address: Address) -> socket.socket:
         if isinstance(address, Path):
             address.unlink(missing_ok=True)
             listening.bind(str(address))
-            address.chmod(0o600)  # nobody can connect before `listen`
+            address.chmod(0o600)  # clients cannot connect before `listen`
         else:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
@@ -55,11 +55,11 @@ def bound(address: Address) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        where = address if isinstance(address, Path) else shown(*address)
+        where = address if isinstance(address, Path) else host_port_text(*address)
         raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from error
     return listening
 
 
-def shown(host: str, port: int) -> str:
-    """Return host and port for people, an IPv6 address in brackets (RFC 3986 section 3.2.2)."""
+def host_port_text(host: str, port: int) -> str:
+    """Format host and port, an IPv6 address in brackets (RFC 3986 section 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""The head of an HTTP/1.x request, read strictly (RFC 9112). Pure: bytes in, a value or a refusal out.
+"""Parses the head of an HTTP/1.x request strictly (RFC 9112). Pure.
 
 A request that two parsers could read differently is refused: two lengths, a transfer coding, folded lines, bare
 line ends, spaces before a colon. Prometheus, kubelet and API servers send none of these.
@@ -18,7 +18,7 @@ _SINGLE = frozenset({"authorization", "content-length", "host", "transfer-encodi
 
 
 class BadRequestError(Exception):
-    """The request is not answered. `status` is the HTTP status that says so."""
+    """The request is refused with the HTTP status `status`."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -27,35 +27,35 @@ class BadRequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A request without its body. Names of headers are in lower case."""
+    """A request without its body. Header names are in lower case."""
 
     method: str
     target: str  # as sent, with its query
     headers: Mapping[str, str]
-    keeps: bool  # the connection is to stay open
+    keeps: bool  # keep the connection open after the answer
 
     @property
     def path(self) -> str:
-        """Return the target without its query. Nothing is unquoted or resolved: a page has one spelling."""
+        """The target without its query, neither unquoted nor normalised: a page has one spelling."""
         return self.target.split("?", 1)[0]
 
     @property
     def query(self) -> str:
-        """Return what stands behind the "?", as sent; "" without one."""
+        """The text after the "?", as sent; "" without one."""
         return self.target.partition("?")[2]
 
-    def length(self, most: int) -> int:
-        """Return how long the body is, in bytes. Raises BadRequestError without a length, or above `most`."""
+    def length(self, limit: int) -> int:
+        """Return the length of the body in bytes. Raises BadRequestError without a length, or above `limit`."""
         text = self.headers.get("content-length", "")
         if not (text.isascii() and text.isdigit()):
             raise BadRequestError("a body needs a Content-Length", 411)
-        if len(text) > 16 or int(text) > most:
-            raise BadRequestError(f"the body is larger than {most} bytes", 413)
+        if len(text) > 16 or int(text) > limit:
+            raise BadRequestError(f"the body is larger than {limit} bytes", 413)
         return int(text)
 
 
 def parse_head(text: bytes) -> Head:
-    """Read what came before the empty line. Raises BadRequestError."""
+    """Parse the bytes before the empty line. Raises BadRequestError."""
     first, *lines = text.split(b"\r\n")
     request = _REQUEST.fullmatch(first)
     if request is None:

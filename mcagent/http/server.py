@@ -1,7 +1,7 @@
-"""A small HTTP server for GET: path to page. Knows nothing of what the pages say.
+"""A small HTTP server for GET: path to page. Does not know the content of pages.
 
-One request for each connection. With a guard every page needs a bearer token that the guard accepts, but for those
-that are `Public`. A path without a page is not found, and the guard is not asked.
+One request for each connection. With a guard every page requires a bearer token that the guard accepts, except
+those that are `Public`. For a path without a page the answer is 404 without the guard.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
-from mcagent.http.connection import Connection, Limits, Stage
+from mcagent.http.connection import ClientConnection, Limits, RequestStage
 from mcagent.http.listener import Listener
 from mcagent.http.listening import Address
 from mcagent.http.request import BadRequestError, Head
@@ -26,36 +26,36 @@ LIMITS = Limits(slots=16, ask=5.0, answer=10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer."""
+    """An HTTP answer."""
 
     body: str
     status: int = 200
     content_type: str = "text/plain; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()  # more of them
+    headers: tuple[tuple[str, str], ...] = ()  # further headers
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A page that is asked something: `answer` gets what stands behind the "?" of the request, as sent."""
+    """A page with a query: `answer` gets the text after the "?" of the request, as sent."""
 
     answer: Callable[[str], Page]
 
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """A page that needs no token, since it says nothing of what is going on."""
+    """A page without a token, for static files."""
 
     answer: Callable[[], Page]
 
 
 PlainPages = Mapping[str, Callable[[], Page]]
 Pages = Mapping[str, Callable[[], Page] | Query | Public]
-# Whether a bearer token ("" for none) of a source may get a path: 200, or the HTTP status of the refusal.
+# Arguments: bearer token ("": none), path, source. Result: 200, or the HTTP status of the refusal.
 Guard = Callable[[str, str, str], int]
 
 
 class HttpServer:
-    """Serves pages from threads of its own until closed."""
+    """Serves pages, in its own threads, until closed."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class HttpServer:
         context: Callable[[], ssl.SSLContext | None] | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
+        """Listen. Raises OSError when the address cannot be bound."""
         self._pages, self._guard = pages, guard
         self._listener = Listener(address, self._serve, limits, context=context)
 
     @property
     def port(self) -> int:
-        """The port listened on; of interest when 0 was asked for."""
+        """The port, also if 0 (any) was requested."""
         return self._listener.port
 
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: ClientConnection) -> None:
         try:
             head = connection.head()
         except BadRequestError as error:
@@ -87,7 +87,7 @@ class HttpServer:
             return
         if head is None:
             return
-        connection.enter(Stage.WORKING, connection.limits.answer)
+        connection.enter(RequestStage.WORKING, connection.limits.answer)
         page = self._page(head, connection.source)
         connection.send(encoded(page, body=head.method != "HEAD"))
 
@@ -109,23 +109,23 @@ class HttpServer:
 
 
 def answer_of(page: Callable[[], Page]) -> Page:
-    """Return a page; one that raises is logged, and is an error for the client."""
-    found, error = attempt(page)
+    """Call a page; an exception is logged, and the client gets status 500."""
+    result, error = attempt(page)
     if error is not None:
         log.error("a page failed, which is a bug", exc_info=error)
-    return found or Page(body="the page failed: see the log\n", status=500)
+    return result or Page(body="the page failed: see the log\n", status=500)
 
 
 def bearer(authorization: str) -> str:
-    """Return the token of an Authorization header, "" if there is none."""
+    """Return the bearer token of an Authorization header; "": there is none."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def encoded(page: Page, *, body: bool = True) -> bytes:
-    """Return the answer as it is sent; the connection ends with it."""
+    """Encode an answer, after which the connection is closed."""
     text = page.body.encode()
-    more = {401: 'WWW-Authenticate: Bearer realm="mcagent"\r\n', 429: "Retry-After: 1\r\n"}
+    extra_headers = {401: 'WWW-Authenticate: Bearer realm="mcagent"\r\n', 429: "Retry-After: 1\r\n"}
     headers = "".join(f"{name}: {value}\r\n" for name, value in page.headers)
     head = (
         f"HTTP/1.1 {page.status} {HTTPStatus(page.status).phrase}\r\n"
@@ -133,7 +133,7 @@ def encoded(page: Page, *, body: bool = True) -> bytes:
         f"Content-Length: {len(text)}\r\n"
         "Cache-Control: no-store\r\n"
         "X-Content-Type-Options: nosniff\r\n"
-        f"{headers}{more.get(page.status, '')}"
+        f"{headers}{extra_headers.get(page.status, '')}"
         "Connection: close\r\n\r\n"
     )
     return head.encode() + (text if body else b"")

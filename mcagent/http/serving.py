@@ -1,6 +1,6 @@
-"""Which server pages get: clear text on the loopback, TLS and tokens for everybody else. Fails closed.
+"""Chooses the server of pages: clear text on a loopback address, TLS and tokens elsewhere. Fails closed.
 
-Knows addresses and choices; who vouches for a token is passed as a guard.
+Knows addresses and settings; the guard that checks tokens is a parameter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mcagent.http.connection import Limits
-from mcagent.http.listening import Authentication, is_loopback, shown
+from mcagent.http.listening import Authentication, host_port_text, is_loopback
 from mcagent.http.server import Guard, HttpServer, Page, Pages, Public, Query, answer_of
 
 log = logging.getLogger(__name__)
@@ -21,16 +21,16 @@ HEALTH_LIMITS = Limits(slots=64, ask=3.0, answer=3.0)
 
 
 def serve_health(address: tuple[str, int], pages: Pages) -> HttpServer:
-    """Serve those of `pages` that are about health, in clear text. Raises OSError when the address cannot be had.
+    """Serve the health pages of `pages` in clear text. Raises OSError when the address cannot be bound.
 
-    Off the loopback only the status is shown: why something is not ready names objects and servers, which is
-    nobody else's matter.
+    Except on a loopback address, only the status is shown: reasons contain names of objects and servers, which
+    other clients must not see.
     """
-    wanted = {path: pages[path] for path in HEALTH_PATHS if path in pages}
-    found = {path: page for path, page in wanted.items() if not isinstance(page, Query | Public)}
+    available = {path: pages[path] for path in HEALTH_PATHS if path in pages}
+    health_pages = {path: page for path, page in available.items() if not isinstance(page, Query | Public)}
     if not is_loopback(address[0]):
-        found = {path: _terse(page) for path, page in found.items()}
-    return HttpServer(address, found, limits=HEALTH_LIMITS)
+        health_pages = {path: _terse(page) for path, page in health_pages.items()}
+    return HttpServer(address, health_pages, limits=HEALTH_LIMITS)
 
 
 def serve_pages(
@@ -41,36 +41,36 @@ def serve_pages(
     guard: Guard | None,
     certificates: str,
 ) -> HttpServer:
-    """Serve pages as their address asks for. Raises OSError when the address cannot be had.
+    """Serve pages as their address requires. Raises OSError when the address cannot be bound.
 
-    `guard`: None where there is no API server to ask; then nobody gets anything. `certificates` is a directory, or
-    "" for a certificate that is made.
+    `guard`: None without an API server, in which case every request is refused. `certificates` is a directory, or
+    "" for a self-signed certificate.
     """
     if is_loopback(address[0]):
         return HttpServer(address, pages)
-    where = shown(*address)
+    where = host_port_text(*address)
     if authentication is Authentication.NONE:
-        log.warning("pages at %s: clear text, open to everybody: authentication is none", where)
+        log.warning("pages at %s: clear text, without authentication: authentication is none", where)
         return HttpServer(address, pages)
     if guard is None:
         log.warning(
-            "pages at %s: closed to everybody: no API server is configured to check tokens; listen on "
+            "pages at %s: every request is refused: no API server is configured to check tokens; listen on "
             "the loopback, or set metricsAuthentication: none",
             where,
         )
     from mcagent.http.certificates import FromDirectory, SelfSigned
 
     context = FromDirectory(Path(certificates)) if certificates else SelfSigned(socket.gethostname())
-    return HttpServer(address, pages, guard=guard or _nobody, context=context)
+    return HttpServer(address, pages, guard=guard or _refuse_all, context=context)
 
 
-def _nobody(_token: str, _path: str, _source: str) -> int:
+def _refuse_all(_token: str, _path: str, _source: str) -> int:
     return 403
 
 
 def _terse(page: Callable[[], Page]) -> Callable[[], Page]:
-    def shown() -> Page:
+    def status_only() -> Page:
         status = answer_of(page).status
         return Page(body="ok\n" if status == 200 else "not ok: see /status or the log\n", status=status)
 
-    return shown
+    return status_only

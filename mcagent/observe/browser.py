@@ -1,7 +1,7 @@
-"""The page that a browser shows: plain files of the package, and what they may do. Knows nothing of what is drawn.
+"""The browser page: static files of the package with their security headers, and /topology with the data.
 
-The files say nothing of any cluster and need no token; they ask /topology, which does. Nothing is loaded from
-elsewhere, nothing inline runs (Content-Security-Policy), and no other site can frame the page.
+The files contain nothing about clusters and need no token; they request /topology, which requires one. The browser
+loads nothing from other sites, runs no inline script (Content-Security-Policy), and no site can frame the page.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _HEADERS = (
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-AT_MOST_EVERY = 1.0  # seconds: however many browsers ask, it is computed once
+AT_MOST_EVERY = 1.0  # seconds for which a result is reused, for any number of browsers
 
 
 def browser_pages(topology: Callable[[], Mapping[str, object]]) -> Pages:
-    """Return the page's files under /ui, and /topology, by path."""
+    """Make the pages by path: files under /ui, and /topology."""
     return {
         "/ui": Public(partial(_file, "page.html")),
         "/ui/page.css": Public(partial(_file, "page.css")),
         "/ui/page.js": Public(partial(_file, "page.js")),
-        "/topology": Recent(topology),
+        "/topology": CachedPage(topology),
     }
 
 
-class Recent:
+class CachedPage:
     """A JSON page that is computed at most once in `AT_MOST_EVERY` seconds."""
 
     def __init__(
@@ -46,15 +46,15 @@ class Recent:
     ) -> None:
         self._topology, self._clock = topology, clock
         self._lock = threading.Lock()
-        self._made: tuple[float, str] | None = None
+        self._cached: tuple[float, str] | None = None
 
     def __call__(self) -> Page:
-        """Return the page."""
+        """Return the page, computed again if it is too old."""
         with self._lock:
-            if self._made is None or self._clock() - self._made[0] >= AT_MOST_EVERY:
+            if self._cached is None or self._clock() - self._cached[0] >= AT_MOST_EVERY:
                 text = json.dumps(self._topology(), separators=(",", ":")) + "\n"
-                self._made = (self._clock(), text)
-            return Page(body=self._made[1], content_type="application/json")
+                self._cached = (self._clock(), text)
+            return Page(body=self._cached[1], content_type="application/json")
 
 
 @cache

@@ -1,6 +1,6 @@
-"""The gateways as /status and `mcagent gateways` show them: live or not, why, since when, and who decided.
+"""The gateways in /status and `mcagent gateways`: live or not, why, since when, and by which decision.
 
-Turns the state of liveness and drain into plain values. Decides nothing.
+Converts the state of liveness and drain to plain values. Decides nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TunnelCounters = Mapping[str, Mapping[str, int]]  # by port; keys as in Interfac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReport:
-    """What pages and commands show. `epoch` is what has to be added to a time here for seconds since the epoch.
+    """State of liveness and drain. Times plus `epoch` are seconds since the epoch.
 
     `active_order` is empty unless gateways are active-standby. `failovers` counts by kind of peer and cause.
     """
@@ -43,13 +43,13 @@ def gateways_of(
     ends: Mapping[str, str] | None = None,
     probed: Mapping[str, ProbeState] | None = None,
 ) -> list[dict[str, object]]:
-    """Return the clusters with their gateways; `own_gateway` is this Node's name if it is one.
+    """Make the JSON value of clusters and their gateways; `own_gateway` is this Node's name if it is one.
 
     `ends` has the gatewayIP of each tunnel endpoint that is another address (encryption); `probed` what probes say
     of tunnels.
     """
     groups: dict[str, list[TunnelPort]] = {}
-    for port in sorted(live.ports.values(), key=lambda one: (one.peer, str(one.remote_ip), one.name)):
+    for port in sorted(live.ports.values(), key=lambda item: (item.peer, str(item.remote_ip), item.name)):
         if port.peer_kind is not PeerKind.NODE and port.name in live.peers:
             groups.setdefault(group_of(port), []).append(port)
     if own_gateway:
@@ -71,13 +71,13 @@ def gateways_of(
 
 
 def share_of(port: str, ports: Iterable[str], counters: TunnelCounters) -> float | None:
-    """Return which part of the packets sent to the gateways of a cluster this one got; None before any."""
+    """Return the part of a cluster's packets that this gateway got (0 to 1); None: no packets yet."""
     total = sum(counters.get(name, {}).get("tx_packets", 0) for name in ports)
     return counters.get(port, {}).get("tx_packets", 0) / total if total else None
 
 
 def drain_of(live: LiveReport) -> dict[str, object]:
-    """Return how far this Node is in handing over."""
+    """Make the JSON value of this Node's drain."""
     state = live.draining
     return {
         "phase": str(state.phase),
@@ -98,7 +98,7 @@ def _gateway(
 ) -> dict[str, object]:
     peer = live.peers[port.name]
     name = gateway_name(port)
-    found = counters.get(port.name, {})
+    statistics = counters.get(port.name, {})
     return {
         "name": ends.get(name, name),
         "address": ends.get(str(port.remote_ip), str(port.remote_ip)),
@@ -113,33 +113,33 @@ def _gateway(
         "damped": port.name in live.damped,
         "gone": peer.gone,
         "flaps": peer.flaps,
-        "packetsSent": found.get("tx_packets", 0),
-        "packetsReceived": found.get("rx_packets", 0),
-        "share": share_of(port.name, [one.name for one in ports], counters),
+        "packetsSent": statistics.get("tx_packets", 0),
+        "packetsReceived": statistics.get("rx_packets", 0),
+        "share": share_of(port.name, [item.name for item in ports], counters),
         "transitions": [
             {
-                "at": rfc3339(one.at + live.epoch, digits=3),
-                "live": one.live,
-                "decidedBy": str(one.cause),
-                "why": one.text,
+                "at": rfc3339(transition.at + live.epoch, digits=3),
+                "live": transition.live,
+                "decidedBy": str(transition.cause),
+                "why": transition.text,
             }
-            for one in peer.transitions
+            for transition in peer.transitions
         ],
     }
 
 
 def _probes(probed: Mapping[str, ProbeState] | None, port: TunnelPort) -> dict[str, object] | None:
-    """Return what probes say of a tunnel; None where there are none: within this cluster, and before the first."""
-    one = (probed or {}).get(port.name)
-    if one is None:
+    """Make the JSON value of a tunnel's probes; None: within this cluster, or before the first probe."""
+    result = (probed or {}).get(port.name)
+    if result is None:
         return None
     return {
-        "answers": bool(one.answers),
-        "roundTripSeconds": one.round_trip,
-        "lossRatio": one.loss,
-        "of": len(one.recent),
-        "fullSizePasses": one.full,
-        "fullSizeBytes": one.mtu,
+        "answers": bool(result.answers),
+        "roundTripSeconds": result.round_trip,
+        "lossRatio": result.loss,
+        "of": len(result.recent),
+        "fullSizePasses": result.full,
+        "fullSizeBytes": result.mtu,
     }
 
 

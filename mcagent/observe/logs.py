@@ -1,6 +1,6 @@
-"""How log lines look: text for people, or one JSON object per line. No secrets: values are never logged raw.
+"""Formats log lines: text, or one JSON object per line.
 
-Lines go to standard error. Under systemd (JOURNAL_STREAM) the time is left out, because the journal has it.
+Lines go to standard error. Under systemd (JOURNAL_STREAM) the time is omitted, because the journal has it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Names in objects come from other clusters: control characters do not reach the terminal or forge a line."""
+    """Escape control characters: names come from other clusters and must not forge lines or reach a terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
@@ -36,20 +36,20 @@ class TextFormatter(logging.Formatter):
         self._times = times
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback follows on lines of its own."""
+        """Format the line; a traceback follows on separate lines."""
         head = f"{_stamp(record)} " if self._times else ""
         name = record.name.removeprefix("mcagent.")
         line = f"{head}{_PLAIN.get(record.levelname, record.levelname)} {name}: {_one_line(record.getMessage())}"
         if not record.exc_info:
             return line
-        # Indented: what an exception quotes from an object cannot pass as a line of its own.
+        # Indented, so that text of objects in an exception cannot look like a log line.
         trace = self.formatException(record.exc_info).split("\n")
         return "\n".join([line, *(f"  {_one_line(part)}" for part in trace)])
 
 
 @runtime_checkable
 class Named(Protocol):
-    """What names an object of the API, as `Meta` and the controllers' `Ref` do."""
+    """A value that identifies an object of the API, such as `Meta` and the controllers' `Ref`."""
 
     @property
     def kind(self) -> str:
@@ -64,22 +64,22 @@ class Named(Protocol):
         """Its name."""
 
 
-# What a problem says it is about: "Gateway kube-system/node-1". A file of manifests is no object.
+# The subject of a problem: "Gateway kube-system/node-1". A file of manifests does not match.
 _SUBJECT = re.compile(r"([A-Z]\w*) (?:([^/\s]+)/)?([^/\s]+)( \(leader\))?")
 
 
 def _about(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields that name what a line is about: `extra`'s, or its first argument that names an object."""
+    """Return fields that identify the object of a line: of `extra`, or of the first argument with an object."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     for argument in (getattr(record, "about", None), *arguments):
         if isinstance(argument, Problem):
-            found: dict[str, object] = {
+            fields: dict[str, object] = {
                 "reason": argument.reason,
                 **({"field": argument.path} if argument.path else {}),
             }
             if named := _SUBJECT.fullmatch(argument.subject):
-                return {"object": _named(*named.groups("")[:3]), **found}
-            return found
+                return {"object": _named(*named.groups("")[:3]), **fields}
+            return fields
         if isinstance(argument, Named):
             side = getattr(argument, "side", None)
             return {
@@ -94,14 +94,14 @@ def _named(kind: str, namespace: str, name: str) -> dict[str, str]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time, level, logger, message; the object of the API that it is about; exception.
+    """One JSON object per line: time, level, logger, message, object of the API, exception.
 
-    `object` has kind, namespace and name. Of a problem also `reason` and `field`; of a controller's, `side`: whose
-    API server has it.
+    `object` has kind, namespace and name. A problem adds `reason` and `field`; a controller's object adds `side`,
+    the API server that has it.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Format the line."""
         entry: dict[str, object] = {
             "time": _stamp(record),
             "level": _PLAIN.get(record.levelname, record.levelname),
@@ -114,16 +114,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)  # ASCII only: no control character of any set
 
 
-def _library_talk(record: logging.LogRecord) -> bool:
-    """Keep out what libraries say below a warning: it holds headers and bodies, tokens included."""
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Drop messages of libraries below a warning: they contain headers and bodies, including tokens."""
     return record.levelno >= logging.WARNING or not record.name.startswith(CLIENT_LIBRARIES)
 
 
 def set_up(level: str, form: str) -> None:
-    """Make the root logger write in this form ("text" or "json") from this level ("debug" ... "error") on."""
+    """Configure the root logger: format "text" or "json", lowest level "debug" ... "error"."""
     handler = logging.StreamHandler(sys.stderr)
     journal = "JOURNAL_STREAM" in os.environ
-    handler.addFilter(_library_talk)
+    handler.addFilter(_is_wanted)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(times=not journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]

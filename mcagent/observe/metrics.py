@@ -1,8 +1,8 @@
-"""The metrics of the agent: names, labels and counters, in a registry of their own.
+"""The metrics of the agent: names, labels and counters, in a separate registry.
 
 Naming follows the Prometheus rules: base units, `_total` for counters, timestamps instead of ages, bounded labels
-(never an address or a text of an error). Everything whose truth is elsewhere (the report, informers, Open vSwitch'
-own counters) is read at scrape time by `StateCollector`; only what happens in passes is counted here.
+(never an address or the text of an error). `StateCollector` reads values of other components (the report,
+informers, Open vSwitch' counters) at scrape time; only events in passes are counted here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.observe.exports import export_metrics
-from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
 from mcagent.observe.gateways import LiveReport
+from mcagent.observe.metric_families import by_word, counter, gauge, single
 from mcagent.observe.policies import policy_metrics
 from mcagent.observe.report import BackendReport, Report
 from mcagent.observe.standard import process_metrics
@@ -55,7 +55,7 @@ COUNTERS = tuple(key for _, key, _ in _STATISTICS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the state comes from at scrape time. None of them raises or blocks for long."""
+    """Functions that read the state at scrape time. None of them raises an error or blocks for long."""
 
     report: Callable[[], Report]
     informers: Callable[[], Iterable[InformerState]]
@@ -71,7 +71,7 @@ class Sources:
 
 
 class Metrics:
-    """The registry, and the counters that passes feed (`mcagent.agent.reports.reporter`)."""
+    """The registry, and counters of passes (`mcagent.agent.reports.reporter` increments them)."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -84,7 +84,7 @@ class Metrics:
         )
         self._phases = Histogram(
             "mcagent_reconcile_duration_seconds",
-            "Time of each phase of a pass: facts, compile, observe, diff, and apply per facility.",
+            "Time of each phase of a pass: facts, compile, observe, diff, and apply per backend.",
             ["phase"],
             buckets=_BUCKETS,
             registry=registry,
@@ -99,13 +99,13 @@ class Metrics:
         )
         self._drift = Counter(
             "mcagent_drift_corrections",
-            "Changes that put back what somebody else had changed.",
+            "Changes that reverted a change by another program.",
             ["backend", "kind"],
             registry=registry,
         )
         self._errors = Counter(
             "mcagent_apply_errors",
-            "Operations refused, and facilities not reached.",
+            "Operations that a backend refused, and backends that could not be reached.",
             ["backend", "reason"],
             registry=registry,
         )
@@ -130,34 +130,34 @@ class Metrics:
             self._success.set(at)
 
     def changed(self, kind: str, op: str, count: int) -> None:
-        """Count changes made."""
+        """Count changes of the dataplane."""
         self._changes.labels(kind, op).inc(count)
 
     def corrected(self, kind: str, count: int) -> None:
-        """Count drift put right."""
+        """Count corrections of drift."""
         self._drift.labels(_BACKEND_OF[kind], kind).inc(count)
 
     def failed(self, backend: str, unreachable: bool, count: int) -> None:
-        """Count errors."""
+        """Count errors of a backend."""
         self._errors.labels(backend, "unreachable" if unreachable else "refused").inc(count)
 
     def watch(self, sources: Sources) -> None:
-        """Read these at every scrape."""
+        """Register the collector that reads `sources` at every scrape."""
         self.registry.register(StateCollector(sources))
 
 
 class StateCollector(Collector):
-    """Metrics that are read, not counted."""
+    """Metrics that are read at scrape time."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: what there is, is known by a scrape only."""
+        """Return no metric: which ones exist depends on the state at a scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Read everything once."""
+        """Read all sources once and yield their metrics."""
         sources = self._sources
         report = sources.report()
         yield from process_metrics(sources.ready())
@@ -180,17 +180,15 @@ class StateCollector(Collector):
             "tunnel probes of one cluster beyond 100 a second)."
         )
         yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
-        text = (
-            "Packets that our nft chains dropped, by reason (operations.md); begins anew when a chain is changed."
-        )
+        text = "Packets that our nft chains dropped, by reason (operations.md), since the chain was last changed."
         yield counter("mcagent_nft_dropped_packets", text, ["reason"], by_word(sources.nft_drops()))
 
 
 def _of_backends(backends: Iterable[BackendReport]) -> Iterator[Metric]:
     label = ["backend"]
-    text = "1 when a facility is known to hold the desired state."
+    text = "1 when a backend is known to equal the desired state."
     yield gauge("mcagent_backend_synced", text, label, [([b.name], b.synced) for b in backends])
-    text = "Passes in a row in which a facility failed."
+    text = "Consecutive passes in which a backend failed."
     yield gauge("mcagent_backend_consecutive_failures", text, label, [([b.name], b.failures) for b in backends])
 
 
@@ -198,9 +196,9 @@ def _of_informers(informers: Iterable[InformerState]) -> Iterator[Metric]:
     label = ["resource"]
     text = "1 when a kind was listed completely."
     yield gauge("mcagent_informer_synced", text, label, [([i.kind], i.synced) for i in informers])
-    text = "1 when changes of a kind would be noticed now."
+    text = "1 when changes of a kind are being received."
     yield gauge("mcagent_informer_connected", text, label, [([i.kind], i.connected) for i in informers])
-    text = "Objects known of a kind."
+    text = "Objects of a kind that are known."
     yield gauge("mcagent_informer_objects", text, label, [([i.kind], i.objects) for i in informers])
     text = "Complete lists of a kind."
     yield counter("mcagent_informer_lists", text, label, [([i.kind], i.lists) for i in informers])
@@ -209,7 +207,7 @@ def _of_informers(informers: Iterable[InformerState]) -> Iterator[Metric]:
     restarts = [([i.kind, reason], n) for i in informers for reason, n in sorted(i.restarts.items())]
     yield counter(
         "mcagent_watch_restarts",
-        "Watches begun again, by reason; object-… and bad-line: what could not be read.",
+        "Watches that were restarted, by reason; object-… and bad-line: input that could not be parsed.",
         ["resource", "reason"],
         restarts,
     )
@@ -219,10 +217,13 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
     counts = Counts(type(resource).__name__ for resource in report.resources)
     text = "Resources of the desired state, by kind."
     yield gauge("mcagent_objects", text, ["kind"], [([kind], counts[kind]) for kind in KINDS])
-    found = Counts((problem.reason, str(problem.severity)) for problem in desired.problems)
-    text = "Findings in the input that take something away, by reason (architecture.md) and severity."
-    yield gauge("mcagent_problems", text, ["reason", "severity"], sorted(found.items()))
-    text = "Clusters that no gateway of this one reaches, and that imported Services leave (importedTraffic)."
+    problem_counts = Counts((problem.reason, str(problem.severity)) for problem in desired.problems)
+    text = "Problems of the input, by reason (architecture.md) and severity."
+    yield gauge("mcagent_problems", text, ["reason", "severity"], sorted(problem_counts.items()))
+    text = (
+        "Clusters that no gateway of this one reaches, to which imported Services send no new connections "
+        "(importedTraffic)."
+    )
     yield single("mcagent_unreachable_clusters", text, len(desired.state.unreachable))
     active = desired.state.role is Role.GATEWAY
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
@@ -233,11 +234,13 @@ def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistic
     text = "Tunnels that should exist."
     yield gauge("mcagent_tunnels", text, ["peer_kind"], [([kind], counts[kind]) for kind in PeerKind])
     labels = ["peer_kind", "peer", "tunnel"]
-    found = [((str(one.peer_kind), one.peer, one.name), ports.get(one.name)) for one in tunnels]
-    up = [(values, port is not None and port.link_up) for values, port in found]
+    statistics = [
+        ((str(tunnel.peer_kind), tunnel.peer, tunnel.name), ports.get(tunnel.name)) for tunnel in tunnels
+    ]
+    up = [(values, port is not None and port.link_up) for values, port in statistics]
     yield gauge(
-        "mcagent_tunnel_up", "1 when a tunnel exists and its link is up, whatever its peer does.", labels, up
+        "mcagent_tunnel_up", "1 when a tunnel exists and its link is up, independent of its peer.", labels, up
     )
     for name, key, text in _STATISTICS:
-        rows = [(values, port.counters.get(key, 0)) for values, port in found if port is not None]
+        rows = [(values, port.counters.get(key, 0)) for values, port in statistics if port is not None]
         yield counter(f"mcagent_tunnel_{name}", text, labels, rows)

@@ -1,8 +1,8 @@
-"""The pages: /metrics, /healthz, /readyz, /status. Turns values into text; decides only what ready means.
+"""The pages /metrics, /healthz, /readyz and /status. Converts values to text; decides only what ready means.
 
 Ready means: the dataplane equals the desired state of all input received, every kind that the role needs is
-listed, and changes would be noticed now. So when the API server is gone /readyz fails and says so, while the
-dataplane goes on as it is; only people and roll-outs should act on it. Alive (/healthz) means that the loop turns.
+listed, and changes are being received. Without the API server /readyz therefore fails, while the dataplane keeps
+forwarding; only people and roll-outs should act on it. Alive (/healthz) means that the loop turns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcagent.observe.exports import connections_of, exports_of
 from mcagent.observe.gateways import drain_of, gateways_of
 from mcagent.observe.metrics import COUNTERS, Metrics, Sources
 from mcagent.observe.report import PassReport, Report
-from mcagent.observe.standard import Check, rfc3339, standard_pages
+from mcagent.observe.standard import ReadinessCheck, rfc3339, standard_pages
 from mcagent.observe.version import version
 from mcagent.observe.wireguard import encryption_of, ends_of, summary_of
 from mcagent.supervised import dead as dead_threads
@@ -31,7 +31,7 @@ SHOWN_PROBLEMS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What does not change while the agent runs."""
+    """Values that do not change while the agent runs."""
 
     node: str
     cluster_id: str
@@ -39,11 +39,11 @@ class Identity:
     started_at: float
 
 
-def checks(report: Report, informers: Iterable[InformerState], *, pending: bool) -> tuple[Check, ...]:
-    """Return every condition of being ready, in the order in which they become true at start."""
+def checks(report: Report, informers: Iterable[InformerState], *, pending: bool) -> tuple[ReadinessCheck, ...]:
+    """Evaluate the conditions of readiness, in the order in which they become true at start."""
     informers = tuple(informers)
     unsynced = sorted({i.kind for i in informers if not i.synced} | set(report.waiting_for))
-    lost = [f"{i.kind}: {i.error or 'not connected'}" for i in informers if i.synced and not i.connected]
+    disconnected = [f"{i.kind}: {i.error or 'not connected'}" for i in informers if i.synced and not i.connected]
     backends = [f"{b.name}: {'; '.join(b.errors) or 'not known'}" for b in report.backends if not b.synced]
     if report.error:
         dataplane = report.error
@@ -54,10 +54,12 @@ def checks(report: Report, informers: Iterable[InformerState], *, pending: bool)
     else:
         dataplane = "input is not processed yet" if pending else ""
     return (
-        Check(name="listed", good=not unsynced, text=f"not listed yet: {', '.join(unsynced)}" if unsynced else ""),
-        Check(name="connected", good=not lost, text="; ".join(lost)),
-        *(Check(name=f"backend {text.split(':')[0]}", good=False, text=text) for text in backends),
-        Check(name="dataplane", good=not dataplane, text=dataplane),
+        ReadinessCheck(
+            name="listed", good=not unsynced, text=f"not listed yet: {', '.join(unsynced)}" if unsynced else ""
+        ),
+        ReadinessCheck(name="connected", good=not disconnected, text="; ".join(disconnected)),
+        *(ReadinessCheck(name=f"backend {text.split(':')[0]}", good=False, text=text) for text in backends),
+        ReadinessCheck(name="dataplane", good=not dataplane, text=dataplane),
     )
 
 
@@ -70,13 +72,13 @@ def make_pages(
     pending: Callable[[], bool],
     dead: Callable[[], Sequence[str]] = dead_threads,
 ) -> PlainPages:
-    """Return the pages by path. `dead` names threads that should run and do not, and says why."""
+    """Make the pages by path. `dead` returns the threads that ended unexpectedly, with reasons."""
 
-    def current_checks() -> tuple[Check, ...]:
+    def current_checks() -> tuple[ReadinessCheck, ...]:
         return checks(sources.report(), sources.informers(), pending=pending())
 
     def failures() -> list[str]:
-        return [*([] if alive() else ["the loop is stalled"]), *(f"not running: {one}" for one in dead())]
+        return [*([] if alive() else ["the loop is stalled"]), *(f"not running: {thread}" for thread in dead())]
 
     return standard_pages(
         checks=current_checks,
@@ -86,8 +88,10 @@ def make_pages(
     )
 
 
-def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *, alive: bool) -> dict[str, object]:
-    """Return /status as plain values. `found` are the conditions of being ready."""
+def status_of(
+    identity: Identity, sources: Sources, readiness: tuple[ReadinessCheck, ...], *, alive: bool
+) -> dict[str, object]:
+    """Make the JSON value of /status."""
     report, live = sources.report(), sources.live()
     state = report.desired.state if report.desired is not None else None
     problems = report.desired.problems if report.desired is not None else ()
@@ -99,9 +103,9 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "clusterID": identity.cluster_id,
         "source": identity.source,
         "startedAt": rfc3339(identity.started_at),
-        "ready": all(check.good for check in found),
+        "ready": all(check.good for check in readiness),
         "alive": alive,
-        "checks": [asdict(check) for check in found],
+        "checks": [asdict(check) for check in readiness],
         "summary": state_json(state) if state is not None else {},
         "tunnels": [tunnel_json(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
         "exports": _exports(state, sources),
@@ -134,11 +138,11 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
 def _exports(state: NodeState | None, sources: Sources) -> dict[str, dict[str, object]]:
     exports = exports_of(state)
     opened = connections_of(state, sources.services()) if exports else {}
-    return {key: {**asdict(found), "connections": opened.get(key, 0)} for key, found in exports.items()}
+    return {key: {**asdict(export), "connections": opened.get(key, 0)} for key, export in exports.items()}
 
 
 def tunnel_json(tunnel: TunnelPort, port: PortStatistics | None = None) -> dict[str, object]:
-    """Return a tunnel as /status shows it; `port` is None where it does not exist, or nobody looked."""
+    """Make the JSON value of a tunnel; `port` is None if it does not exist or was not read."""
     return {
         "name": tunnel.name,
         "type": str(tunnel.type),
@@ -152,5 +156,5 @@ def tunnel_json(tunnel: TunnelPort, port: PortStatistics | None = None) -> dict[
     }
 
 
-def _pass(found: PassReport | None) -> dict[str, object] | None:
-    return None if found is None else {**asdict(found), "at": rfc3339(found.at)}
+def _pass(report: PassReport | None) -> dict[str, object] | None:
+    return None if report is None else {**asdict(report), "at": rfc3339(report.at)}

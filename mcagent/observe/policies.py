@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric
 
 from mcagent.model.node_state import PolicyRuleName
-from mcagent.observe.families import counter
+from mcagent.observe.metric_families import counter
 
-MOST_RULES = 500  # that have a time series of their own; those beyond, by name, are counted together
+MOST_RULES = 500  # rules, in order of names, with a time series of their own; further ones share one
 
 
 def policy_metrics(rules: Mapping[int, PolicyRuleName], packets: Mapping[int, int]) -> Iterator[Metric]:
-    """Yield the packets of each rule; `packets` are those counted, by the rule's number."""
+    """Yield the packets of each rule; `packets`: by the rule's number."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
     for place, (number, name) in enumerate(sorted(rules.items(), key=lambda item: item[1])):
-        told = (name.policy, name.rule) if place < MOST_RULES else ("", "")
-        counts[*told, name.direction, name.verdict] += packets.get(number, 0)
+        names = (name.policy, name.rule) if place < MOST_RULES else ("", "")
+        counts[*names, name.direction, name.verdict] += packets.get(number, 0)
     text = (
-        f"Requests' packets a policy's rule decided on here; beyond {MOST_RULES} rules together, without a name."
+        f"Request packets that a policy's rule decided on; rules beyond the first {MOST_RULES} share a series "
+        "without a name."
     )
     yield counter("mcagent_policy_rule_packets", text, ["policy", "rule", "direction", "verdict"], counts.items())

@@ -1,6 +1,6 @@
-"""What the agent reports about itself, as frozen values. Filled in by the agent, shown by pages and metrics.
+"""The agent's report on its state, as frozen values. The agent fills it in; pages and metrics show it.
 
-All times that people see are seconds since the epoch.
+Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mcagent.model.resources import Resource, TunnelPort
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendReport:
-    """One facility of the Node. `synced`: it is known to hold the desired state."""
+    """A backend. `synced`: it is known to equal the desired state."""
 
     name: str
     synced: bool = False
@@ -25,7 +25,7 @@ class BackendReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassReport:
-    """One pass of the loop. `changes` counts "backend kind op"; `steps` is for people, cut to a length."""
+    """A pass of the loop. `changes` counts by "backend kind op"; `steps` is a truncated list of texts."""
 
     at: float
     trigger: str
@@ -34,18 +34,20 @@ class PassReport:
     changes: Mapping[str, int] = field(default_factory=dict)
     steps: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
-    drift: str = ""  # what somebody else had changed and was put back
-    contended: tuple[str, ...] = ()  # what is left alone for a while, because it is changed again and again
+    drift: str = ""  # changes made outside of the agent that the pass reverted
+    contended: tuple[
+        str, ...
+    ] = ()  # resources not corrected for a while, because another program keeps changing them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The loop as it stands after its last pass."""
+    """The state of the loop after its last pass."""
 
     desired: Desired | None = None
     converged: bool = False  # the dataplane equals the desired state
     waiting_for: tuple[str, ...] = ()  # kinds not yet listed
-    error: str = ""  # why nothing could be computed at all
+    error: str = ""  # why the last pass computed no desired state
     passes: int = 0
     drift: int = 0  # corrections since the start
     backends: tuple[BackendReport, ...] = ()
@@ -54,12 +56,12 @@ class Report:
 
     @property
     def resources(self) -> Iterator[Resource]:
-        """All resources that there should be."""
+        """All resources of the desired state."""
         for fragment in self.desired.fragments.values() if self.desired is not None else ():
             yield from fragment.resources
 
     @property
     def tunnels(self) -> list[TunnelPort]:
-        """The tunnels that there should be, by name."""
-        found = [resource for resource in self.resources if isinstance(resource, TunnelPort)]
-        return sorted(found, key=lambda port: port.name)
+        """The tunnels of the desired state, by name."""
+        tunnels = [resource for resource in self.resources if isinstance(resource, TunnelPort)]
+        return sorted(tunnels, key=lambda port: port.name)

@@ -1,4 +1,4 @@
-"""systemd's notify protocol (sd_notify(3)): a datagram to the socket that NOTIFY_SOCKET names. Nothing more."""
+"""systemd's notify protocol (sd_notify(3)): datagrams to the socket that NOTIFY_SOCKET names."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    """Tells systemd how the service is; silent where there is no systemd."""
+    """Notifies systemd of the state of the service; does nothing without systemd."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
-        found = os.environ if environ is None else environ
-        name = found.get("NOTIFY_SOCKET", "")
+        variables = os.environ if environ is None else environ
+        name = variables.get("NOTIFY_SOCKET", "")
         self._address = "\0" + name[1:] if name.startswith("@") else name  # "@" means an abstract socket
         self._ready = False
         self._status = ""
         # The watchdog is for one process: a child must not keep a hung parent alive.
-        own = found.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self._watchdog = own and found.get("WATCHDOG_USEC", "").isdigit()
+        own = variables.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._watchdog = own and variables.get("WATCHDOG_USEC", "").isdigit()
 
     def turn(self, *, ready: bool, status: str) -> None:
-        """Say that the loop turns; the first time that it is ready, say that too."""
+        """Send the watchdog's keep-alive, a changed status and, once, readiness."""
         lines = ["WATCHDOG=1"] if self._watchdog else []
         if ready and not self._ready:
             self._ready = True
@@ -32,7 +32,7 @@ class Notifier:
         self._send(lines)
 
     def stopping(self) -> None:
-        """Say that the process is about to end."""
+        """Notify that the process is about to end."""
         self._send(["STOPPING=1"])
 
     def _send(self, lines: list[str]) -> None:

@@ -1,6 +1,6 @@
-"""What the page draws, as values: clusters, the links between them, what changed, what is wrong. And a Node's own.
+"""The data of the browser page: clusters, links between them, changes and problems; and a Node's view of them.
 
-The leader's is `mcagent.controller.leader.topology`. Everything is bounded, since a browser has to draw it.
+`mcagent.controller.leader.topology` makes the leader's view. All lists are bounded, because a browser draws them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from mcagent.model.links import Link
 from mcagent.model.node_state import NodeState, Role
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.resources import PeerKind, PortStatistics
+from mcagent.observe.cluster_links import bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
-from mcagent.observe.links import bytes_by_cluster, links_of
 from mcagent.observe.standard import rfc3339
 
 MAX_CHANGES = 50
@@ -24,8 +24,8 @@ MAX_PROBLEMS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """A cluster. `ready` None: nobody here knows. `services` None: the same."""
+class ShownCluster:
+    """A cluster. `ready` and `services` are None if unknown."""
 
     id: str
     own: bool = False
@@ -39,9 +39,9 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLink:
-    """A link from one cluster to another as the first one sees it.
+    """A link from one cluster to another, as observed by the first one.
 
-    Traffic of both directions: a rate, or (`bytes`) how many have passed, from which who asks again makes a rate.
+    Traffic of both directions: a rate, or the total (`bytes`), from which clients compute a rate.
     """
 
     source: str
@@ -52,13 +52,13 @@ class ShownLink:
     why: str = ""
     bytes_per_second: int | None = None
     bytes: int | None = None
-    round_trip_seconds: float | None = None  # by probes, of the slowest tunnel; only the Node's own page has it
-    loss_ratio: float | None = None  # of the worst one
+    round_trip_seconds: float | None = None  # by probes, of the slowest tunnel; only on the Node's page
+    loss_ratio: float | None = None  # of the tunnel with the highest loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something went up or down."""
+    """A link or gateway that went up (`good`) or down."""
 
     at: str
     source: str
@@ -69,7 +69,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownProblem:
-    """Something that somebody should look at."""
+    """A problem that a user should look at."""
 
     subject: str
     reason: str
@@ -79,30 +79,30 @@ class ShownProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A ClusterSet, as far as somebody knows it. Lists are cut; counts are not."""
+    """A ClusterSet as seen by the Node or controller. Lists are truncated; counts are not."""
 
     name: str
-    clusters: tuple[Cluster, ...] = ()
+    clusters: tuple[ShownCluster, ...] = ()
     links: tuple[ShownLink, ...] = ()
-    changes: tuple[Change, ...] = ()  # the last one first
+    changes: tuple[Change, ...] = ()  # latest first
     problems: tuple[ShownProblem, ...] = ()
     problem_count: int = 0
-    policies: int | None = None  # None: not known here
+    policies: int | None = None  # None: unknown
 
 
 def page_of(scope: str, name: str, version: str, at: float, sets: tuple[Topology, ...]) -> dict[str, object]:
-    """Return what /topology says. `scope`: "node" or "clusterset"; `name`: of the Node, or of the replica."""
+    """Make the JSON value of /topology. `scope`: "node" or "clusterset"; `name`: of the Node or replica."""
     return {
         "scope": scope,
         "name": name,
         "version": version,
         "at": rfc3339(at, digits=3),
-        "sets": [asdict(one) for one in sets],
+        "sets": [asdict(topology) for topology in sets],
     }
 
 
-def shown(source: str, link: Link, carried: int | None = None) -> ShownLink:
-    """Return a link of a cluster as the page has it. `carried`: bytes so far, where they are known."""
+def shown_link(source: str, link: Link, carried: int | None = None) -> ShownLink:
+    """Convert a link of cluster `source`. `carried`: bytes so far; None: unknown, the rate is used."""
     return ShownLink(
         source=source,
         target=link.cluster,
@@ -124,13 +124,13 @@ def node_topology(
     *,
     probed: Mapping[str, ProbeState],
 ) -> Topology:
-    """Return the clusters as one Node sees them: on a gateway their links, on a worker that to its gateways."""
+    """Make a Node's view: on a gateway the links to clusters, on a worker those to its gateways."""
     carried = bytes_by_cluster(live, {name: port.counters for name, port in ports.items()})
     return Topology(
         name="",
         clusters=_clusters(own, state, live),
         links=tuple(
-            _with_probes(shown(own, link, carried.get(link.cluster, 0)), live, probed)
+            _with_probes(shown_link(own, link, carried.get(link.cluster, 0)), live, probed)
             for link in links_of(live, {})
         ),
         changes=_changes(own, live),
@@ -142,50 +142,52 @@ def node_topology(
 
 def _with_probes(link: ShownLink, live: LiveReport, probed: Mapping[str, ProbeState]) -> ShownLink:
     ports = [port for port in live.ports.values() if (port.peer_kind, port.peer) == (PeerKind.REMOTE, link.target)]
-    found = [probed[port.name] for port in ports if port.name in probed]
+    results = [probed[port.name] for port in ports if port.name in probed]
     return replace(
         link,
-        round_trip_seconds=max((one.round_trip for one in found if one.round_trip is not None), default=None),
-        loss_ratio=max((one.loss for one in found if one.loss is not None), default=None),
+        round_trip_seconds=max(
+            (result.round_trip for result in results if result.round_trip is not None), default=None
+        ),
+        loss_ratio=max((result.loss for result in results if result.loss is not None), default=None),
     )
 
 
-def _clusters(own: str, state: NodeState | None, live: LiveReport) -> tuple[Cluster, ...]:
+def _clusters(own: str, state: NodeState | None, live: LiveReport) -> tuple[ShownCluster, ...]:
     if state is None:
-        return (Cluster(id=own, own=True),)
-    gateways = tuple(f"{one.node} ({one.gateway_ip})" for one in state.gateways)
-    here = Cluster(
+        return (ShownCluster(id=own, own=True),)
+    gateways = tuple(f"{gateway.node} ({gateway.gateway_ip})" for gateway in state.gateways)
+    own_cluster = ShownCluster(
         id=own,
         own=True,
         ready=None if state.role is Role.GATEWAY and live.isolated else True,
         gateways=gateways,
         services=len(state.services) if state.role is Role.GATEWAY else None,
     )
-    others = (
-        Cluster(
+    remote_clusters = (
+        ShownCluster(
             id=name,
-            gateways=tuple(str(address) for address in found.gateways),
-            networks=tuple(str(network) for network in found.cidrs),
+            gateways=tuple(str(address) for address in cluster.gateways),
+            networks=tuple(str(network) for network in cluster.cidrs),
         )
-        for name, found in sorted(state.clusters.items())
+        for name, cluster in sorted(state.clusters.items())
     )
-    return (here, *others)
+    return (own_cluster, *remote_clusters)
 
 
 def _changes(own: str, live: LiveReport) -> tuple[Change, ...]:
-    found = [
+    changes = [
         Change(
-            at=rfc3339(one.at + live.epoch, digits=3),
+            at=rfc3339(transition.at + live.epoch, digits=3),
             source=own,
             target=_target(live, peer),
-            good=one.live,
-            text=one.text,
+            good=transition.live,
+            text=transition.text,
         )
         for peer in live.peers.values()
         if _target(live, peer)
-        for one in peer.transitions
+        for transition in peer.transitions
     ]
-    return tuple(sorted(found, key=lambda change: change.at, reverse=True)[:MAX_CHANGES])
+    return tuple(sorted(changes, key=lambda change: change.at, reverse=True)[:MAX_CHANGES])
 
 
 def _target(live: LiveReport, peer: PeerLiveness) -> str:

@@ -1,4 +1,4 @@
-"""Which version of mcagent this is, from the metadata of the installed package."""
+"""The version of mcagent, from the metadata of the installed package."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Encryption as people see it: which peer shook hands when, what may be wrong with one that did not. And metrics.
+"""The state of encryption: handshakes of peers, likely causes of missing ones, and metrics.
 
-Turns what the device says and what is wanted into plain values for /status, `mcagent wireguard` and Prometheus.
+Converts the device's state and the desired state to plain values for /status, `mcagent wireguard` and Prometheus.
 Decides nothing.
 """
 
@@ -19,14 +19,14 @@ from mcagent.model.resources import TunnelPort
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.wireguard_causes import causes
 
-# A session ends 180 s after its handshake, and a new one is made after 120 s while there is something to send
-# (WireGuard whitepaper, section 6.1); keepalives and BFD are something to send.
+# A session ends 180 s after its handshake, and a new one starts after 120 s if there are packets to send
+# (WireGuard whitepaper, section 6.1), such as keepalives and BFD.
 STALE = 180.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireGuardReport:
-    """What the device says, read when somebody asks. `now` and times are seconds since the epoch."""
+    """The state of the device, read on request. `now` and times are seconds since the epoch."""
 
     peers: tuple[WireGuardPeerStatus, ...] = ()
     key_created: float = 0.0  # 0: there is no key
@@ -37,11 +37,11 @@ class WireGuardReport:
 def encryption_of(
     summary: EncryptionState | None, report: WireGuardReport, unneeded: Container[str] = ()
 ) -> dict[str, object]:
-    """Return /status' part about encryption. `unneeded`: clusters that nothing is sent to from here."""
+    """Make the JSON value of encryption in /status. `unneeded`: clusters to which this gateway sends nothing."""
     if summary is None:
         return {"mode": "unknown", "peers": [], "notUsed": []}
-    found = summary.publication
-    there = found.there if found is not None else None
+    publication = summary.publication
+    published = publication.there if publication is not None else None
     status = {peer.public_key: peer for peer in report.peers}
     return {
         "mode": str(summary.mode),
@@ -51,8 +51,8 @@ def encryption_of(
         "publicKey": summary.public_key,
         "nextPublicKey": summary.next_public_key,
         "keyAge": report.now - report.key_created if report.key_created else None,
-        "published": there is not None and there.public_key == summary.public_key,
-        "publishedNextKey": there.next_public_key if there is not None else "",
+        "published": published is not None and published.public_key == summary.public_key,
+        "publishedNextKey": published.next_public_key if published is not None else "",
         "restarts": report.restarts,
         "peers": [
             _peer(summary, cluster_id, end, status, report, unneeded=cluster_id in unneeded)
@@ -60,9 +60,14 @@ def encryption_of(
             for end in ends
         ],
         "notUsed": [
-            {"subject": one.subject, "path": one.path, "reason": one.reason, "message": one.message}
-            for one in summary.problems
-            if one.severity is Severity.ERROR
+            {
+                "subject": problem.subject,
+                "path": problem.path,
+                "reason": problem.reason,
+                "message": problem.message,
+            }
+            for problem in summary.problems
+            if problem.severity is Severity.ERROR
         ],
     }
 
@@ -80,12 +85,12 @@ def _peer(
     *,
     unneeded: bool,
 ) -> dict[str, object]:
-    seen, now = _status(end, status), report.now
-    state, words = _state(end, seen, now)
+    peer, now = _status(end, status), report.now
+    state, words = _state(end, peer, now)
     if unneeded:
         state, words = "unneeded", "runs Antrea, which knows the key of this cluster's first gateway alone"
     bad = state not in ("established", "clear", "unneeded")
-    age = now - seen.last_handshake if seen is not None and seen.last_handshake else None
+    age = now - peer.last_handshake if peer is not None and peer.last_handshake else None
     return {
         "cluster": cluster_id,
         "gateway": str(end.gateway),
@@ -95,11 +100,11 @@ def _peer(
         "port": end.port,
         "state": state,
         "text": words,
-        "causes": list(causes(summary, end, seen, key_created=report.key_created, now=now)) if bad else [],
+        "causes": list(causes(summary, end, peer, key_created=report.key_created, now=now)) if bad else [],
         "handshakeAge": age,
-        "endpoint": socket_text(*seen.endpoint) if seen is not None and seen.endpoint else "",
-        "received": seen.received if seen is not None else 0,
-        "sent": seen.sent if seen is not None else 0,
+        "endpoint": socket_text(*peer.endpoint) if peer is not None and peer.endpoint else "",
+        "received": peer.received if peer is not None else 0,
+        "sent": peer.sent if peer is not None else 0,
     }
 
 
@@ -116,7 +121,7 @@ def _state(end: RemoteEnd, seen: WireGuardPeerStatus | None, now: float) -> tupl
 
 
 def summary_of(desired: Desired | None) -> EncryptionState | None:
-    """Return what a desired state says of encryption."""
+    """Return the encryption state of a desired state."""
     return desired.state.encryption if desired is not None else None
 
 
@@ -128,29 +133,32 @@ def ends_of(summary: EncryptionState | None) -> Mapping[str, str]:
 
 
 def wireguard_metrics(desired: Desired, report: WireGuardReport) -> Iterator[Metric]:
-    """Return the metrics of encryption; nothing while it is off."""
+    """Yield the metrics of encryption; none while it is off."""
     summary = summary_of(desired)
     if summary is None or str(summary.mode) == "none":
         return
     info = GaugeMetricFamily(
         "mcagent_encryption_info",
-        "1 for what encrypts traffic between clusters.",
+        "1 for the mode and implementation of encryption between clusters.",
         labels=["mode", "implementation"],
     )
-    for one in (*WireGuardImplementation, None):
-        info.add_metric([str(summary.mode), str(one) if one else "none"], float(summary.implementation is one))
+    for implementation in (*WireGuardImplementation, None):
+        values = [str(summary.mode), str(implementation or "none")]
+        info.add_metric(values, float(summary.implementation is implementation))
     published = GaugeMetricFamily(
-        "mcagent_wireguard_key_published", "1 when this Node's Gateway object says what it should of WireGuard."
+        "mcagent_wireguard_key_published",
+        "1 when WireGuard's key and port in this Node's Gateway object are up to date.",
     )
-    found = summary.publication
-    published.add_metric([], float(found is not None and found.there == found.wanted))
+    publication = summary.publication
+    up_to_date = publication is not None and publication.there == publication.wanted
+    published.add_metric([], float(up_to_date))
     created = GaugeMetricFamily(
-        "mcagent_wireguard_key_created_timestamp_seconds", "When this Node's key was made."
+        "mcagent_wireguard_key_created_timestamp_seconds", "When this Node's key was generated."
     )
     if report.key_created:
         created.add_metric([], report.key_created)
     restarts = CounterMetricFamily(
-        "mcagent_wireguard_process_restarts", "wireguard-go processes started in place of one that died."
+        "mcagent_wireguard_process_restarts", "wireguard-go processes that replaced one that died."
     )
     restarts.add_metric([], report.restarts)
     yield from (info, published, created, restarts)
@@ -169,7 +177,7 @@ def _of_peers(
     labels = ["peer", "tunnel"]
     handshake = GaugeMetricFamily(
         "mcagent_wireguard_peer_last_handshake_timestamp_seconds",
-        "When a gateway of another cluster last shook hands; 0: never.",
+        "Time of the last handshake with a gateway of another cluster; 0: never.",
         labels=labels,
     )
     received = CounterMetricFamily(
@@ -178,23 +186,23 @@ def _of_peers(
     sent = CounterMetricFamily("mcagent_wireguard_peer_transmit_bytes", "Encrypted bytes sent.", labels=labels)
     where = GaugeMetricFamily(
         "mcagent_wireguard_peer_endpoint_info",
-        "1 where a gateway was last heard at its configured endpoint, 0 where elsewhere (it roams).",
+        "1 when a gateway's endpoint is the configured one, 0 when another (it roams).",
         labels=labels,
     )
     clear = GaugeMetricFamily(
         "mcagent_wireguard_peer_unencrypted",
-        "1 for a gateway that is reached in the clear (encryptionFallback: allowClear).",
+        "1 for a gateway to which traffic is unencrypted (encryptionFallback: allowClear).",
         labels=labels,
     )
     for cluster_id, ends in sorted(summary.ends.items()):
         for end in ends:
             values = [cluster_id, tunnels.get(end.address, "")]
             clear.add_metric(values, float(not end.public_key))
-            seen = _status(end, status)
-            if seen is None or not end.public_key:
+            peer = _status(end, status)
+            if peer is None or not end.public_key:
                 continue
-            handshake.add_metric(values, seen.last_handshake)
-            received.add_metric(values, seen.received)
-            sent.add_metric(values, seen.sent)
-            where.add_metric(values, float(seen.endpoint == (end.gateway, end.port)))
+            handshake.add_metric(values, peer.last_handshake)
+            received.add_metric(values, peer.received)
+            sent.add_metric(values, peer.sent)
+            where.add_metric(values, float(peer.endpoint == (end.gateway, end.port)))
     return (handshake, received, sent, where, clear)

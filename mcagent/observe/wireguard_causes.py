@@ -1,7 +1,7 @@
-"""Why a peer has probably not shaken hands: what can be seen from this Node alone, the surest first. Pure.
+"""Likely causes of a missing handshake, from the state of this Node alone, the most certain first. Pure.
 
-WireGuard says nothing itself. It counts as received only what the peer's key has proven to be its, so one
-initiation that was understood shows in the counters; a packet that did not leave the Node is not counted as sent.
+WireGuard reports no causes. It counts only authenticated packets as received, so a valid initiation of the peer
+shows in the counters; a packet that did not leave the Node is not counted as sent.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ def causes(
 
 
 def _own_key(summary: EncryptionState, seen: WireGuardPeerStatus) -> Iterator[str]:
-    """Whether others can know the key that the device has."""
-    found = summary.publication
-    if found is None:
+    """Yield problems of the published key: other clusters need the device's key."""
+    publication = summary.publication
+    if publication is None:
         yield "this Node has no Gateway object, so its key is published nowhere"
         return
-    there = found.there
-    if there is None or not there.public_key:
-        yield f"this Node's key is not published yet ({found.meta.subject}): the other side cannot know it"
+    published = publication.there
+    if published is None or not published.public_key:
+        yield f"this Node's key is not published yet ({publication.meta.subject}): the other side cannot know it"
         return
-    if seen.device_key and there.public_key != seen.device_key:
+    if seen.device_key and published.public_key != seen.device_key:
         yield (
-            f"{found.meta.subject} publishes key {there.public_key}, the device has {seen.device_key}: "
+            f"{publication.meta.subject} publishes key {published.public_key}, the device has {seen.device_key}: "
             "the other side encrypts to the wrong one"
         )
-    elif found.there != found.wanted:
-        yield f"what {found.meta.subject} publishes is not up to date yet"
-    if seen.device_port and there.port and there.port != seen.device_port:
-        yield f"{found.meta.subject} publishes UDP port {there.port}, the device listens on {seen.device_port}"
+    elif publication.there != publication.wanted:
+        yield f"what {publication.meta.subject} publishes is not up to date yet"
+    if seen.device_port and published.port and published.port != seen.device_port:
+        subject, port = publication.meta.subject, seen.device_port
+        yield f"{subject} publishes UDP port {published.port}, the device listens on {port}"
 
 
 def _clock(seen: WireGuardPeerStatus, key_created: float, now: float) -> Iterator[str]:
-    """A clock that was set back: WireGuard refuses a handshake that says it is older than the last one."""
+    """Yield whether the clock was set back: WireGuard rejects a handshake with an older time than the last one."""
     ahead = max(seen.last_handshake, key_created) - now
     if ahead > 1:
         yield (
@@ -64,7 +65,7 @@ def _clock(seen: WireGuardPeerStatus, key_created: float, now: float) -> Iterato
 
 
 def _endpoint(end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
-    """Whether packets go where the gateway says it is."""
+    """Yield whether packets are sent to another endpoint than the published one."""
     if seen.endpoint is None:
         yield "no endpoint of it is known, so nothing is sent"
         return
@@ -76,8 +77,8 @@ def _endpoint(end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
 
 
 def _never(summary: EncryptionState, end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
-    """What the counters tell."""
-    here = f"UDP port {seen.device_port}" if seen.device_port else "the UDP port"
+    """Yield the causes that the counters allow for a peer without any handshake."""
+    own_port = f"UDP port {seen.device_port}" if seen.device_port else "the UDP port"
     if seen.received:
         yield (
             f"its handshakes arrive here, our answers do not get there: UDP port {end.port} of {end.gateway} is "
@@ -87,8 +88,8 @@ def _never(summary: EncryptionState, end: RemoteEnd, seen: WireGuardPeerStatus) 
     if not seen.sent:
         yield f"nothing could be sent: is there a route to {end.gateway}, and may UDP leave this Node?"
     yield (
-        f"UDP port {end.port} of {end.gateway}, or {here} of this Node on the way back, is closed by a firewall "
-        "or security group"
+        f"UDP port {end.port} of {end.gateway}, or {own_port} of this Node on the way back, is closed by a "
+        "firewall or security group"
     )
     yield (
         "the other cluster has not learned this Node's key: `mcagent wireguard show` on that gateway has to list "

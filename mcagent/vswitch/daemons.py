@@ -1,7 +1,7 @@
-"""The two daemons of an Open vSwitch as children of this process: their start and their end.
+"""Starts and ends the two daemons of an Open vSwitch as children of this process.
 
-Owns the processes, and the restart that keeps the datapath: flows are saved at the end, vswitchd starts holding
-(other_config:flow-restore-wait), and is released when it has its flows again.
+Owns the processes, and the restart that keeps the datapath: flows are saved at the end, vswitchd starts with
+other_config:flow-restore-wait, and the flag is removed when it has its flows again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from mcagent.vswitch.saved import Saved
+from mcagent.vswitch.saved_flows import SavedFlows
 from mcagent.vswitch.tools import SwitchError, Tools
 
 log = logging.getLogger(__name__)
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 _DATABASE, _SWITCH = "ovsdb-server", "ovs-vswitchd"
 _START = 20.0  # seconds for a daemon to answer
 _END = 10.0  # seconds for a daemon to end by itself
-FILLED = 60.0  # seconds in which agents fill their bridges after a crash or a reboot
-FILLED_OTHERS = 2.0  # the same where a bridge is somebody else's: the Node itself may need that
+FILLED = 60.0  # seconds for agents to add flows to their bridges after a crash or a reboot
+FILLED_FOREIGN = 2.0  # the same if a bridge is another program's: the Node's own network may depend on it
 _STEADY = 0.3  # seconds without a new flow
-_STEP = 0.05  # seconds between two looks
+_STEP = 0.05  # seconds between two checks
 _LOG = ("-vconsole:info", "-vsyslog:off", "-vfile:off")
 SHORT_LIVED = 10.0  # seconds
-TRIES = 5  # short lives in a row
+TRIES = 5  # number of consecutive short runs
 
 
 class Daemons:
@@ -34,7 +34,7 @@ class Daemons:
 
     def __init__(self, tools: Tools, stopped: Callable[[], bool]) -> None:
         self._tools, self._stopped = tools, stopped
-        self._saved = Saved(tools)
+        self._saved_flows = SavedFlows(tools)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._began: dict[str, float] = {}
         self._short: dict[str, int] = {}
@@ -42,19 +42,17 @@ class Daemons:
     def start(self) -> None:
         """Start both. Raises SwitchError."""
         self._tools.run.mkdir(parents=True, exist_ok=True)
-        for pattern in (
-            "ovs*.pid",
-            "ovs*.ctl",
-        ):  # of daemons in a container that has ended: its numbers were its own
-            for left in self._tools.run.glob(pattern):
-                left.unlink(missing_ok=True)
+        # Left by daemons of an earlier container, whose PIDs mean nothing in this one.
+        for pattern in ("ovs*.pid", "ovs*.ctl"):
+            for stale in self._tools.run.glob(pattern):
+                stale.unlink(missing_ok=True)
         self._tools.make_database()
         self._start_database()
         self._tools.vsctl("init")
         self._start_switch()
 
-    def look(self) -> None:
-        """Start again what has ended. Raises SwitchError when it ends again and again."""
+    def restart_ended(self) -> None:
+        """Restart daemons that have ended. Raises SwitchError after TRIES consecutive short runs."""
         for name, start in ((_DATABASE, self._start_database), (_SWITCH, self._start_switch)):
             code = self._running[name].poll()
             if code is None:
@@ -67,10 +65,10 @@ class Daemons:
             start()
 
     def stop(self) -> None:
-        """End both; the kernel's datapath goes on forwarding what it knows."""
+        """End both daemons; the kernel's datapath keeps forwarding by its present flows."""
         if self._is_up(_SWITCH):
             with contextlib.suppress(SwitchError):
-                self._saved.save()
+                self._saved_flows.save()
             with contextlib.suppress(SwitchError):
                 self._tools.appctl("exit")
         self._end(_SWITCH)
@@ -90,12 +88,12 @@ class Daemons:
         self._spawn(_SWITCH, f"unix:{self._tools.socket}")
         try:
             self._wait(_SWITCH, lambda: self._has(bridges))
-            kept = self._saved.restore() or self._filled(bridges)
+            have_flows = self._saved_flows.restore() or self._wait_filled(bridges)
         finally:
             if bridges:
                 self._tools.release()
         took = time.monotonic() - began
-        if bridges and kept:
+        if bridges and have_flows:
             log.info("ovs-vswitchd forwards again: %s, after %.2f s", ", ".join(bridges), took)
         elif bridges:
             log.warning(
@@ -103,16 +101,16 @@ class Daemons:
             )
 
     def _has(self, bridges: list[str]) -> bool:
-        """Tell whether vswitchd has made the bridges, as far as they can be made."""
+        """Return whether vswitchd has created the bridges, or has had the time for those that it can."""
         with contextlib.suppress(SwitchError):
-            made = self._tools.appctl("ofproto/list").split()
-            return set(bridges) <= set(made) or time.monotonic() - self._began[_SWITCH] > _START / 4
+            created = self._tools.appctl("ofproto/list").split()
+            return set(bridges) <= set(created) or time.monotonic() - self._began[_SWITCH] > _START / 4
         return False
 
-    def _filled(self, bridges: list[str]) -> bool:
-        """Wait until agents have filled their bridges; tell whether they have."""
-        owned = self._tools.owned()
-        limit = FILLED if owned == set(bridges) else FILLED_OTHERS
+    def _wait_filled(self, bridges: list[str]) -> bool:
+        """Wait until agents have added flows to their bridges; return whether they have."""
+        owned = self._tools.owned_by_agents()
+        limit = FILLED if owned == set(bridges) else FILLED_FOREIGN
         deadline = time.monotonic() + limit
         before, since = [0], time.monotonic()
         while time.monotonic() < deadline and not self._stopped() and self._is_up(_SWITCH):
@@ -136,7 +134,7 @@ class Daemons:
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         while not ready():
             if not self._is_up(name) or self._stopped():
-                return  # `look` sees it
+                return  # `restart_ended` handles it
             if time.monotonic() - self._began[name] > _START:
                 raise SwitchError(f"{name} does not answer after {_START:.0f} s")
             time.sleep(_STEP)

@@ -1,6 +1,6 @@
-"""The programs of Open vSwitch that act on the one instance whose sockets are in a directory.
+"""Runs the programs of Open vSwitch for the instance whose sockets are in a directory.
 
-Owns how they are called (ovs-vsctl(8), ovs-appctl(8), ovs-ofctl(8), ovsdb-tool(1)), and nothing else.
+Owns how ovs-vsctl(8), ovs-appctl(8), ovs-ofctl(8) and ovsdb-tool(1) are called.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from pathlib import Path
 from mcagent.model.errors import McagentError
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
-HOLD = (
-    "flow-restore-wait"  # of other_config: vswitchd keeps the datapath's flows, and exchanges no packets with it
-)
-OWNER = "mcagent-owner"  # of external_ids: bridges that an agent fills
+# of other_config: vswitchd keeps the datapath's flows, and exchanges no packets with it
+HOLD = "flow-restore-wait"
+OWNER = "mcagent-owner"  # of external_ids: on bridges of agents
 _TIMEOUT = 20.0  # seconds for a program
 _FLOWS = re.compile(r"flow_count=(\d+)")
 
@@ -30,7 +29,7 @@ class SwitchError(McagentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """Where an instance is: `run` has its sockets, `data` its database."""
+    """Directories of an instance: `run` has its sockets, `data` its database."""
 
     run: Path
     data: Path
@@ -47,7 +46,7 @@ class Tools:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells the programs where the instance is."""
+        """Environment variables that point the programs to the instance."""
         return {
             **os.environ,
             "OVS_RUNDIR": str(self.run),
@@ -56,15 +55,15 @@ class Tools:
         }
 
     def answers(self) -> bool:
-        """Tell whether an ovsdb-server listens."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one, contextlib.suppress(OSError):
-            one.settimeout(5.0)
-            one.connect(str(self.socket))
+        """Return whether an ovsdb-server listens."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, contextlib.suppress(OSError):
+            client.settimeout(5.0)
+            client.connect(str(self.socket))
             return True
         return False
 
     def make_database(self) -> None:
-        """Make the database, or bring one of an older Open vSwitch to the present schema. Raises SwitchError."""
+        """Create the database, or convert it to the present schema. Raises SwitchError."""
         self.data.mkdir(parents=True, exist_ok=True)
         if not self.database.exists():
             self._call("ovsdb-tool", "create", str(self.database), str(SCHEMA))
@@ -76,7 +75,7 @@ class Tools:
         return self._call("ovs-vsctl", "--timeout=15", f"--db=unix:{self.socket}", "--no-wait", *arguments)
 
     def appctl(self, *arguments: str) -> str:
-        """Give vswitchd a command; return its answer. Raises SwitchError."""
+        """Send vswitchd a command; return its answer. Raises SwitchError."""
         return self._call("ovs-appctl", "--timeout=5", "-t", "ovs-vswitchd", *arguments)
 
     def ofctl(self, command: str, bridge: str, *arguments: str) -> str:
@@ -85,26 +84,26 @@ class Tools:
         return self._call("ovs-ofctl", "--timeout=15", "-O", "OpenFlow15", command, management, *arguments)
 
     def bridges(self) -> list[str]:
-        """Return the bridges that the database has."""
+        """Return the names of all bridges in the database."""
         return self.vsctl("list-br").split()
 
-    def owned(self) -> set[str]:
-        """Return the bridges that an agent fills."""
+    def owned_by_agents(self) -> set[str]:
+        """Return the names of the agents' bridges."""
         return set(self.vsctl("--bare", "--columns=name", "find", "bridge", f"external_ids:{OWNER}!=[]").split())
 
     def flow_count(self, bridge: str) -> int:
-        """Return how many flows a bridge has; 0 while it is not there."""
+        """Return the number of flows of a bridge; 0 while it does not exist."""
         with contextlib.suppress(SwitchError):
-            found = _FLOWS.search(self.ofctl("dump-aggregate", bridge))
-            return int(found[1]) if found else 0
+            count = _FLOWS.search(self.ofctl("dump-aggregate", bridge))
+            return int(count[1]) if count else 0
         return 0
 
     def hold(self) -> None:
-        """Have the next vswitchd leave the datapath as it is until `release`."""
+        """Make the next vswitchd leave the datapath unchanged until `release`."""
         self.vsctl("set", "Open_vSwitch", ".", f"other_config:{HOLD}=true")
 
     def release(self) -> None:
-        """Let vswitchd work: it forgets what the datapath has and its flows would not make."""
+        """Let vswitchd manage the datapath: it deletes datapath flows that its OpenFlow flows do not justify."""
         self.vsctl("remove", "Open_vSwitch", ".", "other_config", HOLD)
 
     def _call(self, *command: str) -> str:

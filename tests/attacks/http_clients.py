@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from mcagent.agent.config import Settings
-from mcagent.agent.reports.servers import Servers
+from mcagent.agent.reports.servers import AgentServers
 from mcagent.http.server import Page, Pages
 from mcagent.model.config import Config
 
@@ -28,13 +28,13 @@ PAGES: Pages = {
 
 
 @contextmanager
-def served(directory: Path, pages: Pages = PAGES, **settings: object) -> Iterator[Servers]:
+def served(directory: Path, pages: Pages = PAGES, **settings: object) -> Iterator[AgentServers]:
     """Run an agent's servers as the DaemonSet configures them: pages on all addresses, health."""
     core = Config(node_name="n1")
     if "kubeconfig" not in settings:
         settings["source"] = "dir:/nowhere"
     found = {"listen": "0.0.0.0:0", "health_listen": "0.0.0.0:0", "run_dir": str(directory), **settings}
-    servers = Servers(Settings(core=core, **found), pages)  # type: ignore[arg-type]
+    servers = AgentServers(Settings(core=core, **found), pages)  # type: ignore[arg-type]
     try:
         yield servers
     finally:

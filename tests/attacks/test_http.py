@@ -285,7 +285,7 @@ def test_endless_headers_are_refused(pages: HttpServer, health: HttpServer) -> N
 )
 def test_bodies_without_end_hold_little_memory() -> None:
     """What is too long is refused unread; of many long ones only so much is kept, and a real review passes."""
-    hook = Hook(replace(LIMITS, held=4 * 1024 * 1024))
+    hook = Hook(replace(LIMITS, request_bytes=4 * 1024 * 1024))
     head = "POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
     for length in (MAX_BODY + 1, 8 * 1024**3, 10**30):
         assert hook.exchange(head.format(length).encode()).startswith(b"HTTP/1.1 413")

@@ -17,7 +17,7 @@ import pytest
 
 from devtools.apiserver import ApiServer
 from devtools.waiting import wait_until
-from mcagent.agent.objects import SnapshotStore
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.admission.decision import ALLOWED
 from mcagent.controller.config import Role
 from mcagent.controller.contract import names

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from devtools.realapi import find
 from devtools.waiting import wait_until
-from mcagent.agent.objects import SnapshotStore
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.contract import names
 from mcagent.controller.leader.exports import read_header
 from mcagent.controller.leader.merge import Offer, merge

@@ -57,7 +57,7 @@ def many_peers(node: WireGuardNode, count: int) -> None:
     timed(f"add {count} peers", lambda: node.backend.apply(adds(*peers)))
     observed = timed("observe them", node.backend.observe)
     assert observed == {one.key: one for one in wanted}
-    timed("compare them (every 5 s)", lambda: netns.call(node.namespace, node.wireguard.disturbed))
+    timed("compare them (every 5 s)", lambda: netns.call(node.namespace, node.wireguard.differs))
     timed("one more peer gone", lambda: bring(wanted[:-1]))
     timed("remove all", lambda: bring([node.value()]))
 

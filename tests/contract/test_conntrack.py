@@ -10,7 +10,7 @@ import pytest
 
 from devtools.nodes import netns
 from devtools.waiting import wait_until
-from mcagent.dataplane.conntrack import Connection, open_connections
+from mcagent.dataplane.conntrack import TrackedConnection, open_connections
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -31,7 +31,7 @@ def test_open_connections_are_listed_as_they_leave_the_node(fresh_namespace: str
     netns.ip(fresh_namespace, "route", "add", f"{SERVICE}/32", "dev", "lo")
     netns.execute(fresh_namespace, ["nft", "-f", "-"], stdin=RULES)
 
-    def listed(*zones: int) -> set[Connection]:
+    def listed(*zones: int) -> set[TrackedConnection]:
         return netns.call(fresh_namespace, lambda: open_connections(zones))
 
     assert listed(0) == set()
@@ -51,10 +51,10 @@ def test_open_connections_are_listed_as_they_leave_the_node(fresh_namespace: str
         )
         datagrams.sendto(b"x", (SERVER, 8080))
 
-        def as_told(place: int, port: int) -> Connection:
+        def as_told(place: int, port: int) -> TrackedConnection:
             address, own_port = made[place].getsockname()
             client = int(ip_address(address))
-            return Connection(
+            return TrackedConnection(
                 client=client, client_port=own_port, server=int(ip_address(SERVER)), server_port=port
             )
 

@@ -61,7 +61,7 @@ def test_answers_are_limited(rejecting: Wires) -> None:
     with rejecting.udp(rejecting.pod, POD, 5000) as server, rejecting.udp(rejecting.far, FAR) as client:
         for _ in range(2000):
             client.sendto(b"x", (POD, 5000))
-        counted = netns.call(rejecting.node, NftBackend(table="mcagent").counted)
+        counted = netns.call(rejecting.node, NftBackend(table="mcagent").packet_counts)
         assert counted[REJECTED] > 1000
         server.settimeout(0)
         with pytest.raises(BlockingIOError):

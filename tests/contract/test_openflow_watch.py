@@ -59,13 +59,13 @@ def watched(ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch
     ovs.ofctl("del-flows", backend.socket)
     ovs.ofctl("del-groups", backend.socket)
     found = Watched(backend=backend, ovs=ovs)
-    hold = Ofctl.hold
+    prepare = Ofctl.prepare
 
     def settled(ofctl: Ofctl) -> None:
-        hold(ofctl)
+        prepare(ofctl)
         found.settled.append(time.monotonic())
 
-    monkeypatch.setattr(Ofctl, "hold", settled)
+    monkeypatch.setattr(Ofctl, "prepare", settled)
     backend.watch(*[lambda: found.heard.append(time.monotonic())] * 2)
     try:
         wait_until(lambda: found.heard and found.settled, "first word of the connection")
@@ -162,15 +162,15 @@ def test_many_flows_at_once_are_told_in_the_end(watched: Watched) -> None:
 def test_a_process_waits_for_the_next_bundle_and_its_death_does_no_harm(watched: Watched) -> None:
     """Small bundles go by it, large ones and those after its death by their own; none is left in the end."""
     ofctl = watched.backend._ofctl
-    first = ofctl._held
+    first = ofctl._prepared
     assert first is not None
     watched.make([*HELD, flow(300)])
     assert first.returncode == 0
-    second = ofctl._held
+    second = ofctl._prepared
     assert second is not None
     os.kill(second.pid, signal.SIGKILL)
     watched.make([*HELD, flow(301)])
-    third = ofctl._held
+    third = ofctl._prepared
     many = [flow(number) for number in range(1000, 3000)]
     assert sum(len(one.actions) for one in many) > PIPE_SIZE // 2
     watched.make([*HELD, *many])
@@ -178,12 +178,12 @@ def test_a_process_waits_for_the_next_bundle_and_its_death_does_no_harm(watched:
     assert third.poll() is None
     watched.backend.close()
     assert third.returncode is not None
-    assert ofctl._held is None
+    assert ofctl._prepared is None
 
 
 def test_a_process_whose_agent_dies_changes_nothing(watched: Watched) -> None:
     """The end of the input without a line is an empty bundle."""
-    held = watched.backend._ofctl._held
+    held = watched.backend._ofctl._prepared
     assert held is not None
     assert held.stdin is not None
     held.stdin.close()

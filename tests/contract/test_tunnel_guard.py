@@ -55,7 +55,7 @@ class Wires:
         """Return the counters by chain."""
         families = self.nft.backend
         assert isinstance(families, NftBackend)
-        return dict(netns.call(self.node, families.counted))
+        return dict(netns.call(self.node, families.packet_counts))
 
     def arrives(
         self, sender: str, receiver: str, source: IPv4Address, to: IPv4Address, port: int = GENEVE

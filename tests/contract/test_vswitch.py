@@ -115,7 +115,7 @@ def test_a_new_container_takes_over_what_the_old_one_forwarded(start: Start, too
     fill(tools)
     before, ports = content(tools), tools.ofctl("dump-ports-desc", BRIDGE)
     new = start()
-    new.says("takes over after it")
+    new.says("waiting to take over")
     assert old.end() == 0
     new.says(f"forwards again: {BRIDGE}")
     assert content(tools) == before
@@ -171,7 +171,7 @@ def test_an_open_vswitch_that_is_there_is_used(
     theirs = OvsInstance.start(fresh_namespace, base)
     pids = theirs.pids
     one = start()
-    one.says("it is used")
+    one.says("using the Node's own Open vSwitch")
     assert theirs.pids == pids
     theirs.stop()
     one.says("does not answer: waiting for it")

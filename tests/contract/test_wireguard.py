@@ -184,14 +184,14 @@ def test_what_somebody_changes_is_noticed_and_repaired(
         node.wg(words[1], *words[3:])
     else:
         netns.execute(node.namespace, words)
-    assert netns.call(node.namespace, node.wireguard.disturbed)
+    assert netns.call(node.namespace, node.wireguard.differs)
     assert node.backend.observe() != as_mapping(wanted)
     if "alias" in spoil:
         netns.ip(node.namespace, "link", "delete", node.device)  # whose it is now nobody can tell
     make(node.backend, wanted)
     make(node.backend, wanted)
     assert node.backend.observe() == as_mapping(wanted)
-    assert not netns.call(node.namespace, node.wireguard.disturbed)
+    assert not netns.call(node.namespace, node.wireguard.differs)
 
 
 def test_a_device_of_somebody_else_with_our_name_is_left_alone(node: WireGuardNode) -> None:
@@ -250,6 +250,6 @@ def test_a_peer_of_somebody_else_that_went_away_again_is_forgotten(node: WireGua
     node.wg("set", "peer", KEYS[4], "allowed-ips", "10.77.0.0/32")
     assert peer(node, 4).key in node.backend.observe()
     node.wg("set", "peer", KEYS[4], "remove")
-    assert netns.call(node.namespace, node.wireguard.disturbed)
+    assert netns.call(node.namespace, node.wireguard.differs)
     node.backend.observe()
-    assert not netns.call(node.namespace, node.wireguard.disturbed)
+    assert not netns.call(node.namespace, node.wireguard.differs)

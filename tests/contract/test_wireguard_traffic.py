@@ -157,7 +157,7 @@ def test_rotation_of_one_key_costs_a_moment_one_way(pair: tuple[WireGuardNode, W
         switch(two, one)
         wait_until(lambda: shaken(one, new), "handshake of the new key")
         wait_until(lambda: status(one, before) is None, "the end of the old key")
-        assert not netns.call(one.namespace, one.wireguard.disturbed)
+        assert not netns.call(one.namespace, one.wireguard.differs)
         time.sleep(0.3)
         publish(two, one)
         assert not one.wireguard.awaits_keys
@@ -228,7 +228,7 @@ def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNo
     wait_until(
         lambda: (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7), "roaming"
     )
-    assert not netns.call(one.namespace, one.wireguard.disturbed)
+    assert not netns.call(one.namespace, one.wireguard.differs)
     one.make(two.peer_for(one))
     found = status(one, key)
     assert found is not None
@@ -240,11 +240,11 @@ def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNo
 def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
     pair: tuple[WireGuardNode, WireGuardNode],
 ) -> None:
-    """The Node's address changes: after `bind_again` packets pass."""
+    """The Node's address changes: after `rebind` packets pass."""
     one, two = pair
     netns.ip(two.namespace, "address", "del", f"{two.underlay}/24", "dev", "uplink")
     netns.ip(two.namespace, "address", "add", "192.0.2.99/24", "dev", "uplink")
-    netns.call(two.namespace, two.wireguard.bind_again)
+    netns.call(two.namespace, two.wireguard.rebind)
     wait_until(lambda: two.start_ping(one, count=1).lost() == 0, "an answer to the new address", timeout=3.0)
     assert two.start_ping(one, count=50, interval=INTERVAL).lost() == 0
     found = status(one, two.store.ensure().current.public)
@@ -261,7 +261,7 @@ def test_wireguard_go_that_dies_is_started_anew(pair: tuple[WireGuardNode, WireG
     process = netns.call(two.namespace, two.wireguard.process)
     assert process is not None
     os.kill(process, signal.SIGKILL)
-    wait_until(lambda: netns.call(two.namespace, two.wireguard.disturbed), "noticed")
+    wait_until(lambda: netns.call(two.namespace, two.wireguard.differs), "noticed")
     assert two.device in netns.ip(two.namespace, "route", "show")
     began = time.monotonic()
     two.make(one.peer_for(two))

@@ -18,7 +18,7 @@ import pytest
 from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from devtools.lab.certificates import server_identity
 from mcagent.agent.config import load
-from mcagent.agent.objects import Objects
+from mcagent.agent.object_reader import ObjectReader
 from mcagent.core.imported_services import NEEDS
 from mcagent.kube.client import Client
 from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
@@ -466,16 +466,18 @@ def test_a_worker_reads_imported_services_alone_and_a_gateway_all(api: ApiServer
     put(api, Kind.SERVICE, "antrea-mc-web", metadata={"name": "antrea-mc-web", "labels": ours})
     owned = {**source, "kubernetes.io/service-name": "antrea-mc-web"}
     put(api, Kind.ENDPOINT_SLICE, "web-east", metadata={"name": "web-east", "labels": owned})
-    objects = Objects(load(None, {}, {"nodeName": "n1", "kubeconfig": f"{tmp_path}/kubeconfig"}), lambda: None)
+    objects = ObjectReader(
+        load(None, {}, {"nodeName": "n1", "kubeconfig": f"{tmp_path}/kubeconfig"}), lambda: None
+    )
     objects.start(write=False)
     try:
-        objects.want(NEEDS, all_pods=False, all_services=False)
+        objects.set_kinds(NEEDS, all_pods=False, all_services=False)
         until(lambda: objects.take().synced >= NEEDS)
         found = objects.take()
         assert set(found.services) == {"kube-system/antrea-mc-web"}
         assert set(found.endpoint_slices) == {"kube-system/web-east"}
         assert found.selected == {Kind.SERVICE, Kind.ENDPOINT_SLICE}
-        objects.want(NEEDS, all_pods=False, all_services=True)
+        objects.set_kinds(NEEDS, all_pods=False, all_services=True)
         found = objects.take()
         assert found.selected == frozenset()
         assert Kind.SERVICE not in found.synced or "kube-system/own" in found.services

@@ -17,7 +17,7 @@ import pytest
 
 from mcagent.http.server import HttpServer
 from mcagent.observe.browser import browser_pages
-from mcagent.observe.topology import Change, Cluster, ShownLink, ShownProblem, Topology, page_of
+from mcagent.observe.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology, page_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -32,7 +32,7 @@ def cluster_set(count: int) -> Topology:
     return Topology(
         name="blue",
         clusters=tuple(
-            Cluster(id=name, ready=name != ids[0], gateways=("192.0.2.1",), services=3) for name in ids
+            ShownCluster(id=name, ready=name != ids[0], gateways=("192.0.2.1",), services=3) for name in ids
         ),
         links=tuple(
             ShownLink(

@@ -48,7 +48,7 @@ class Switches:
     def upgrade(self, name: str) -> None:
         """Start another, which stands by, and end the one that runs, as Kubernetes does with maxSurge 1."""
         self._start(name)
-        self._says(name, "another container of ours")
+        self._says(name, "another mcagent container")
         old = self._running[name].pop(0)
         old.terminate()
         self._says(name, "ovs-vswitchd forwards again")

@@ -9,11 +9,11 @@ from typing import Any
 
 from devtools.fake_backend import FakeBackend
 from mcagent.agent.control_loop.loop import Loop
-from mcagent.agent.control_loop.reconciler import Compile, Reconciler
-from mcagent.agent.control_loop.schedule import Timing
+from mcagent.agent.control_loop.reconciler import Compile, NodeReconciler
+from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.agent.control_loop.startup import Startup
-from mcagent.agent.objects import SnapshotStore
 from mcagent.agent.reports.reporter import Reporter
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.config import Config
@@ -95,19 +95,21 @@ class Facility(FakeBackend):
 class World:
     """A Node with its loop, and the source that feeds it."""
 
-    def __init__(self, facilities: Mapping[Backend, Facility] | None = None, timing: Timing | None = None) -> None:
+    def __init__(
+        self, facilities: Mapping[Backend, Facility] | None = None, timing: LoopTiming | None = None
+    ) -> None:
         self.facilities = dict(facilities or {name: Facility(name) for name in Backend})
-        self.wanted: list[frozenset[Kind]] = []
+        self.kinds_read: list[frozenset[Kind]] = []
         self.store = SnapshotStore(self._changed)
         self.reporter = Reporter(self.facilities, Metrics())
         self.compile: Compile = Compiler().compile
         self.facts_error: BackendError | None = None
         self.facts = Facts()
         self.states_lost = 0  # how often conntrack was said to be gone
-        self.timing = timing or Timing(
+        self.timing = timing or LoopTiming(
             retry_first=0.02, unreachable_max=0.05, retry_on_change=0.05, suspect_delay=0.02
         )
-        reconciler = Reconciler(
+        reconciler = NodeReconciler(
             backends=self.facilities,
             read_facts=self._facts,
             compiler=self._compile,
@@ -117,13 +119,13 @@ class World:
         flows = self.facilities[Backend.OPENFLOW]
         self.loop = Loop(
             take=self.store.take,
-            want=self.want,
+            set_kinds=self.set_kinds,
             reconciler=reconciler,
             startup=Startup(
                 reconciler,
                 backends=self.facilities,
-                flows_there=lambda: bool(flows.observe()),
-                want=self.want,
+                has_flows=lambda: bool(flows.observe()),
+                set_kinds=self.set_kinds,
             ),
             reporter=self.reporter,
             timing=self.timing,
@@ -145,9 +147,9 @@ class World:
         assert state.role
         self.states_lost += 1
 
-    def want(self, kinds: frozenset[Kind], *, all_pods: bool, all_services: bool) -> None:
+    def set_kinds(self, kinds: frozenset[Kind], *, all_pods: bool, all_services: bool) -> None:
         """Remember what was asked for."""
-        self.wanted.append(kinds)
+        self.kinds_read.append(kinds)
 
     def list_all(self, clusters: int = 3, gateways: Sequence[RawObject] = ()) -> None:
         """Tell the complete input: a Node, which is a gateway, and so many clusters."""

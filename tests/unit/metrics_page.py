@@ -27,7 +27,7 @@ SYMBOLS = {
 }
 LABELS = {
     "answer": "what an admission review said",
-    "backend": "facility of the Node: ovsdb, openflow, netlink, nft, wireguard",
+    "backend": "backend of the Node: ovsdb, openflow, netlink, nft, wireguard",
     "cause": "who decided: BFD, Node, API, drain",
     "code": "HTTP status, or `ok`, `unreachable`, `garbage`",
     "direction": "of a policy's rule: ingress, egress",

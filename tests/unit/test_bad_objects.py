@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.agent.objects import SnapshotStore
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.admin.listing import LISTINGS, rows
 from mcagent.controller.admission import mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM

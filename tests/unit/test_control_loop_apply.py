@@ -9,7 +9,8 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from devtools.fake_backend import FakeBackend
-from mcagent.agent.control_loop.apply import Applying, Failure, Phases
+from mcagent.agent.control_loop.apply import Applier, Phases
+from mcagent.agent.pass_outcome import Failure
 from mcagent.core.plan.diff import diff, flows_first
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import ApplyResult, Desired, Fragment, Plan, Step
@@ -53,7 +54,7 @@ def test_flows_and_nft_of_an_empty_bridge_go_side_by_side() -> None:
     backends = facilities()
     backends |= {name: Meeting(name, barrier) for name in (Backend.OPENFLOW, Backend.NFT)}
     failures: dict[Backend, Failure] = {}
-    done = Applying(backends, frozenset(), failures, Phases()).plan(plan())
+    done = Applier(backends, frozenset(), failures, Phases()).plan(plan())
     assert not failures
     order = [step.new for step in done]
     assert order[0] == BRIDGE
@@ -70,7 +71,7 @@ def test_without_its_flows_an_empty_bridge_gets_no_tunnel(away: bool) -> None:
     else:
         backends[Backend.OPENFLOW].refuse_all()
     failures: dict[Backend, Failure] = {}
-    done = Applying(backends, frozenset(), failures, Phases()).plan(plan())
+    done = Applier(backends, frozenset(), failures, Phases()).plan(plan())
     assert [step.new for step in done] == [BRIDGE, CHAIN, ROUTE]
     assert failures.keys() == {Backend.OPENFLOW, Backend.OVSDB}
     assert "held back until the flows" in str(failures[Backend.OVSDB].errors[0])
@@ -87,4 +88,4 @@ def test_a_bug_in_one_lane_comes_through() -> None:
 
     backends = facilities() | {Backend.NFT: Broken(Backend.NFT)}
     with pytest.raises(RuntimeError, match="bug"):
-        Applying(backends, frozenset(), {}, Phases()).plan(plan())
+        Applier(backends, frozenset(), {}, Phases()).plan(plan())

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from mcagent.agent.control_loop.schedule import Timing
+from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.core.plan.contention import AT_ONCE
 from mcagent.model.errors import BackendError, InputError
 from mcagent.model.facts import DatapathType
@@ -72,7 +72,7 @@ def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> 
     world.wait(lambda: "Service" in world.loop.report.waiting_for)  # it is a gateway, and needs more
     assert {type(step.new) for step in world.applied} == {Bridge, HostPort}
     assert {step.op for step in world.applied} == {Op.ADD}
-    assert Kind.SERVICE in world.wanted[-1]
+    assert Kind.SERVICE in world.kinds_read[-1]
     for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE):
         world.store.replace(kind, [])
     world.wait(world.settled)
@@ -83,10 +83,10 @@ def test_what_a_gateway_needs_is_asked_for_while_other_kinds_are_listed(world: W
     """Its Gateway object says enough; nothing is applied before the rest is there."""
     world.store.replace(Kind.GATEWAY, [gateway()])
     world.start()
-    world.wait(lambda: bool(world.wanted) and Kind.SERVICE in world.wanted[-1])
+    world.wait(lambda: bool(world.kinds_read) and Kind.SERVICE in world.kinds_read[-1])
     world.wait(lambda: not world.loop.pending)
     assert "Node" in world.loop.report.waiting_for
-    assert Kind.SERVICE in world.wanted[-1]
+    assert Kind.SERVICE in world.kinds_read[-1]
     assert world.applied == []
 
 
@@ -180,7 +180,7 @@ def test_a_refused_object_is_named_and_the_rest_goes_on(world: World) -> None:
 @pytest.mark.timing
 def test_a_refusal_is_not_retried_in_a_tight_loop() -> None:
     """With the shipped timing a refusing backend is tried a few times in a second."""
-    world = World(timing=Timing())
+    world = World(timing=LoopTiming())
     world.facilities[Backend.NFT].refuse_all()
     world.list_all()
     world.start()
@@ -317,7 +317,7 @@ def test_a_change_of_input_is_not_called_drift(world: World) -> None:
 
 def test_a_periodic_resync_finds_what_nobody_told() -> None:
     """Without any event the whole dataplane is read again."""
-    world = World(timing=Timing(resync=0.1))
+    world = World(timing=LoopTiming(resync=0.1))
     start_settled(world)
     flows = world.facilities[Backend.OPENFLOW].world
     count = len(flows)

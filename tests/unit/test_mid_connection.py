@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flows.fields import IP_TCP, PORT_CONTROLLER
 from flows.simulator import Datapath, Network
 from flows.simulator.packet import SYN
-from mcagent.dataplane.conntrack import Connection, restoration
+from mcagent.dataplane.conntrack import TrackedConnection, restoration
 from tests.conversations import Call, Exchange, calls, exchange, one
 from tests.properties import costly
 from tests.topologies import ZONES, Service, World, worlds
@@ -134,7 +134,7 @@ def test_what_the_kernel_still_knows_is_found(world: World, seed: int) -> None:
         server = before.seen.dst
         assert server is not None
         ends = (int(call.client.address), call.client_port, int(server), before.seen.dst_port)
-        frame = restoration(Connection(*ends))
+        frame = restoration(TrackedConnection(*ends))
         restored = replace(
             before.seen, in_port=PORT_CONTROLLER, eth_dst=frame[:6].hex(":"), eth_src=frame[6:12].hex(":")
         )

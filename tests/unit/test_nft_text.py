@@ -7,11 +7,11 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from mcagent.dataplane.nft.apply import objection, script
-from mcagent.dataplane.nft.observe import Table, parse_listing
+from mcagent.dataplane.nft.observe import NftTable, parse_listing
 from mcagent.model.plan import Step
 from mcagent.model.resources import NftChain, NftSet
 
-TABLE = Table("ip", "mcagent")
+TABLE = NftTable("ip", "mcagent")
 
 
 def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
@@ -38,7 +38,7 @@ def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
         "ip",
         "mcagent",
     )
-    assert listing.others == 1
+    assert listing.other_count == 1
     (pods,) = listing.sets
     assert (pods.name, pods.intact) == ("mct_pods", True)
     assert pods.elements == tuple(
@@ -74,7 +74,7 @@ def test_pairs_of_address_and_port_are_read_and_counters_summed() -> None:
     )
     (pairs,) = listing.sets
     assert pairs.sockets == ((ip_address("2001:db8::1"), 51821), (ip_address("2001:db8::2"), 4))
-    assert listing.counted() == {"mct_to_tunnel": 7}
+    assert listing.packet_counts() == {"mct_to_tunnel": 7}
 
 
 def test_a_set_of_another_kind_is_made_anew() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcagent.dataplane.openflow.apply import refused
+from mcagent.dataplane.openflow.apply import refused_step
 from mcagent.model.plan import Step
 from mcagent.model.resources import FlowEntry, GroupEntry
 
@@ -59,7 +59,7 @@ ovs-ofctl: talking to unix:/run/br-mc.mgmt (Protocol error)
 )
 def test_the_refused_step_is_the_one_that_is_quoted(printed: str, xid: int, index: int) -> None:
     """In words or as bytes; transaction numbers only decide between steps that look alike."""
-    found = refused(printed.format(xid=xid), STEPS)
+    found = refused_step(printed.format(xid=xid), STEPS)
     assert found is not None
     assert found[0] == index
     assert found[1].startswith("OFPB")
@@ -67,9 +67,12 @@ def test_the_refused_step_is_the_one_that_is_quoted(printed: str, xid: int, inde
 
 def test_a_syntax_error_names_its_line_and_other_trouble_no_step() -> None:
     """Lines count from 1; a bridge that cannot be reached has refused nothing."""
-    assert refused("ovs-ofctl: -:5: unknown action nonsense\n", STEPS) == (4, "unknown action nonsense")
-    assert refused("ovs-ofctl: /run/br-mc.mgmt: failed to connect to socket (Connection refused)\n", STEPS) is None
+    assert refused_step("ovs-ofctl: -:5: unknown action nonsense\n", STEPS) == (4, "unknown action nonsense")
+    assert (
+        refused_step("ovs-ofctl: /run/br-mc.mgmt: failed to connect to socket (Connection refused)\n", STEPS)
+        is None
+    )
     unknown = QUOTED.format(xid=7).replace("10.0.0.2", "10.9.9.9")
-    found = refused(unknown, STEPS)
+    found = refused_step(unknown, STEPS)
     assert found is not None
     assert found[0] is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
 from flows.simulator import Datapath, Network
 from flows.simulator.packet import ACK, RST, SYN, Packet
-from mcagent.dataplane.conntrack import Connection, questions
+from mcagent.dataplane.conntrack import TrackedConnection, client_probes
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from tests.conversations import Call, Exchange, calls, exchange, none, one, to_service
@@ -210,14 +210,14 @@ def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
     assert server is not None
     assert client is not None
     endpoint = (server, met.seen.dst_port)
-    connection = Connection(int(client), met.seen.src_port, int(server), met.seen.dst_port)
+    connection = TrackedConnection(int(client), met.seen.src_port, int(server), met.seen.dst_port)
     ids = {str(n): n for n, s in enumerate(services, 1) if s.protocol == IP_TCP and endpoint in s.endpoints}
     there = AcceptedCluster(cluster_id="there", cidrs=(host_network(client),), gateways=(), snat=False)
     port = ExportedPort(
         name="", address=server, protocol="tcp", port=1, client_ip_affinity=False, endpoints=(endpoint,)
     )
     state = NodeState(clusters={"there": there}, services=dict.fromkeys(ids, port), service_ids=ids)
-    for frame in questions([connection], state):
+    for frame in client_probes([connection], state):
         yield replace(
             met.seen.reply(),
             in_port=PORT_CONTROLLER,

@@ -27,19 +27,19 @@ def test_what_rules_decided_since_is_logged(caplog: pytest.LogCaptureFixture) ->
     rules = {1: rule("a", "audit"), 2: rule("b", ""), 3: rule("c", None)}
     counts = {1: 5, 2: 0, 3: 9}
     found = PolicyLog(lambda: rules, lambda: counts)
-    found.look()
+    found.log_decisions()
     assert caplog.messages == []  # what was before nobody knows
     counts |= {1: 7, 2: 4, 3: 30}
-    found.look()
+    found.log_decisions()
     assert caplog.messages == [
         'P/a ingress[0] logLabel "audit": drop, 2 packets',
         "P/b ingress[0]: drop, 4 packets",
     ]
     caplog.clear()
-    found.look()
+    found.log_decisions()
     assert caplog.messages == []
     counts[1] = 3
-    found.look()
+    found.log_decisions()
     assert caplog.messages == ['P/a ingress[0] logLabel "audit": drop, 3 packets']
 
 
@@ -51,7 +51,7 @@ def test_without_a_rule_to_log_open_vswitch_is_not_asked() -> None:
         asked.append(1)
         return {}
 
-    PolicyLog(lambda: {3: rule("c", None)}, counts).look()
+    PolicyLog(lambda: {3: rule("c", None)}, counts).log_decisions()
     assert asked == []
 
 

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from devtools.waiting import wait_until
 from flows.pipeline.registers import TOS_PROBE
 from mcagent.dataplane import conntrack
-from mcagent.dataplane.conntrack import Connection, Prober, may_be_translated, probe, questions
+from mcagent.dataplane.conntrack import Prober, TrackedConnection, client_probes, may_be_translated, probe
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from mcagent.model.plan import Desired
 
 
-def connection(client: str, server: str, port: int = 4000) -> Connection:
+def connection(client: str, server: str, port: int = 4000) -> TrackedConnection:
     """Return a connection to port 80."""
-    return Connection(
+    return TrackedConnection(
         client=int(ip_address(client)), client_port=port, server=int(ip_address(server)), server_port=80
     )
 
@@ -89,8 +89,8 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         connection("10.20.1.1", "10.10.1.4"),
         replace(asked[0], server_port=81),
     ]
-    assert list(questions(others, known)) == []
-    twice, once = (list(questions([one, *others], known)) for one in asked)
+    assert list(client_probes(others, known)) == []
+    twice, once = (list(client_probes([one, *others], known)) for one in asked)
     assert [frame[:12].hex(":") for frame in twice] == [
         "aa:bb:cc:dd:ee:f9:0a:6d:63:00:00:01",
         "aa:bb:cc:dd:ee:f2:0a:6d:63:00:00:01",
@@ -111,14 +111,14 @@ def sums_up(data: bytes) -> bool:
 
 @given(
     st.builds(
-        Connection,
+        TrackedConnection,
         client=st.integers(0, 2**32 - 1),
         client_port=st.integers(1, 65535),
         server=st.integers(0, 2**32 - 1),
         server_port=st.integers(1, 65535),
     )
 )
-def test_a_probe_is_a_syn_ack_of_the_server(asked: Connection) -> None:
+def test_a_probe_is_a_syn_ack_of_the_server(asked: TrackedConnection) -> None:
     """Its checksums are right, whatever the addresses: a wrong one would be dropped without an answer."""
     frame = probe(asked)
     ip, tcp = frame[14:34], frame[34:]
@@ -138,7 +138,7 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch:
     sent: list[tuple[int, int]] = []
     caller = threading.get_ident()
 
-    def connections() -> list[Connection]:
+    def connections() -> list[TrackedConnection]:
         assert threading.get_ident() != caller
         listed.append(time.monotonic())
         if len(listed) == 1:

@@ -111,19 +111,19 @@ def test_a_worker_hears_its_gateways_and_forgets_what_expired() -> None:
     now, woken = [100.0], []
     one = Reachability(send=lambda *_: None, changed=lambda: woken.append(now[0]), clock=lambda: now[0])
     ports, peers = world((2, "g1", PeerKind.GATEWAY, True))
-    one.heard(2, encode_frame({EAST}))
-    one.heard(2, encode_frame({EAST}))
-    one.heard(2, b"noise")
-    one.heard(3, encode_frame({WEST}))  # of no gateway that is known
+    one.receive(2, encode_frame({EAST}))
+    one.receive(2, encode_frame({EAST}))
+    one.receive(2, b"noise")
+    one.receive(3, encode_frame({WEST}))  # of no gateway that is known
     assert len(woken) == 2
-    assert one.look(ports, peers) == {EAST}
+    assert one.update(ports, peers) == {EAST}
     assert one.wake == 100.0 + LASTS
     now[0] = one.wake
-    assert one.look(ports, peers) == frozenset()
-    one.heard(2, encode_frame({EAST}))
-    assert one.look(ports, peers) == {EAST}
-    one.heard(2, encode_frame(()))
-    assert one.look(ports, peers) == frozenset()
+    assert one.update(ports, peers) == frozenset()
+    one.receive(2, encode_frame({EAST}))
+    assert one.update(ports, peers) == {EAST}
+    one.receive(2, encode_frame(()))
+    assert one.update(ports, peers) == frozenset()
     assert len(woken) == 4
 
 
@@ -140,11 +140,11 @@ def test_a_gateway_tells_its_nodes_at_once_and_again() -> None:
     one.start()
     try:
         node, sibling = (4, "w1", PeerKind.NODE, True), (5, "g2", PeerKind.GATEWAY, False)
-        assert one.look(*world(node, sibling, (6, "east", PeerKind.REMOTE, True))) == frozenset()
-        assert one.look(*world(node, sibling, (6, "east", PeerKind.REMOTE, False))) == {EAST}
+        assert one.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, True))) == frozenset()
+        assert one.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, False))) == {EAST}
         wait_until(lambda: len(sent) >= 3, "it to be told again", timeout=5)
         assert set(sent) == {((4, 5), encode_frame({EAST}))}
-        one.look(*world(node, sibling, (6, "east", PeerKind.REMOTE, True)))
+        one.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, True)))
         wait_until(lambda: sent[-1][1] == encode_frame(()), "its return to be told", timeout=5)
     finally:
         one.stop()

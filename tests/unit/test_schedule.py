@@ -6,19 +6,19 @@ import math
 from dataclasses import replace
 
 from mcagent.agent.control_loop.schedule import (
+    LoopTiming,
     Pace,
     Queue,
-    Retry,
-    Timing,
     after_change,
     due,
     next_pace,
     next_retry,
     plan_pass,
 )
+from mcagent.agent.pass_outcome import Retry
 from mcagent.model.resources import Backend
 
-TIMING = Timing()
+TIMING = LoopTiming()
 QUIET = Queue(resync_at=100.0)
 
 

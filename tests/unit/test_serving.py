@@ -15,10 +15,10 @@ import pytest
 
 from mcagent.agent.config import Settings
 from mcagent.agent.lock import node_lock
-from mcagent.agent.reports.servers import Servers
+from mcagent.agent.reports.servers import AgentServers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import FromDirectory, self_signed
-from mcagent.http.connection import Connection
+from mcagent.http.connection import ClientConnection
 from mcagent.http.listener import oldest_of_most
 from mcagent.http.listening import Authentication, bound, client_source, is_loopback
 from mcagent.http.request import BadRequestError, parse_head
@@ -87,11 +87,11 @@ def test_bodies_have_a_length_and_a_bound(length: str, status: int) -> None:
     assert caught.value.status == status
 
 
-def waiting(source: str, since: float) -> Connection:
+def waiting(source: str, since: float) -> ClientConnection:
     """Return a connection that waits since then."""
     one = socket.socket()
     one.close()
-    return Connection(stream=one, handle=one, source=source, since=since, deadline=0.0, limits=LIMITS)
+    return ClientConnection(stream=one, handle=one, source=source, since=since, deadline=0.0, limits=LIMITS)
 
 
 def test_the_greediest_source_gives_way_first() -> None:
@@ -116,7 +116,7 @@ def test_sources_are_addresses_or_prefixes() -> None:
 
 def test_a_kept_certificate_is_read_again(tmp_path: Path) -> None:
     """None until there is one, a new one when it changes, the old one when the new one is unusable."""
-    kept = FromDirectory(tmp_path, look=0.0)
+    kept = FromDirectory(tmp_path, period=0.0)
     assert kept() is None
     found: list[ssl.SSLContext | None] = []
     for _ in range(2):
@@ -195,16 +195,16 @@ def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
     core = Config(node_name="n1")
     more = {"core": core, "source": "dir:/nowhere", "run_dir": str(tmp_path), "health_listen": "0"}
     abroad = Settings(**more, listen="0.0.0.0:0")  # type: ignore[arg-type]
-    servers = Servers(abroad, pages)
+    servers = AgentServers(abroad, pages)
     assert ask_agent(abroad) == {"node": "n1"}
     servers.close()
     assert not list(tmp_path.glob("*.sock"))
     with pytest.raises(McagentError, match=r"status\.sock"):
         ask_agent(abroad)
     home = Settings(**more, listen="127.0.0.1:0")  # type: ignore[arg-type]
-    assert not home.asks_by_socket
+    assert not home.needs_socket
     opened = Settings(**more, listen="0.0.0.0:0", metrics_authentication=Authentication.NONE)  # type: ignore[arg-type]
-    servers = Servers(opened, pages)
+    servers = AgentServers(opened, pages)
     with socket.create_connection(("127.0.0.1", servers.port)) as made:
         made.sendall(b"GET /status HTTP/1.1\r\n\r\n")
         assert b"200 OK" in made.recv(999)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcagent.agent.objects import SnapshotStore
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core import snapshot as snapshot_module
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing.parse import Parsed, parse_object

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.agent.reports.links import SPAN, LinkReader
+from mcagent.agent.reports.link_reader import SPAN, LinkReader
 from mcagent.controller.contract import names
 from mcagent.controller.leader.topology import topologies
 from mcagent.controller.member.announce import Announce

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.pipeline.declaration import COOKIES, DROP_ISOLATED, DROP_POLICY, MISS, PIPELINE
-from mcagent.agent.trace import Switch, TracePage, read_query
+from mcagent.agent.trace import TracePage, VswitchdControl, read_query
 from mcagent.core.trace import CAUSES, Committed, Outcome, Probe, read
 from mcagent.core.trace_names import names
 from mcagent.model.config import Config
@@ -182,7 +182,7 @@ def test_any_text_has_a_verdict(said: str) -> None:
     assert (walk.out_port is not None) or walk.outcome not in (Outcome.HOST, Outcome.TUNNEL)
 
 
-NOWHERE = Switch("unix:/nowhere/db.sock", Config(node_name="n", cluster_id="east"))
+NOWHERE = VswitchdControl("unix:/nowhere/db.sock", Config(node_name="n", cluster_id="east"))
 GOOD = "in_port=1&source=10.1.3.2&destination=10.102.0.80&protocol=tcp&source_port=40000&port=80&mac=plain"
 
 

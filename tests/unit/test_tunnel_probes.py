@@ -118,7 +118,7 @@ class Wire:
         self.sent += frames
         for port, found in frames:
             if port in self.answering:
-                self.probes.heard(port, reflected(found))
+                self.probes.receive(port, reflected(found))
 
 
 def peers(ports: Sequence[TunnelPort]) -> Mapping[str, PeerLiveness]:
@@ -136,7 +136,7 @@ def test_only_gateways_of_other_clusters_are_probed() -> None:
     wire = Wire()
     ports = (tunnel_port(2, "worker", PeerKind.NODE), *(tunnel_port(n, "east", PeerKind.REMOTE) for n in (3, 4)))
     wire.answering = {3}
-    wire.probes.look(ports, peers(ports), 1400)
+    wire.probes.update(ports, peers(ports), 1400)
     wire.probes.start()
     try:
         wait_until(lambda: {port for port, _ in wire.sent} == {3, 4}, "probes", timeout=10)
@@ -147,8 +147,8 @@ def test_only_gateways_of_other_clusters_are_probed() -> None:
     assert set(report) == {"mc-3"}  # of the other nothing is known yet
     assert report["mc-3"].full
     for port, found in wire.sent:
-        wire.probes.heard(port, reflected(found) if port == 3 else found)
-        wire.probes.heard(3, reflected(found))
+        wire.probes.receive(port, reflected(found) if port == 3 else found)
+        wire.probes.receive(3, reflected(found))
     assert wire.probes.report() == report
 
 
@@ -156,7 +156,7 @@ def test_what_was_sent_before_the_first_answer_is_not_lost() -> None:
     """The other end may just have begun to answer."""
     wire = Wire()
     ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
-    wire.probes.look(ports, peers(ports), 1400)
+    wire.probes.update(ports, peers(ports), 1400)
     wire.probes.start()
     try:
         wait_until(lambda: len(wire.sent) == 2, "probes that nobody answers", timeout=10)
@@ -172,6 +172,6 @@ def test_who_switches_probes_off_sends_none() -> None:
     off = TunnelProbes(send=lambda _: pytest.fail("sent"), on=False)
     ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
     off.start()
-    assert off.look(ports, peers(ports), 1400) == frozenset()
+    assert off.update(ports, peers(ports), 1400) == frozenset()
     off.stop()
     assert off.report() == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcagent.vswitch.saved import meter_lines
+from mcagent.vswitch.saved_flows import meter_lines
 
 DUMPED = """\
 OFPST_METER_CONFIG reply (OF1.5) (xid=0x2):

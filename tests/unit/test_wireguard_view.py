@@ -11,7 +11,7 @@ import pytest
 
 from devtools.traffic.exchange import carried
 from devtools.waiting import wait_until
-from mcagent.agent.wiring import FactsReader
+from mcagent.agent.backends import WireGuardFacts
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys
@@ -283,7 +283,7 @@ class Backend:
 def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFixture) -> None:
     """It is reported once, and the facts say that nothing can be encrypted."""
     backend = Backend()
-    reader = FactsReader(backend)  # type: ignore[arg-type]
+    reader = WireGuardFacts(backend)  # type: ignore[arg-type]
     assert reader.add(Facts()).wireguard_public_key == OWN
     backend.found = BackendError("wireguard", "read", "key file x", "has mode 0644", retryable=False)
     for _ in range(3):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mcagent.agent.backends import make_backends
 from mcagent.agent.config import load
 from mcagent.agent.dry_run import dry_run
-from mcagent.agent.wiring import make_facilities
 from mcagent.core.compile import compile_desired
 from mcagent.model.config import PodRouting
 from mcagent.model.errors import SourceError
@@ -33,7 +33,7 @@ def test_a_userspace_worker_reads_services_and_the_pods_of_its_own_node() -> Non
 def test_the_bridges_socket_is_beside_the_databases() -> None:
     """Both daemons of one Open vSwitch use one run directory."""
     flags = {"nodeName": "n1", "ovsdb": "unix:/run/ovs-x/db.sock", "bridge": "br-y"}
-    facilities = make_facilities(load(None, {}, flags))
+    facilities = make_backends(load(None, {}, flags))
     assert facilities.openflow.socket == "unix:/run/ovs-x/br-y.mgmt"
     facilities.close()
 

@@ -1,14 +1,14 @@
-"""One pass: compile, observe what is not known, compare, apply.
+"""One pass: compile, observe the backends that are not verified, compare, apply.
 
-`Reconciler` is used by one thread and is the only caller of the backends' `observe` and `apply` after start-up
+`NodeReconciler` is used by one thread and is the only caller of the backends' `observe` and `apply` after start-up
 (`startup`). It decides no times (`schedule`) and knows no API, thread or socket.
 
-What keeps a dataplane from being taken away by mistake:
-- nothing is done before every kind that the role needs has been listed completely once; from then on desired is
-  complete: additions and deletions go together;
-- a pass that cannot be computed (an input that breaks `compile`, facts that cannot be read) changes nothing;
-- tunnels are deleted only in a pass whose flow changes went in, because until then flows may use them;
-- peers are asked to send nothing by a tunnel before the flows are there (`mcagent.core.plan.diff`).
+Safeguards against deleting a working dataplane:
+- nothing is changed before every kind that the role needs has been listed completely once; from then on the
+  desired state is complete, so additions and deletions are applied together;
+- a pass that cannot be computed (`compile` raises an exception, facts cannot be read) changes nothing;
+- tunnels are deleted only in a pass that applied its changes of flows, because until then flows may use them;
+- peers are asked to send nothing by a tunnel until its flows exist (`mcagent.core.plan.diff`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from mcagent.agent.control_loop import known
-from mcagent.agent.control_loop.apply import Applying, Failure, Failures, Outcome, Phases
-from mcagent.agent.control_loop.known import Content, Known, Seen
+from mcagent.agent.control_loop import backend_state
+from mcagent.agent.control_loop.apply import Applier, Failures, Phases
+from mcagent.agent.control_loop.backend_state import BackendState, Content, Contents
 from mcagent.agent.failover import Failover
+from mcagent.agent.pass_outcome import Failure, PassOutcome
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended_drift, leave_alone
 from mcagent.core.plan.diff import diff, flows_first
@@ -36,14 +37,14 @@ from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.resources import Backend, FlowEntry, TunnelPort
 
-FACTS_FROM = frozenset({Backend.OVSDB, Backend.NETLINK, Backend.WIREGUARD})  # facts are read again with these
+FACTS_FROM = frozenset({Backend.OVSDB, Backend.NETLINK, Backend.WIREGUARD})  # backends that facts are read from
 
 Compile = Callable[[Snapshot, Facts, Config], Compiled]
 Meanwhile = Callable[[Facts], contextlib.AbstractContextManager[object]]
 
 
-class Reconciler:
-    """Makes the Node's dataplane equal to what a snapshot says. One thread."""
+class NodeReconciler:
+    """Makes the Node's dataplane equal to the desired state of a snapshot. Used by one thread."""
 
     def __init__(
         self,
@@ -52,30 +53,30 @@ class Reconciler:
         read_facts: Callable[[Address | None], Facts],
         config: Config,
         compiler: Compile | None = None,
-        live: Failover | None = None,
+        failover: Failover | None = None,
         state_lost: Callable[[NodeState], None] = lambda _: None,
     ) -> None:
-        """`state_lost` is called when flows are there again after Open vSwitch lost its conntrack with them."""
+        """`state_lost` is called when flows exist again after Open vSwitch lost them and its conntrack state."""
         self._backends = backends
         self._read_facts = read_facts
         self._state_lost = state_lost
         self._compile = compiler or Compiler().compile
-        self._live = live
+        self._failover = failover
         self.config = config
         self._facts: Facts | None = None
         self._facts_for: Address | None = None
         self._desired: Desired | None = None
-        self._known = Known()
+        self._state = BackendState()
         self._contention = Contention()
 
     @property
     def wake(self) -> float:
-        """When the next pass is due though nothing is reported, in seconds of the monotonic clock; may be inf."""
-        return min(self._contention.wake, self._live.wake if self._live is not None else math.inf)
+        """When a pass is due without new input, in seconds of the monotonic clock; inf: none."""
+        return min(self._contention.wake, self._failover.wake if self._failover is not None else math.inf)
 
     def forget(self) -> None:
-        """Trust nothing that is remembered: the next pass reads everything."""
-        self._known = replace(self._known, sure=frozenset())
+        """Discard facts and verified states: the next pass reads everything."""
+        self._state = replace(self._state, verified=frozenset())
         self._facts = self._desired = None
 
     def reconcile(
@@ -85,78 +86,87 @@ class Reconciler:
         observe: frozenset[Backend],
         blocked: frozenset[Backend],
         meanwhile: Meanwhile = contextlib.nullcontext,
-    ) -> Outcome:
-        """Do one pass. `observe` names backends to read again; `blocked` those to leave alone.
+    ) -> PassOutcome:
+        """Do one pass. `observe`: backends to read again. `blocked`: backends not to use.
 
-        `meanwhile` is entered while the desired state is computed. Raises nothing that a backend raises; what
-        `compile` raises comes through, with nothing changed.
+        `meanwhile` is entered while the desired state is computed. Catches BackendErrors; exceptions of `compile`
+        propagate, and then nothing was changed.
         """
         phases = Phases()
         failures: Failures = {}
-        self._known = replace(self._known, sure=self._known.sure - observe)
+        self._state = replace(self._state, verified=self._state.verified - observe)
         phases.enter("facts")
-        stale = frozenset(self._backends) - self._known.sure - blocked
-        known_facts = self._refresh_facts(snapshot, stale, failures)
-        if known_facts is None:
-            return Outcome(failures=failures, phases=phases.end())
-        snapshot, facts = self._with_live(snapshot, known_facts)
+        stale = frozenset(self._backends) - self._state.verified - blocked
+        node_facts = self._refresh_facts(snapshot, stale, failures)
+        if node_facts is None:
+            return PassOutcome(failures=failures, phases=phases.end())
+        snapshot, facts = self._with_failover(snapshot, node_facts)
         phases.enter("compile")
         with meanwhile(facts):
             compiled = self._compile(snapshot, facts, self.config)
         desired = self._desired = compiled.desired
-        found = Outcome(
+        outcome = PassOutcome(
             needs=compiled.needs,
             all_pods=desired.state.all_pods,
             all_services=desired.state.all_services,
             failures=failures,
         )
         if missing := compiled.missing(snapshot):
-            return replace(found, waiting_for=missing, phases=phases.end())
+            return replace(outcome, waiting_for=missing, phases=phases.end())
         phases.enter("observe")
-        self._known, seen = known.read_again(self._known, self._observe(stale - failures.keys(), failures))
+        observed = self._observe(stale - failures.keys(), failures)
+        self._state, changed = backend_state.after_observe(self._state, observed)
         phases.enter("diff")
-        plan = known.plan_for(self._known, seen, desired, self._backends.keys())
-        drift, held = known.drift_in(self._known, seen, plan)
-        self._contention = self._contention.update(contended_drift(drift, held), time.monotonic())
-        plan, left = leave_alone(plan, self._contention)
-        blank = _blank(seen, failures)
-        ports = known.held(self._known, seen, Backend.OVSDB, otherwise=Desired(fragments={})) if blank else {}
+        plan = backend_state.plan_for(self._state, changed, desired, self._backends.keys())
+        drift, resource_counts = backend_state.drift_in(self._state, changed, plan)
+        self._contention = self._contention.update(contended_drift(drift, resource_counts), time.monotonic())
+        plan, contended_backends = leave_alone(plan, self._contention)
+        blank = _blank(changed, failures)
+        ports: Content = {}
+        if blank:
+            empty = Desired(fragments={})
+            ports = backend_state.observed_or_desired(self._state, changed, Backend.OVSDB, empty)
         plan = flows_first(plan, ports.values(), blank=blank)
         left_alone = blocked | failures.keys()
-        done = Applying(self._backends, left_alone, failures, phases).plan(plan)
-        right = self._backends.keys() - (left_alone | left.keys() | failures.keys())
-        self._known = known.after_apply(self._known, desired, plan, done, right=right)
-        self._keep_numbers(done)
-        # The kernel's conntrack outlives ovs-vswitchd; that of the userspace datapath is part of its process.
-        flows = failures.get(Backend.OPENFLOW)
-        back = blank and (flows is None or not flows.unreachable)
-        if back and Backend.OPENFLOW not in blocked and facts.datapath is DatapathType.NETDEV:
+        done = Applier(self._backends, left_alone, failures, phases).plan(plan)
+        complete = self._backends.keys() - (left_alone | contended_backends.keys() | failures.keys())
+        self._state = backend_state.after_apply(self._state, desired, plan, done, complete=complete)
+        self._remember_ofports(done)
+        # The kernel's conntrack survives ovs-vswitchd; the userspace datapath's is lost with the process.
+        flow_failure = failures.get(Backend.OPENFLOW)
+        flows_restored = blank and (flow_failure is None or not flow_failure.unreachable)
+        if flows_restored and Backend.OPENFLOW not in blocked and facts.datapath is DatapathType.NETDEV:
             self._state_lost(desired.state)
         return replace(
-            found,
+            outcome,
             desired=desired,
             done=done,
             drift=tuple(step for step in done if (step.backend, step.key) in drift),
-            contended=left,
+            contended=contended_backends,
             phases=phases.end(),
-            converged=self._known.sure == self._backends.keys(),
+            converged=self._state.verified == self._backends.keys(),
         )
 
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
-        """Return what would be and what a pass would do now, and do nothing. Raises BackendError."""
-        _, facts = self._with_live(snapshot, self._read_facts(own_address(snapshot, self.config.node_name)))
-        desired = self._compile(snapshot, facts, self.config).desired
-        seen = {name: backend.observe() for name, backend in self._backends.items()}
-        return desired, flows_first(diff(seen, desired), seen[Backend.OVSDB].values(), blank=_blank(seen, {}))
+        """Return the desired state and the steps that a pass would do now, without doing them.
 
-    def _with_live(self, snapshot: Snapshot, facts: Facts) -> tuple[Snapshot, Facts]:
-        if self._live is None:
+        Raises BackendError.
+        """
+        _, facts = self._with_failover(snapshot, self._read_facts(own_address(snapshot, self.config.node_name)))
+        desired = self._compile(snapshot, facts, self.config).desired
+        observed = {name: backend.observe() for name, backend in self._backends.items()}
+        return desired, flows_first(
+            diff(observed, desired), observed[Backend.OVSDB].values(), blank=_blank(observed, {})
+        )
+
+    def _with_failover(self, snapshot: Snapshot, facts: Facts) -> tuple[Snapshot, Facts]:
+        if self._failover is None:
             return snapshot, facts
-        snapshot = self._live.linger(snapshot, self.config)
-        return snapshot, self._live.facts(facts, snapshot, self.config, self._desired)
+        snapshot = self._failover.linger(snapshot, self.config)
+        return snapshot, self._failover.facts(facts, snapshot, self.config, self._desired)
 
     def _refresh_facts(self, snapshot: Snapshot, stale: frozenset[Backend], failures: Failures) -> Facts | None:
-        """Return the facts, read again where they may have changed; where that fails, the last ones if any."""
+        """Read the facts again where they may have changed; on an error return the previous ones."""
         address = own_address(snapshot, self.config.node_name)
         if self._facts is not None and address == self._facts_for and not stale & FACTS_FROM:
             return self._facts
@@ -169,17 +179,17 @@ class Reconciler:
         self._facts_for = address
         return self._facts
 
-    def _observe(self, names: frozenset[Backend], failures: Failures) -> Seen:
-        found: dict[Backend, Content] = {}
+    def _observe(self, names: frozenset[Backend], failures: Failures) -> Contents:
+        contents: dict[Backend, Content] = {}
         for name in sorted(names):
             try:
-                found[name] = self._backends[name].observe()
+                contents[name] = self._backends[name].observe()
             except BackendError as error:
                 failures[name] = Failure(errors=(error,), unreachable=True)
-        return found
+        return contents
 
-    def _keep_numbers(self, done: Iterable[Step]) -> None:
-        """Remember port numbers that were given: a port keeps its number (`Facts.ofports`)."""
+    def _remember_ofports(self, done: Iterable[Step]) -> None:
+        """Add OpenFlow port numbers that were assigned: a port keeps its number (`Facts.ofports`)."""
         ports = {
             resource.name: resource.ofport
             for step in done
@@ -190,13 +200,13 @@ class Reconciler:
 
 
 def own_address(snapshot: Snapshot, node_name: str) -> Address | None:
-    """Return the address by which the API knows this Node: the device that has it is the uplink."""
+    """Return the Node's first InternalIP in the API: the device that has it is the uplink."""
     node = snapshot.nodes.get(node_name)
     return node.internal_ips[0] if node is not None and node.internal_ips else None
 
 
-def _blank(seen: Seen, failures: Mapping[Backend, Failure]) -> bool:
-    """Whether the bridge has no flow now."""
-    if Backend.OPENFLOW in seen:
-        return not any(isinstance(resource, FlowEntry) for resource in seen[Backend.OPENFLOW].values())
+def _blank(observed: Contents, failures: Mapping[Backend, Failure]) -> bool:
+    """Whether the bridge has no flow, as far as it was observed."""
+    if Backend.OPENFLOW in observed:
+        return not any(isinstance(resource, FlowEntry) for resource in observed[Backend.OPENFLOW].values())
     return Backend.OPENFLOW in failures and failures[Backend.OPENFLOW].gone

@@ -1,14 +1,15 @@
-"""When the loop works next: pure functions over times and counts, so that pace and back-off are tested as values.
+"""When the next pass is due: pure functions of times and counts, so that pace and back-off are tested as values.
 
-Times are seconds of one monotonic clock. Knows no thread, clock or backend; randomness comes in as a number.
+Times are seconds of one monotonic clock. Knows no thread, clock or backend; randomness is a parameter.
 
-- The first change after a quiet time is worked on at once. Changes that come in a burst are gathered: each pass
-  that gathered many doubles the pause before the next one, up to a bound; a pass that gathered few halves it.
-- A backend that somebody else may have touched ("suspect") is read again after a short delay, so that the echo of
-  the loop's own changes is one read and not many.
-- One that is known to have been restarted ("urgent") is read at once, whatever failed before.
+- The first change after a quiet time starts a pass at once. Changes in a burst are gathered: each pass that
+  gathered many doubles the pause before the next one, up to a limit; a pass that gathered few halves it.
+- A backend that another program may have changed ("suspect") is read again after a short delay, so that the
+  notifications of the loop's own changes cause one read.
+- A backend that was restarted ("urgent") is read at once, whatever failed before.
 - A backend that failed is tried again after a delay that doubles. New input may try it earlier, but no more often
-  than `Timing.retry_on_change`. One that cannot be reached is tried at least every `Timing.unreachable_max`.
+  than `LoopTiming.retry_on_change`. One that cannot be reached is tried at least every
+  `LoopTiming.unreachable_max`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mcagent.agent.pass_outcome import Retry
 from mcagent.model.backoff import Backoff
 from mcagent.model.resources import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """The numbers, in seconds."""
+class LoopTiming:
+    """Parameters of the schedule; times in seconds."""
 
     gap: float = 0.01  # least pause between two passes
     gap_max: float = 0.5  # and the greatest, in a burst
-    burst: int = 4  # so many changes gathered in one pause make it a burst
+    burst: int = 4  # number of changes gathered in one pause from which on it is a burst
     suspect_delay: float = 0.25
     resync: float = 60.0
     retry_first: float = 0.25
@@ -45,8 +47,8 @@ class Pace:
     not_before: float = 0.0
 
 
-def next_pace(pace: Pace, *, changes: int, now: float, timing: Timing) -> Pace:
-    """Return the pace after a pass that ended now and had gathered so many changes."""
+def next_pace(pace: Pace, *, changes: int, now: float, timing: LoopTiming) -> Pace:
+    """Return the pace after a pass that ended at `now` and had gathered `changes`."""
     if changes >= timing.burst:
         gap = min(max(pace.gap, timing.gap / 2) * 2, timing.gap_max)
     else:
@@ -54,21 +56,12 @@ def next_pace(pace: Pace, *, changes: int, now: float, timing: Timing) -> Pace:
     return Pace(gap=gap, not_before=now + gap)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """A failing backend: tried again at `at`, and for new input from `on_change_at`."""
-
-    failures: int
-    at: float
-    on_change_at: float
-
-
 def next_retry(
-    previous: Retry | None, *, unreachable: bool, retryable: bool, now: float, random: float, timing: Timing
+    previous: Retry | None, *, unreachable: bool, retryable: bool, now: float, random: float, timing: LoopTiming
 ) -> Retry:
     """Return when to try again after one more failure; `random` is in [0, 1).
 
-    What is not `retryable` waits for new input or the next resync.
+    An error that is not `retryable` waits for new input or the next resync.
     """
     failures = 1 if previous is None else previous.failures + 1
     longest = timing.unreachable_max if unreachable else timing.retry_max
@@ -78,30 +71,30 @@ def next_retry(
 
 
 def after_change(retry: Retry) -> Retry:
-    """Return the retry of a backend that was left alone while new input came in: it is not to wait long."""
+    """Return the retry of a blocked backend after new input: at `on_change_at`, if that is earlier."""
     return replace(retry, at=min(retry.at, retry.on_change_at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """The work queue: everything that asks for a pass."""
+    """The work queue: all reasons for a pass."""
 
     changes: int = 0  # inputs replaced since the last pass
-    suspects: Mapping[Backend, float] = field(default_factory=dict)  # when each is to be read again
-    urgent: frozenset[Backend] = frozenset()  # those of them that are to be read at once
+    suspects: Mapping[Backend, float] = field(default_factory=dict)  # backends to read again, with the time
+    urgent: frozenset[Backend] = frozenset()  # those of them to read at once
     retries: Mapping[Backend, Retry] = field(default_factory=dict)
     resync_at: float = 0.0
-    wake_at: float = math.inf  # asked for by the last pass: something ends by itself then
+    wake_at: float = math.inf  # requested by the last pass, for a time-out
     pace: Pace = field(default_factory=Pace)
 
     def suspect(self, backends: Iterable[Backend], at: float, *, urgent: bool = False) -> Queue:
-        """Return the queue with backends to be read again."""
-        fresh = dict.fromkeys(backends, at)
-        more = fresh.keys() if urgent else ()
-        return replace(self, suspects={**self.suspects, **fresh}, urgent=self.urgent.union(more))
+        """Return the queue with backends to read again at `at`."""
+        added = dict.fromkeys(backends, at)
+        read_at_once = added.keys() if urgent else ()
+        return replace(self, suspects={**self.suspects, **added}, urgent=self.urgent.union(read_at_once))
 
-    def take(self, todo: Pass, now: float, timing: Timing) -> Queue:
-        """Return the queue when a pass begins that does `todo`. What it leaves alone is read when it is tried."""
+    def take(self, todo: Pass, now: float, timing: LoopTiming) -> Queue:
+        """Return the queue after the pass `todo` began; backends that it blocks are read when they are tried."""
         suspects = {backend: at for backend, at in self.suspects.items() if at > now and not todo.resync}
         return replace(
             self,
@@ -113,7 +106,7 @@ class Queue:
 
 
 def due(queue: Queue) -> float:
-    """Return when the next pass is due."""
+    """Return the time of the next pass."""
     times = [queue.resync_at, queue.wake_at, *queue.suspects.values()]
     times.extend(retry.at for retry in queue.retries.values())
     if queue.changes:
@@ -123,7 +116,7 @@ def due(queue: Queue) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What a pass is to do beside compiling: read `observe` again, and leave `blocked` alone."""
+    """A pass to do: backends to read again (`observe`), and those not to use (`blocked`)."""
 
     observe: frozenset[Backend]
     blocked: frozenset[Backend]
@@ -131,7 +124,7 @@ class Pass:
 
 
 def plan_pass(queue: Queue, now: float) -> Pass:
-    """Return what the pass that begins now is to do."""
+    """Plan the pass that begins at `now`."""
     resync = queue.resync_at <= now
     suspects = frozenset(backend for backend, at in queue.suspects.items() if at <= now)
     blocked = frozenset(

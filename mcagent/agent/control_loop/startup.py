@@ -1,9 +1,9 @@
-"""Start-up: the passes before the dataplane was first set up, and what is done meanwhile.
+"""Start-up: the passes before the first desired state, and the steps that they take early.
 
-1. While objects are not listed yet: peers are asked to send nothing to a Node that has no flows, and what a
-   gateway needs is listed as soon as this Node's Gateway is known.
-2. While the first desired state is computed: the bridge is made, which is there whatever the objects say.
-3. The first pass that comes to a desired state ends start-up; `Reconciler` alone goes on.
+1. While objects are not listed yet: ask peers to send nothing to a Node that has no flows, and list the kinds that
+   a gateway needs as soon as this Node's Gateway object is listed.
+2. While the first desired state is computed: create the bridge, which every desired state contains.
+3. The first pass with a desired state ends start-up; `NodeReconciler` does the passes after it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from mcagent.agent.control_loop.apply import Outcome
-from mcagent.agent.control_loop.reconciler import Meanwhile, Reconciler
+from mcagent.agent.control_loop.reconciler import Meanwhile, NodeReconciler
+from mcagent.agent.pass_outcome import PassOutcome
 from mcagent.core.compile import compile_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
 from mcagent.core.plan.diff import diff, flows_first
@@ -30,60 +30,62 @@ from mcagent.model.resources import Backend
 log = logging.getLogger(__name__)
 
 
-class Want(Protocol):
-    """Asks for the kinds that this Node needs.
+class SetKinds(Protocol):
+    """Sets the kinds to read.
 
-    Of Pods only its own unless `all_pods`, of Services only those that are imported unless `all_services`.
+    Of Pods only this Node's unless `all_pods`, of Services only imported ones unless `all_services`.
     """
 
     def __call__(self, kinds: frozenset[Kind], *, all_pods: bool, all_services: bool) -> None:
-        """Ask."""
+        """Read `kinds` from now on; no kinds: as before."""
 
 
 class Startup:
-    """Does passes in place of the reconciler until one comes to a desired state. One thread."""
+    """Does passes in place of the reconciler until one has a desired state. Used by one thread."""
 
     def __init__(
         self,
-        reconciler: Reconciler,
+        reconciler: NodeReconciler,
         *,
         backends: Mapping[Backend, DataplaneBackend],
-        flows_there: Callable[[], bool],
-        want: Want,
+        has_flows: Callable[[], bool],
+        set_kinds: SetKinds,
     ) -> None:
-        """`flows_there` tells whether the bridge has flows; it may raise BackendError."""
+        """`has_flows` returns whether the bridge has flows; it may raise BackendError."""
         self._reconciler, self._backends = reconciler, backends
-        self._flows_there, self._want = flows_there, want
-        self._looked_for_flows = False
-        self._bridge_made = False
-        self._done: tuple[Step, ...] = ()  # to make the bridge
+        self._has_flows, self._set_kinds = has_flows, set_kinds
+        self._flows_checked = False
+        self._bridge_created = False
+        self._done: tuple[Step, ...] = ()  # that created the bridge
 
     def reconcile(
         self, snapshot: Snapshot, *, observe: frozenset[Backend], blocked: frozenset[Backend]
-    ) -> Outcome:
-        """Do one pass; arguments are those of `Reconciler.reconcile`."""
-        gateway = any(one.meta.name == self._reconciler.config.node_name for one in snapshot.gateways.values())
-        needs = ALWAYS_NEEDED | (SERVICE_NEEDS if gateway else frozenset())
+    ) -> PassOutcome:
+        """Do one pass; arguments are those of `NodeReconciler.reconcile`."""
+        is_gateway = any(
+            gateway.meta.name == self._reconciler.config.node_name for gateway in snapshot.gateways.values()
+        )
+        needs = ALWAYS_NEEDED | (SERVICE_NEEDS if is_gateway else frozenset())
         if missing := ALWAYS_NEEDED - snapshot.synced:
-            if not self._looked_for_flows or Backend.OPENFLOW in observe:
-                self._looked_for_flows = self._look_for_flows()
-            return Outcome(needs=needs, all_services=gateway, waiting_for=missing)
+            if not self._flows_checked or Backend.OPENFLOW in observe:
+                self._flows_checked = self._hold_peers_if_blank()
+            return PassOutcome(needs=needs, all_services=is_gateway, waiting_for=missing)
         meanwhile: Meanwhile = contextlib.nullcontext
-        if not self._bridge_made and Backend.OVSDB not in blocked:
+        if not self._bridge_created and Backend.OVSDB not in blocked:
             meanwhile = self._bridge_meanwhile
-            if gateway:
-                self._want(needs, all_pods=False, all_services=True)  # to be listed while the first pass computes
-        found = self._reconciler.reconcile(snapshot, observe=observe, blocked=blocked, meanwhile=meanwhile)
-        return found if found.desired is None else replace(found, done=(*self._done, *found.done))
+            if is_gateway:
+                self._set_kinds(needs, all_pods=False, all_services=True)  # listed while the first pass computes
+        outcome = self._reconciler.reconcile(snapshot, observe=observe, blocked=blocked, meanwhile=meanwhile)
+        return outcome if outcome.desired is None else replace(outcome, done=(*self._done, *outcome.done))
 
-    def _look_for_flows(self) -> bool:
-        """Ask peers to send nothing if there are no flows; return whether that is known.
+    def _hold_peers_if_blank(self) -> bool:
+        """Ask peers to send nothing if the bridge has no flows; return False where that could not be read.
 
-        An error is none here: the first whole pass reports it.
+        Errors are only logged: the first complete pass reports them.
         """
         try:
             plan = flows_first(Plan(), self._backends[Backend.OVSDB].observe().values(), blank=True)
-            if plan.stages and not self._flows_there():
+            if plan.stages and not self._has_flows():
                 self._backends[Backend.OVSDB].apply(plan.stages[0].steps)
         except BackendError as error:
             log.debug("%s", error)
@@ -92,15 +94,15 @@ class Startup:
 
     @contextlib.contextmanager
     def _bridge_meanwhile(self, facts: Facts) -> Iterator[None]:
-        """Make the bridge, if there is none, in a thread of its own: Open vSwitch takes 0.1 s for it."""
-        self._bridge_made = True
+        """Create the bridge, if there is none, in another thread: Open vSwitch takes 0.1 s for it."""
+        self._bridge_created = True
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="bridge") as pool:
-            made = pool.submit(self._make_bridge, facts)
+            creation = pool.submit(self._create_bridge, facts)
             yield
-        self._done = made.result()
+        self._done = creation.result()
 
-    def _make_bridge(self, facts: Facts) -> tuple[Step, ...]:
-        """Return the steps that were done. An error is none here: the pass itself will meet it."""
+    def _create_bridge(self, facts: Facts) -> tuple[Step, ...]:
+        """Return the steps that were done. Errors are ignored: the pass itself reports them."""
         config, backend = self._reconciler.config, self._backends[Backend.OVSDB]
         with contextlib.suppress(BackendError):
             if config.host_port not in facts.ofports and not backend.observe():

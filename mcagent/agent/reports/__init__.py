@@ -1,1 +1,1 @@
-"""What the agent says about itself: logs, metrics, Events and the pages of its HTTP servers."""
+"""Reports of the agent on its state: logs, metrics, Events and the pages of its HTTP servers."""

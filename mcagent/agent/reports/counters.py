@@ -1,6 +1,6 @@
-"""What facilities count: packets through tunnels, dropped by the pipeline and nft and why, peers of WireGuard.
+"""Counters of the backends: packets through tunnels, drops of the pipeline and nft by reason, peers of WireGuard.
 
-Read when somebody asks, from any thread; there is nothing while the facility cannot be asked.
+Read on request, from any thread. A backend that cannot be read is logged, and its counters are empty.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
+# Reasons of flows that drop, by the category in their cookie. Exactly these categories have the highest bit set.
 DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
 # By chain.
 NFT_DROP_REASONS = {**tunnel_guard.DROPS, kernel.CLOSED_NODES: "closed-node", kernel.REJECTED: "unanswered"}
@@ -37,74 +37,77 @@ DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x
 RULE_COOKIES = tuple(
     f"cookie={COOKIES.cookie(category):#x}/{0xFFFFFF << 40:#x}" for category in (FOR_POLICY, DROP_POLICY)
 )
-# Of an exported Service, what gives a connection its endpoint; what else it has is in other tables.
+# Flows that choose the endpoint of a connection to an exported Service; its other flows are in other tables.
 SERVICE_FLOWS = f"table={SERVICE.number},cookie={COOKIES.cookie(FOR_SERVICE):#x}/{0xFFFFFF << 40:#x}"
-OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
+OVER_LIMIT = "over-limit"  # dropped by meters: new connections of one cluster above `newConnections`
 
 
 def port_statistics(ovsdb: OvsdbBackend) -> Mapping[str, PortStatistics]:
-    """Return Open vSwitch' counters of our ports by name."""
+    """Return Open vSwitch' counters of the bridge's ports by name."""
     return _read(ovsdb.statistics) or {}
 
 
 def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
-    """Return how many packets the pipeline dropped, by reason, since the flows were added."""
-    found = _read(lambda: (openflow.flow_stats(DROP_COOKIES), openflow.over_limit()))
-    if found is None:
+    """Return the packets that the pipeline dropped, by reason, since the flows were added."""
+    statistics = _read(lambda: (openflow.flow_stats(DROP_COOKIES), openflow.over_limit()))
+    if statistics is None:
         return {}
+    packets_by_cookie, over_limit = statistics
     counts = dict.fromkeys(DROP_REASONS.values(), 0)
-    for cookie, packets in found[0].items():
+    for cookie, packets in packets_by_cookie.items():
         parts = COOKIES.split(cookie)
         if parts is not None and parts[0] in DROP_REASONS:
             counts[DROP_REASONS[parts[0]]] += packets
-    return {**counts, OVER_LIMIT: found[1]}
+    return {**counts, OVER_LIMIT: over_limit}
 
 
 def nft_drop_counts(nft: NftBackend) -> Mapping[str, int]:
-    """Return how many packets our nft chains dropped, by reason, since the chains were last changed."""
-    found = _read(nft.counted) or {}
-    return {reason: found[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in found}
+    """Return the packets that our nft chains dropped, by reason, since the chains were last changed."""
+    counts_by_chain = _read(nft.packet_counts) or {}
+    return {
+        reason: counts_by_chain[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in counts_by_chain
+    }
 
 
 def rule_counts(openflow: OpenFlowBackend) -> Mapping[int, int]:
-    """Return how many packets each rule of a policy decided on, by its number, since its flows were added."""
-    found = _read(lambda: [openflow.flow_stats(cookies) for cookies in RULE_COOKIES]) or []
+    """Return the packets that each policy rule decided on, by the rule's number, since its flows were added."""
+    statistics = _read(lambda: [openflow.flow_stats(cookies) for cookies in RULE_COOKIES]) or []
     counts: Counter[int] = Counter()
-    for cookie, packets in (item for stats in found for item in stats.items()):
+    for cookie, packets in (item for packets_by_cookie in statistics for item in packets_by_cookie.items()):
         counts[cookie & 0xFFFFFFFF] += packets
     return counts
 
 
 def service_counts(openflow: OpenFlowBackend) -> Mapping[int, int]:
-    """Return how many packets were given an endpoint of each port of an exported Service, by the port's ID.
+    """Return the packets for which an endpoint was chosen, by the ID of an exported Service's port.
 
-    Those are the first packets of connections, since the port's flows were added: conntrack knows the others.
+    They are the first packets of connections since the port's flows were added; conntrack handles the others.
     """
-    found = _read(lambda: openflow.flow_stats(SERVICE_FLOWS)) or {}
-    return {cookie & 0xFFFFFFFF: packets for cookie, packets in found.items()}
+    packets_by_cookie = _read(lambda: openflow.flow_stats(SERVICE_FLOWS)) or {}
+    return {cookie & 0xFFFFFFFF: packets for cookie, packets in packets_by_cookie.items()}
 
 
-def handed_packets(openflow: OpenFlowBackend) -> Packets | None:
-    """Return how many packets other clusters and Nodes of this one have sent here to be passed on, so far.
+def forwarded_packets(openflow: OpenFlowBackend) -> Packets | None:
+    """Return the packets that other clusters, and Nodes of this one, sent through this gateway; None: unknown.
 
-    What comes from other gateways of this cluster is not counted: it is for this Node's own Pods.
+    Packets of other gateways of this cluster are not counted: they are for this Node's own Pods.
     """
 
-    def came(origin: int) -> int:
+    def received(origin: int) -> int:
         return sum(openflow.flow_stats(f"table={SOURCE.number},reg0={origin}/0xf").values())
 
-    return _read(lambda: Packets(remote=came(ORIGIN_REMOTE), local=came(ORIGIN_NODE)))
+    return _read(lambda: Packets(remote=received(ORIGIN_REMOTE), local=received(ORIGIN_NODE)))
 
 
 def wireguard_report(wireguard: WireGuardBackend) -> WireGuardReport:
-    """Return what the devices say now."""
+    """Read the peers of all devices, the age of the key and restarts of wireguard-go."""
 
-    def said() -> WireGuardReport:
+    def read() -> WireGuardReport:
         peers = wireguard.statuses()
         created = wireguard.keys().current.created if peers else 0.0
         return WireGuardReport(peers=peers, key_created=created, restarts=wireguard.restarts, now=time.time())
 
-    return _read(said) or WireGuardReport(now=time.time())
+    return _read(read) or WireGuardReport(now=time.time())
 
 
 def _read(read: Callable[[], T]) -> T | None:

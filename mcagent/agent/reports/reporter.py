@@ -1,7 +1,8 @@
-"""Turns the outcome of passes into logs, metrics and the report that pages show; and turns, into what others read.
+"""Reports passes and turns of the loop.
 
-Others: Events of this Node (drift, contention, steps of a drain; each happens once), this Node's key in its
-Gateway, the state of the systemd unit. Decides nothing of the dataplane.
+`Reporter` turns the outcome of passes into log lines, metrics and the report that pages show. `TurnRecorder`
+writes after each turn: Events of this Node (drift, contention, steps of a drain; each once), this Node's key in
+its Gateway, the state of the systemd unit. Decides nothing of the dataplane.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mcagent.agent.control_loop.apply import Outcome, kind_of
-from mcagent.agent.control_loop.schedule import Retry
-from mcagent.agent.objects import Api
+from mcagent.agent.object_reader import ApiWriters
+from mcagent.agent.pass_outcome import PassOutcome, Retry, kind_of
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.plan.render import resource_text
 from mcagent.model.event import Event
@@ -30,23 +30,23 @@ from mcagent.supervised import dead
 
 log = logging.getLogger(__name__)
 
-NAMED = 20  # steps, errors and problems named one by one; the rest is counted
+NAMED = 20  # steps, errors and problems listed; further ones are counted
 
 
 class Reporter:
-    """Keeps the report current. `passed` is called from the loop's thread; `report` may be read from any."""
+    """Keeps the report current. `passed` is called by the loop's thread; `report` may be read by any thread."""
 
     def __init__(self, backends: Iterable[Backend], metrics: Metrics) -> None:
         self._metrics = metrics
-        self._errors: dict[Backend, tuple[str, ...]] = dict.fromkeys(backends, ())  # as they were logged last
+        self._errors: dict[Backend, tuple[str, ...]] = dict.fromkeys(backends, ())  # as logged last
         self._contended: dict[Backend, tuple[str, ...]] = {}
         self.report = Report(backends=tuple(BackendReport(name=name) for name in self._errors))
 
-    def passed(self, outcome: Outcome, *, trigger: str, error: str, retries: Mapping[Backend, Retry]) -> None:
-        """Take in a pass."""
-        before, now = self.report, time.time()
+    def passed(self, outcome: PassOutcome, *, trigger: str, error: str, retries: Mapping[Backend, Retry]) -> None:
+        """Log a pass, count it and update the report. `error`: why the pass failed as a whole, or ""."""
+        previous, now = self.report, time.time()
         counts = Counter((step.backend, kind_of(step), step.op) for step in outcome.done)
-        failed = [str(one) for failure in outcome.failures.values() for one in failure.errors]
+        failed = [str(problem) for failure in outcome.failures.values() for problem in failure.errors]
         last = PassReport(
             at=now,
             trigger=trigger,
@@ -55,7 +55,7 @@ class Reporter:
             changes={f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(counts.items())},
             steps=tuple(step_text(step) for step in outcome.done[:NAMED]),
             drift="; ".join(_cut([f"{step.backend}: {drift_text(step)}" for step in outcome.drift])),
-            contended=tuple(text for found in outcome.contended.values() for text in found)[:NAMED],
+            contended=tuple(text for texts in outcome.contended.values() for text in texts)[:NAMED],
             errors=(*((error,) if error else ()), *_cut(failed)),
         )
         self._count(outcome, counts, last)
@@ -63,19 +63,19 @@ class Reporter:
         for name in self._errors:
             self._log_backend(name, outcome, retries)
         self.report = Report(
-            desired=outcome.desired or before.desired,
+            desired=outcome.desired or previous.desired,
             converged=outcome.converged,
             waiting_for=tuple(sorted(outcome.waiting_for)),
             error=error,
-            passes=before.passes + 1,
-            drift=before.drift + len(outcome.drift),
+            passes=previous.passes + 1,
+            drift=previous.drift + len(outcome.drift),
             backends=tuple(self._backend(name, outcome, retries, now) for name in self._errors),
             last_pass=last,
-            last_change=last if outcome.done else before.last_change,
+            last_change=last if outcome.done else previous.last_change,
         )
 
     def _backend(
-        self, name: Backend, outcome: Outcome, retries: Mapping[Backend, Retry], now: float
+        self, name: Backend, outcome: PassOutcome, retries: Mapping[Backend, Retry], now: float
     ) -> BackendReport:
         retry = retries.get(name)
         if retry is None and name in outcome.contended:
@@ -90,7 +90,7 @@ class Reporter:
             errors=self._errors[name],
         )
 
-    def _count(self, outcome: Outcome, counts: Counter[tuple[Backend, str, Op]], last: PassReport) -> None:
+    def _count(self, outcome: PassOutcome, counts: Counter[tuple[Backend, str, Op]], last: PassReport) -> None:
         self._metrics.passed(last.result, outcome.phases, last.at)
         for (_, kind, op), count in counts.items():
             self._metrics.changed(kind, op, count)
@@ -99,13 +99,13 @@ class Reporter:
         for name, failure in outcome.failures.items():
             self._metrics.failed(name, failure.unreachable, len(failure.errors))
 
-    def _log(self, outcome: Outcome, last: PassReport) -> None:
+    def _log(self, outcome: PassOutcome, last: PassReport) -> None:
         if outcome.waiting_for and tuple(sorted(outcome.waiting_for)) != self.report.waiting_for:
             log.info("waiting until these are listed: %s", ", ".join(sorted(outcome.waiting_for)))
         if outcome.drift:
             log.warning("reverted %d changes made by others: %s", len(outcome.drift), last.drift)
         if outcome.done:
-            counted = ", ".join(f"{count} {what}" for what, count in last.changes.items())
+            counted = ", ".join(f"{count} {change}" for change, count in last.changes.items())
             log.info("changed (%s) in %.0f ms: %s", last.trigger, 1000 * sum(last.phases.values()), counted)
         if log.isEnabledFor(logging.DEBUG):
             spent = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in last.phases.items())
@@ -118,11 +118,11 @@ class Reporter:
             before = self.report.desired.problems if self.report.desired is not None else ()
             if outcome.desired.problems is not before:
                 _log_problems(before, outcome.desired.problems)
-            known = self.report.desired.state.unreachable if self.report.desired is not None else ()
-            _log_reach(set(known), set(outcome.desired.state.unreachable))
+            unreachable_before = self.report.desired.state.unreachable if self.report.desired is not None else ()
+            _log_reach(set(unreachable_before), set(outcome.desired.state.unreachable))
 
-    def _log_backend(self, name: Backend, outcome: Outcome, retries: Mapping[Backend, Retry]) -> None:
-        """Log what is new: contention, errors, and that there are none any more."""
+    def _log_backend(self, name: Backend, outcome: PassOutcome, retries: Mapping[Backend, Retry]) -> None:
+        """Log contention and errors that are new, and the end of errors."""
         contended = _cut(outcome.contended.get(name, ()))
         for text in contended if contended != self._contended.get(name, ()) else ():
             log.warning("%s", text)
@@ -139,14 +139,14 @@ class Reporter:
 
 
 def _log_problems(before: tuple[Problem, ...], now: tuple[Problem, ...]) -> None:
-    known = set(before)
-    fresh = [problem for problem in now if problem not in known]
-    for problem in fresh[:NAMED]:
+    earlier = set(before)
+    added = [problem for problem in now if problem not in earlier]
+    for problem in added[:NAMED]:
         log.warning("%s (%s)", problem, problem.reason)
-    if len(fresh) > NAMED:
-        log.warning("and %d more problems: see /status", len(fresh) - NAMED)
-    if gone := len(known.difference(now)):
-        log.info("%d problems are gone", gone)
+    if len(added) > NAMED:
+        log.warning("and %d more problems: see /status", len(added) - NAMED)
+    if removed_count := len(earlier.difference(now)):
+        log.info("%d problems are resolved", removed_count)
 
 
 def _log_reach(before: set[str], now: set[str]) -> None:
@@ -154,10 +154,10 @@ def _log_reach(before: set[str], now: set[str]) -> None:
         text = "no gateway of this cluster reaches cluster %s: new connections to imported Services avoid it"
         log.warning(text, name)
     for name in sorted(before - now):
-        log.info("cluster %s is reachable again, or gone: imported Services no longer avoid it", name)
+        log.info("cluster %s is reachable again or was removed; its endpoints are used again", name)
 
 
-def _result(outcome: Outcome, error: str) -> str:
+def _result(outcome: PassOutcome, error: str) -> str:
     if error or outcome.failures:
         return "failed"
     if outcome.waiting_for:
@@ -171,7 +171,7 @@ def step_text(step: Step) -> str:
 
 
 def drift_text(step: Step) -> str:
-    """Return what somebody had changed, and that it was put back."""
+    """Describe a step that reverted a change made outside of the agent."""
     text = resource_text(step.resource)
     if step.new is None:
         return f"removed what was added: {text}"
@@ -185,19 +185,19 @@ def _cut(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 class TurnRecorder:
-    """Records what a turn of the loop changed. `api` is None where there is no API server.
+    """Records changes after a turn of the loop. `api` is None where there is no API server.
 
-    `links` tells, when it is called, how this gateway reaches other clusters.
+    `links` returns this gateway's present links to other clusters.
     """
 
-    def __init__(self, node: str, api: Api | None, links: Callable[[], Sequence[Link]]) -> None:
+    def __init__(self, node: str, api: ApiWriters | None, links: Callable[[], Sequence[Link]]) -> None:
         self._api, self._links = api, links
         self._events = NodeRecorder(node, api.events.record) if api is not None else None
         self._notifier = Notifier()
         self._problems: tuple[Problem, ...] = ()
 
     def turned(self, report: Report, live: LiveReport) -> None:
-        """Take in the state after a turn of the loop."""
+        """Publish the state after a turn of the loop, as far as it changed."""
         if self._events is not None:
             self._events.turned(report, live.draining)
         desired = report.desired
@@ -205,20 +205,20 @@ class TurnRecorder:
             if desired.problems != self._problems:
                 self._problems = desired.problems
                 self._api.events.problems(self._problems)
-            found = desired.state.encryption.publication
-            if found is not None:
-                self._api.publisher.want(found.meta, found.there, found.wanted)
-            self._api.links.want(found.meta if found is not None else None, self._links, live.peers)
+            publication = desired.state.encryption.publication
+            if publication is not None:
+                self._api.publisher.want(publication.meta, publication.there, publication.wanted)
+            self._api.links.want(publication.meta if publication is not None else None, self._links, live.peers)
         if not dead():  # else the watchdog ends the process
             self._notifier.turn(ready=report.converged, status=_status(report)[:500])
 
     def stopping(self) -> None:
-        """The process ends."""
+        """Notify systemd that the process ends."""
         self._notifier.stopping()
 
 
 class NodeRecorder:
-    """Hands an Event of this Node to `record` once for each thing that happens."""
+    """Passes an Event of this Node to `record`, once for each occurrence."""
 
     def __init__(self, node: str, record: Callable[[Event], None]) -> None:
         self._subject, self._record = f"{Kind.NODE} {node}", record
@@ -227,7 +227,7 @@ class NodeRecorder:
         self._drain = Draining()
 
     def turned(self, report: Report, drain: Draining) -> None:
-        """Take in the state after a turn of the loop."""
+        """Publish the state after a turn of the loop, as far as it changed."""
         last = report.last_pass
         if last is not None and report.passes != self._passes:
             self._passes = report.passes

@@ -1,6 +1,6 @@
 """The agent's HTTP servers: all pages, health alone, and a Unix socket for the commands of this Node.
 
-Knows which server gets which address; what pages say is `mcagent.observe.pages`.
+Owns which server listens where; `mcagent.observe.pages` makes the pages.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from mcagent.http.serving import serve_health, serve_pages
 log = logging.getLogger(__name__)
 
 
-class Servers:
-    """Serve until closed."""
+class AgentServers:
+    """All servers of the agent. Serve until closed."""
 
     def __init__(self, settings: Settings, pages: Pages) -> None:
-        """Listen. Raises OSError when an address cannot be had, SourceError without usable credentials."""
-        with ExitStack() as opened:
+        """Listen. Raises OSError when an address cannot be bound, SourceError without usable credentials."""
+        with ExitStack() as resources:
             try:
-                opened.callback(HttpServer(settings.status_socket, pages).close)
+                resources.callback(HttpServer(settings.status_socket, pages).close)
             except OSError as error:
-                level = logging.WARNING if settings.asks_by_socket else logging.INFO
+                level = logging.WARNING if settings.needs_socket else logging.INFO
                 log.log(level, "commands cannot query this agent: %s", error)
             self._pages = serve_pages(
                 settings.listen_address,
                 pages,
                 authentication=settings.metrics_authentication,
-                guard=_guard(settings, opened),
+                guard=_guard(settings, resources),
                 certificates=settings.tls_cert_dir,
             )
-            opened.callback(self._pages.close)
+            resources.callback(self._pages.close)
             if settings.health_listen != "0":
-                opened.callback(serve_health(listen_address(settings.health_listen), pages).close)
-            self._opened = opened.pop_all()
+                resources.callback(serve_health(listen_address(settings.health_listen), pages).close)
+            self._resources = resources.pop_all()
 
     @property
     def port(self) -> int:
@@ -47,17 +47,19 @@ class Servers:
 
     def close(self) -> None:
         """Stop listening."""
-        self._opened.close()
+        self._resources.close()
 
 
-def _guard(settings: Settings, opened: ExitStack) -> Guard | None:
-    """Return what asks the API server whose a token is; None where nobody has to be asked, or can be."""
-    asks = settings.metrics_authentication is Authentication.TOKEN and not is_loopback(settings.listen_address[0])
-    if not asks or settings.source != "kube":
+def _guard(settings: Settings, resources: ExitStack) -> Guard | None:
+    """Return the token reviewer; None if authentication is off or no API server is configured."""
+    requires_token = settings.metrics_authentication is Authentication.TOKEN and not is_loopback(
+        settings.listen_address[0]
+    )
+    if not requires_token or settings.source != "kube":
         return None
     from mcagent.kube.client import Client
     from mcagent.kube.reviews import Reviewer
 
     client = Client(settings.kubeconfig, user_agent="mcagent-pages")
-    opened.callback(client.close)
+    resources.callback(client.close)
     return Reviewer(client.request)

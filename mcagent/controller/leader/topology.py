@@ -35,11 +35,11 @@ from mcagent.observe.topology import (
     MAX_CHANGES,
     MAX_PROBLEMS,
     Change,
-    Cluster,
+    ShownCluster,
     ShownLink,
     ShownProblem,
     Topology,
-    shown,
+    shown_link,
 )
 
 _MAX_LISTED = 16  # gateways and networks of a cluster
@@ -87,10 +87,10 @@ def _topology(cluster_set: RawObject, view: View) -> Topology:
     )
 
 
-def _cluster(cluster: str, ready: Mapping[str, Any], info: RawObject | None, services: int) -> Cluster:
+def _cluster(cluster: str, ready: Mapping[str, Any], info: RawObject | None, services: int) -> ShownCluster:
     there = value_at(info, "spec", "clusterInfo")
     status = ready.get("status")
-    return Cluster(
+    return ShownCluster(
         id=cluster,
         ready={TRUE: True, FALSE: False}.get(str(status)),
         since=_short(ready.get("lastTransitionTime")),
@@ -110,7 +110,7 @@ def _links(members: Mapping[str, RawObject]) -> Iterable[ShownLink]:
     for cluster, announce in sorted(members.items()):
         for link in links.read_text(annotation(announce, links.ANNOTATION) or ""):
             if link.cluster in members and link.cluster != cluster:
-                yield shown(cluster, link)
+                yield shown_link(cluster, link)
 
 
 def _changes(ways: tuple[ShownLink, ...]) -> tuple[Change, ...]:

@@ -22,7 +22,7 @@ from typing import Any
 from mcagent.controller.admission.decision import Decision
 from mcagent.controller.contract.raw import text_at
 from mcagent.controller.machinery.statistics import BUCKETS, Durations
-from mcagent.http.connection import Connection, Limits, Stage
+from mcagent.http.connection import ClientConnection, Limits, RequestStage
 from mcagent.http.listener import Listener
 from mcagent.http.request import BadRequestError
 from mcagent.model.errors import SourceError
@@ -119,12 +119,12 @@ class _Service:
     def __init__(self, reviews: Mapping[str, Review], counted: Callable[[str, str, float], None]) -> None:
         self._reviews, self._counted = reviews, counted
 
-    def serve(self, connection: Connection) -> None:
+    def serve(self, connection: ClientConnection) -> None:
         """Answer one request after the other, until the client goes or asks for what is no review."""
         while self._answer_one(connection):
-            connection.enter(Stage.IDLE, connection.limits.idle)
+            connection.enter(RequestStage.IDLE, connection.limits.idle)
 
-    def _answer_one(self, connection: Connection) -> bool:
+    def _answer_one(self, connection: ClientConnection) -> bool:
         """Answer one request. Returns whether the connection stays open. Raises OSError."""
         try:
             head = connection.head()
@@ -138,7 +138,7 @@ class _Service:
             if head.headers.get("expect", "").lower() == "100-continue":
                 connection.stream.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = connection.body(head.length(MAX_BODY))
-            connection.enter(Stage.WORKING, connection.limits.answer)
+            connection.enter(RequestStage.WORKING, connection.limits.answer)
             answer = self._decide(review, read_review(body))
         except (_BadReviewError, BadRequestError) as err:
             self._counted("unknown", "malformed", 0.0)

@@ -11,9 +11,9 @@ from pathlib import Path
 from mcagent.dataplane.netlink.connection import NetlinkSocket
 from mcagent.dataplane.netlink.links import read_addresses, read_links
 from mcagent.dataplane.netlink.routes import RT_TABLE_MAIN, read_routes
-from mcagent.dataplane.nft.observe import nft_words, run_nft
+from mcagent.dataplane.nft.observe import nft_errors, run_nft
 from mcagent.dataplane.openflow.ofctl import Ofctl
-from mcagent.dataplane.ovsdb.ask import select
+from mcagent.dataplane.ovsdb.query import select
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 
@@ -74,7 +74,7 @@ def _nft() -> str:
         code, text, words = run_nft(["-t", "list", "ruleset"])
     except OSError as error:
         return f"{error}\n"
-    return text if code == 0 else f"{nft_words(words)}\n"
+    return text if code == 0 else f"{nft_errors(words)}\n"
 
 
 def _network(config: Config) -> Iterator[str]:

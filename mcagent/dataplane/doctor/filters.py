@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mcagent.core.doctor.observed import ChainSeen, FilterSeen
 from mcagent.dataplane.netlink.connection import AF_INET, NETLINK_NETFILTER, NetlinkSocket, attributes
-from mcagent.dataplane.nft.observe import Table, nft_words, parse_listing, run_nft
+from mcagent.dataplane.nft.observe import NftTable, nft_errors, parse_listing, run_nft
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address, Network, NetworkSet
 
@@ -41,13 +41,13 @@ def see_filters(table: str, remote: Iterable[Network]) -> FilterSeen:
     pods: tuple[Network, ...] = ()
     error, chains = "", []
     try:
-        listed = Table("ip", table).list("-y", "-p")
+        listed = NftTable("ip", table).list("-y", "-p")
         if listed is not None:
             sets = parse_listing(listed, "ip", table).sets
             pods = next((one.elements for one in sets if one.name == "mct_pods"), ())
         code, text, words = run_nft(["-t", "-y", "-p", "list", "ruleset"])
         if code:
-            error = f"nft: {nft_words(words)}"
+            error = f"nft: {nft_errors(words)}"
         chains = [one for one in parse_ruleset(text) if (one.family, one.table) not in _ours(table)]
     except (BackendError, OSError) as failure:
         error = str(failure)

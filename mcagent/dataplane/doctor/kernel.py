@@ -11,7 +11,7 @@ from pathlib import Path
 from mcagent.core.doctor.observed import KernelSeen, RouteSeen, RuleSeen
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.dataplane.netlink import connection as nl
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, attributes, number, pack
+from mcagent.dataplane.netlink.connection import NetlinkRefusal, NetlinkSocket, attributes, number, pack
 from mcagent.dataplane.netlink.links import read_addresses, read_link, read_links
 from mcagent.dataplane.netlink.routes import (
     FIB_RULE_HDR,
@@ -84,7 +84,7 @@ def _lookup(netlink: NetlinkSocket, address: Address) -> tuple[int, int]:
     length = 8 * len(address.packed)
     header = RTMSG.pack(nl.family(address), length, 0, 0, 0, 0, 0, 0, _LOOKUP_TABLE)
     answer = netlink.get(nl.RTM_GETROUTE, header + pack({RTA_DST: address.packed}))
-    if isinstance(answer, Refusal):
+    if isinstance(answer, NetlinkRefusal):
         return 0, 0
     found = attributes(answer, RTMSG.size)
     return number(found.get(RTA_OIF)), number(found.get(RTA_TABLE))

@@ -9,7 +9,7 @@ from typing import Any
 
 from mcagent.core.doctor.observed import SwitchSeen, TunnelSeen
 from mcagent.dataplane.openflow.ofctl import Ofctl
-from mcagent.dataplane.ovsdb.ask import select
+from mcagent.dataplane.ovsdb.query import select
 from mcagent.dataplane.ovsdb.rows import BFD_SEEN, OWNER, PEER, PEER_KIND
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address

@@ -1,7 +1,7 @@
-"""The netlink backend: our device's state, addresses, neighbours, routes and policy rules.
+"""The netlink backend: the agent's device with addresses and neighbours, routes and policy rules.
 
-Owns what carries our mark and nothing else: the devices it is given by name, routes of our protocol number
-in our tables, rules of our protocol number.
+Owns the devices that it is given by name, and routes and rules of the agent's protocol number in its tables; other
+resources are never changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from mcagent.core.plan.render import resource_text
 from mcagent.dataplane.netlink import connection as nl
 from mcagent.dataplane.netlink import links, routes
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
+from mcagent.dataplane.netlink.connection import NetlinkRefusal, NetlinkRequest, NetlinkSocket
 from mcagent.dataplane.netlink.links import RawLink
 from mcagent.dataplane.netlink.routes import LAST_METRIC, ROUTE_TYPES, RTN_UNICAST, RTN_UNREACHABLE, RawRoute
 from mcagent.model.errors import BackendError
@@ -31,13 +31,13 @@ from mcagent.model.resources import (
     Rule,
 )
 
-IPV6_METRIC = 1024  # what the kernel makes of an IPv6 route without a metric (include/net/ip6_route.h)
+IPV6_METRIC = 1024  # metric that the kernel gives to an IPv6 route without one (include/net/ip6_route.h)
 _BY_NUMBER = {number: kind for kind, number in ROUTE_TYPES.items()}
 
-# What the kernel says when a thing is already as the step wants it: see rtnetlink(7).
-_ALREADY_THERE = frozenset({errno.EEXIST})
-_ALREADY_GONE = frozenset({errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.EADDRNOTAVAIL})
-_FINE = dict.fromkeys((nl.RTM_DELADDR, nl.RTM_DELNEIGH, nl.RTM_DELROUTE, nl.RTM_DELRULE), _ALREADY_GONE)
+# Errors that mean that the step's result exists already: see rtnetlink(7).
+_ALREADY_EXISTS = frozenset({errno.EEXIST})
+_ALREADY_DELETED = frozenset({errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.EADDRNOTAVAIL})
+_HARMLESS = dict.fromkeys((nl.RTM_DELADDR, nl.RTM_DELNEIGH, nl.RTM_DELROUTE, nl.RTM_DELRULE), _ALREADY_DELETED)
 
 
 class NetlinkBackend:
@@ -53,74 +53,77 @@ class NetlinkBackend:
         devices: Sequence[str],
         route_devices: Sequence[str] = (),
     ) -> None:
-        """Remember what is ours; nothing is opened before the first call.
+        """Opens no socket before the first call.
 
-        `route_tables` and `route_protocol` are numbers of rtnetlink(7) that nobody else on the Node uses;
-        `devices` the names of devices that are ours alone, `route_devices` those that another backend sets up and
-        that our routes may lead to.
+        `route_tables` and `route_protocol` are numbers of rtnetlink(7) that no other program on the Node uses.
+        `devices` are the names of the agent's devices; `route_devices` those that another backend creates and that
+        the agent's routes may use.
         """
         self._tables = tuple(route_tables)
         self._protocol = route_protocol
         self._devices = tuple(devices)
         self._route_devices = tuple(route_devices)
-        self._strays: Mapping[ResourceKey, tuple[Request, ...]] = {}
+        self._strays: Mapping[ResourceKey, tuple[NetlinkRequest, ...]] = {}
         self._socket: NetlinkSocket | None = None
-        self.port = 0  # of the socket that routes are changed through, for who watches events; any thread
+        self.port = 0  # of the socket that changes routes, for the monitor of events; any thread
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
-        """Return what of ours exists. Raises BackendError when the kernel cannot be asked.
+        """Read the agent's resources. Raises BackendError when the kernel cannot be read.
 
-        What carries our mark and is not as we make it, or is the second of its key, is reported as not intact, so
-        that it is replaced or deleted. It goes as a stray then, by its own description, as `ip route flush` does.
+        A route or rule of the agent's protocol that the agent would not create, or the second one of a key, is
+        reported as not intact, so that it is replaced or deleted: as a stray, by its own message, as `ip route
+        flush` does.
         """
-        found: dict[ResourceKey, Resource] = {}
-        strays: dict[ResourceKey, tuple[Request, ...]] = {}
+        resources: dict[ResourceKey, Resource] = {}
+        strays: dict[ResourceKey, tuple[NetlinkRequest, ...]] = {}
         with self._open() as socket:
-            known = self._known(socket)
-            for name, link in known.items():
+            existing = self._existing_devices(socket)
+            for name, link in existing.items():
                 if name in self._devices:
-                    found |= {one.key: one for one in _on_device(socket, name, link)}
-            names = {link.index: name for name, link in known.items()}
-            for one, delete in self._marked(socket, names):
-                if one.intact and one.key not in found:
-                    found[one.key] = one
+                    resources |= {resource.key: resource for resource in _on_device(socket, name, link)}
+            names = {link.index: name for name, link in existing.items()}
+            for resource, delete in self._tagged(socket, names):
+                if resource.intact and resource.key not in resources:
+                    resources[resource.key] = resource
                 else:
-                    found[one.key] = replace(one, intact=False)
-                    strays[one.key] = (*strays.get(one.key, ()), delete)
+                    resources[resource.key] = replace(resource, intact=False)
+                    strays[resource.key] = (*strays.get(resource.key, ()), delete)
         self._strays = strays
-        return found
+        return resources
 
-    def _marked(self, socket: NetlinkSocket, names: Mapping[int, str]) -> Iterator[tuple[Route | Rule, Request]]:
-        """Yield routes and rules of our protocol number, each with the request that deletes just this one."""
+    def _tagged(
+        self, socket: NetlinkSocket, names: Mapping[int, str]
+    ) -> Iterator[tuple[Route | Rule, NetlinkRequest]]:
+        """Yield routes and rules of the agent's protocol, each with the request that deletes exactly this one."""
         for table in self._tables:
             for raw in routes.read_routes(socket, table, self._protocol):
-                yield _route(raw, names), Request(nl.RTM_DELROUTE, 0, raw.body)
+                yield _route(raw, names), NetlinkRequest(nl.RTM_DELROUTE, 0, raw.body)
         for rule, body in routes.read_rules(socket, self._protocol):
-            yield rule, Request(nl.RTM_DELRULE, 0, body)
+            yield rule, NetlinkRequest(nl.RTM_DELRULE, 0, body)
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
-        """Make the steps so, in order and in bulk. One refusal does not stop the rest.
+        """Carry out the steps, in order and in bulk. A refused step does not stop the others.
 
-        What all steps need first is sent first, then what follows for those that were not refused.
+        The first request of every step is sent first, then the further ones of steps that were not refused.
         """
         failed: dict[int, BackendError] = {}
-        first: list[tuple[int, Request]] = []
-        following: list[tuple[int, Request]] = []
+        first: list[tuple[int, NetlinkRequest]] = []
+        following: list[tuple[int, NetlinkRequest]] = []
         with self._open() as socket:
-            known = self._known(socket)
+            existing = self._existing_devices(socket)
             for place, step in enumerate(steps):
                 try:
-                    requests = self._requests(step, known)
+                    requests = self._requests(step, existing)
                 except BackendError as error:
                     failed[place] = error
                     continue
                 first += [(place, request) for request in requests[:1]]
                 following += [(place, request) for request in (*requests[1:], *self._strays.get(step.key, ()))]
             for wave in (first, following):
-                sent = [one for one in wave if one[0] not in failed]
+                sent = [item for item in wave if item[0] not in failed]
                 refusals = socket.request([request for _, request in sent])
                 for (place, request), refusal in zip(sent, refusals, strict=True):
-                    if refusal is not None and refusal.errno not in _FINE.get(request.type, _ALREADY_THERE):
+                    if refusal is not None and refusal.errno not in _HARMLESS.get(request.type, _ALREADY_EXISTS):
                         failed[place] = _failure(steps[place], refusal)
             for place, step in enumerate(steps):
                 if isinstance(step.new, Link) and place not in failed and (refusal := _differs(socket, step.new)):
@@ -128,14 +131,14 @@ class NetlinkBackend:
         return ApplyResult.of(steps, failed)
 
     def close(self) -> None:
-        """Close the socket; everything programmed stays."""
+        """Close the socket; resources stay."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     @contextmanager
     def _open(self) -> Iterator[NetlinkSocket]:
-        """Lend the socket; one that failed is not used again."""
+        """Provide the socket; after an error it is closed and opened again later."""
         if self._socket is None:
             self._socket = NetlinkSocket()
             self.port = self._socket.port
@@ -146,7 +149,7 @@ class NetlinkBackend:
             raise
 
     def _foreign(self, step: Step) -> str:
-        """Return what of a step is not ours, or "": a mistake above must not reach a foreign object."""
+        """Return why a step is outside of the agent's resources, or "": a guard against wrong plans."""
         match step.resource:
             case Link(name=device) | LinkAddress(device=device) | Neighbour(device=device):
                 return "" if device in self._devices else f"{device} is not our device"
@@ -155,29 +158,29 @@ class NetlinkBackend:
             case other:
                 return f"{type(other).__name__} is not a netlink resource"
 
-    def _known(self, socket: NetlinkSocket) -> dict[str, RawLink]:
-        """Return those devices that exist of ours, and of those that our routes may lead to."""
+    def _existing_devices(self, socket: NetlinkSocket) -> dict[str, RawLink]:
+        """Read the devices that exist, of the agent's and of those that its routes may use."""
         devices = (*self._route_devices, *self._devices)
         return {name: link for name in devices if (link := links.read_link(socket, name)) is not None}
 
-    def _requests(self, step: Step, known: Mapping[str, RawLink]) -> list[Request]:
-        """Return what a step needs, the first thing first. Raises BackendError where it is impossible."""
+    def _requests(self, step: Step, existing: Mapping[str, RawLink]) -> list[NetlinkRequest]:
+        """Make the requests of a step, in order. Raises BackendError where it is impossible."""
         if foreign := self._foreign(step):
-            raise _failure(step, Refusal(errno.EPERM, foreign), retryable=False)
+            raise _failure(step, NetlinkRefusal(errno.EPERM, foreign), retryable=False)
         new, old = step.new, step.old
         if isinstance(new or old, Rule):
             added = [routes.add_rule(new, self._protocol)] if isinstance(new, Rule) else []
-            if isinstance(old, Rule) and (new is None or old.intact):  # else it goes as a stray
+            if isinstance(old, Rule) and (new is None or old.intact):  # else it is deleted as a stray
                 return [*added, routes.delete_rule(old, self._protocol)]
             return added
         if isinstance(old, Route) and new is None:
             return [routes.delete_route(old, self._protocol)]
         device = getattr(new or old, "name" if isinstance(new or old, Link) else "device")
-        if device and device not in known:
+        if device and device not in existing:
             if new is None:
                 return []
-            raise _failure(step, Refusal(errno.ENODEV, device))
-        index = known[device].index if device else 0
+            raise _failure(step, NetlinkRefusal(errno.ENODEV, device))
+        index = existing[device].index if device else 0
         match new, old:
             case Route(), _:
                 return [routes.put_route(new, self._protocol, index)]
@@ -197,18 +200,20 @@ class NetlinkBackend:
 
 
 def _on_device(socket: NetlinkSocket, name: str, link: RawLink) -> Iterator[Resource]:
-    """Yield what a device of ours has; without its state where somebody else configured it."""
+    """Yield the resources of a device; without its Link if another program configured it."""
     if link.alias == links.LINK_ALIAS:
         yield link.state
-    for one in links.read_addresses(socket, link.index):
-        if one.address.version == 4 or not one.address.is_link_local:  # those of IPv6 are the kernel's own
-            yield LinkAddress(device=name, address=one.address, prefixlen=one.prefixlen)
+    for entry in links.read_addresses(socket, link.index):
+        if (
+            entry.address.version == 4 or not entry.address.is_link_local
+        ):  # IPv6 link-local addresses are the kernel's
+            yield LinkAddress(device=name, address=entry.address, prefixlen=entry.prefixlen)
     for address, mac in links.read_permanent_neighbours(socket, link.index):
         yield Neighbour(device=name, address=address, mac=mac)
 
 
 def _route(raw: RawRoute, names: Mapping[int, str]) -> Route:
-    """Return a route as a resource: not intact with another metric, several paths or a foreign device."""
+    """Convert a route; it is not intact with another metric, several paths or a foreign device."""
     unicast = raw.type == RTN_UNICAST
     device = names.get(raw.oif, "") if unicast else ""  # IPv6 throw routes name the loopback device
     metric = 0 if raw.destination.version == 4 else IPV6_METRIC
@@ -227,18 +232,18 @@ def _route(raw: RawRoute, names: Mapping[int, str]) -> Route:
     )
 
 
-def _differs(socket: NetlinkSocket, link: Link) -> Refusal | None:
-    """Return what of a device's configuration the kernel took and did not follow."""
-    found = links.read_link(socket, link.name)
-    if found is None:
-        return Refusal(errno.ENODEV)
-    for what in ("mtu", "up", "rp_filter", "forwarding"):
-        wanted, value = getattr(link, what), getattr(found.state, what)
-        if wanted != value:
-            return Refusal(errno.EINVAL, f"{what} stays {value}, {wanted} was asked for")
+def _differs(socket: NetlinkSocket, link: Link) -> NetlinkRefusal | None:
+    """Return a setting that the kernel accepted for a device without applying it; None: there is none."""
+    actual = links.read_link(socket, link.name)
+    if actual is None:
+        return NetlinkRefusal(errno.ENODEV)
+    for setting in ("mtu", "up", "rp_filter", "forwarding"):
+        desired, value = getattr(link, setting), getattr(actual.state, setting)
+        if desired != value:
+            return NetlinkRefusal(errno.EINVAL, f"{setting} stays {value}, {desired} was asked for")
     return None
 
 
-def _failure(step: Step, refusal: Refusal, *, retryable: bool = True) -> BackendError:
-    """Return the error of a step that the kernel refused, or we did."""
+def _failure(step: Step, refusal: NetlinkRefusal, *, retryable: bool = True) -> BackendError:
+    """Make the error of a step that the kernel or this backend refused."""
     return BackendError(Backend.NETLINK, step.op, resource_text(step.resource), str(refusal), retryable=retryable)

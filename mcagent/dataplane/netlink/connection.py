@@ -2,11 +2,11 @@
 
 Owns the numbers of linux/netlink.h and linux/rtnetlink.h that more than one module needs, sequence numbers,
 acknowledgements and errors; `links` and `routes` have the messages about these. Knows no resources. A socket
-serves one thread at a time.
+is used by one thread at a time.
 
-rtnetlink is packed here and not by pyroute2, which has classes for all of this: pyroute2 adds 9.6 MiB to the
-agent, whose limit is 100 MiB, and 0.1 s of processor time to its start; what a pass asks the kernel beside routes
-takes it 4.8 ms (here: 0.3 ms), and a dump of routes about 100 us for each (here: 10 us).
+rtnetlink is encoded here and not by pyroute2, which has classes for all of this: pyroute2 adds 9.6 MiB to the
+agent, whose limit is 100 MiB, and 0.1 s of processor time to its start; it takes 4.8 ms for the requests of a pass
+besides routes (here: 0.3 ms), and about 100 us for each route of a dump (here: 10 us).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ SO_RCVBUFFORCE = 33  # asm-generic/socket.h; needs CAP_NET_ADMIN
 CHUNK = 256  # messages per send: their acknowledgements fit into the receive buffer together
 RECEIVE_BUFFER = 4 << 20  # bytes, of a socket for requests
 EVENT_BUFFER = 8 << 20  # bytes: bursts of tens of thousands of events
-TIMEOUT = 10.0  # seconds; the kernel answers at once, so this only ends a hang
-DUMP_ATTEMPTS = 5  # a dump is interrupted when what it lists changes meanwhile
+TIMEOUT = 10.0  # seconds; the kernel answers at once, so this only ends a deadlock
+DUMP_ATTEMPTS = 5  # a dump is interrupted when the listed table changes meanwhile
 
 
 def attribute(kind: int, data: bytes) -> bytes:
@@ -71,20 +71,20 @@ def pack(values: Mapping[int, bytes | int | None]) -> bytes:
 
 def attributes(data: bytes, offset: int = 0) -> dict[int, bytes]:
     """Unpack attributes from `offset` to the end; the last one of a type counts, the nested flag is dropped."""
-    found: dict[int, bytes] = {}
+    values: dict[int, bytes] = {}
     end = len(data)
     while offset + 4 <= end:
         length, kind = NLATTR.unpack_from(data, offset)
         if length < 4:
             break
-        found[kind & 0x3FFF] = data[offset + 4 : offset + length]
+        values[kind & 0x3FFF] = data[offset + 4 : offset + length]
         offset += (length + 3) & ~3
-    return found
+    return values
 
 
-def family(one: Address | Network) -> int:
+def family(value: Address | Network) -> int:
     """Return AF_INET or AF_INET6."""
-    return AF_INET if one.version == 4 else AF_INET6
+    return AF_INET if value.version == 4 else AF_INET6
 
 
 def number(data: bytes | None, default: int = 0) -> int:
@@ -98,7 +98,7 @@ def text(data: bytes | None) -> str:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Split what one recv returned into (type, flags, sequence, payload)."""
+    """Split received bytes into messages: (type, flags, sequence, payload)."""
     offset = 0
     while offset + 16 <= len(data):
         length, kind, flags, sequence, _ = NLMSGHDR.unpack_from(data, offset)
@@ -109,8 +109,8 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One message: RTM_* type, flags beside REQUEST and ACK, and payload after the header."""
+class NetlinkRequest:
+    """A message: RTM_* type, flags besides REQUEST and ACK, and payload after the header."""
 
     type: int
     flags: int
@@ -118,8 +118,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """The kernel's negative answer: errno and, where the kernel gives one, its reason in words."""
+class NetlinkRefusal:
+    """An error answer of the kernel: errno and, where the kernel gives one, a message."""
 
     errno: int
     message: str = ""
@@ -131,28 +131,28 @@ class Refusal:
 
 def open_events(protocol: int, groups: int) -> socket.socket:
     """Open a non-blocking socket for events of multicast groups, given as bits. Raises OSError."""
-    one = _open(protocol, groups, EVENT_BUFFER)
-    one.setblocking(False)
-    return one
+    events = _open(protocol, groups, EVENT_BUFFER)
+    events.setblocking(False)
+    return events
 
 
 def _open(protocol: int, groups: int, buffer: int) -> socket.socket:
-    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         with contextlib.suppress(OSError):
-            one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, buffer)
-        one.bind((0, groups))
+            opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, buffer)
+        opened.bind((0, groups))
     except OSError:
-        one.close()
+        opened.close()
         raise
-    return one
+    return opened
 
 
 class NetlinkSocket:
     """A NETLINK_ROUTE socket (or of another netlink protocol) in the network namespace of the calling thread."""
 
     def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
-        """Open the socket. Raises BackendError when the kernel gives none."""
+        """Open the socket. Raises BackendError when that fails."""
         self._sequence = 0
         try:
             self._socket = _open(protocol, 0, RECEIVE_BUFFER)
@@ -160,24 +160,24 @@ class NetlinkSocket:
             raise BackendError("netlink", "open", "socket", error.strerror or str(error)) from None
         self._socket.settimeout(TIMEOUT)
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK):
-            with contextlib.suppress(OSError):  # only make things shorter, clearer or faster
+            with contextlib.suppress(OSError):  # optional: shorter acknowledgements, messages, filtered dumps
                 self._socket.setsockopt(SOL_NETLINK, option, 1)
 
     @property
     def port(self) -> int:
-        """The socket's port (netlink(7), nl_pid): events of what was changed through it carry it."""
+        """The socket's port (netlink(7), nl_pid), which events of changes by this socket contain."""
         return int(self._socket.getsockname()[0])
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
 
-    def request(self, requests: Sequence[Request]) -> list[Refusal | None]:
-        """Send all requests and return, in the same order, None for done or why the kernel refused.
+    def request(self, requests: Sequence[NetlinkRequest]) -> list[NetlinkRefusal | None]:
+        """Send all requests and return, in the same order, None for success or the kernel's error.
 
-        One refusal does not stop the others. Raises BackendError when the socket itself fails.
+        An error does not stop the others. Raises BackendError when the socket itself fails.
         """
-        outcome: list[Refusal | None] = []
+        outcome: list[NetlinkRefusal | None] = []
         try:
             for start in range(0, len(requests), CHUNK):
                 outcome += self._exchange(requests[start : start + CHUNK])
@@ -186,34 +186,35 @@ class NetlinkSocket:
         return outcome
 
     def dump(self, kind: int, payload: bytes) -> list[bytes]:
-        """Return the payloads that answer a dump request; empty where the kernel has no such table.
+        """Send a dump request and return the payloads of its answers; empty if the kernel has no such table.
 
         Raises BackendError when the kernel refuses it, or the listing changes faster than it can be read.
         """
         for _ in range(DUMP_ATTEMPTS):
-            found, refusal, whole = self._ask(kind, NLM_F_DUMP, payload)
+            answers, refusal, consistent = self._query(kind, NLM_F_DUMP, payload)
             if refusal is not None and refusal.errno != errno.ENOENT:  # ENOENT: no such routing table yet
                 raise _list_error(kind, str(refusal))
-            if whole:
-                return found
+            if consistent:
+                return answers
         raise _list_error(kind, "changes faster than it can be read")
 
-    def get(self, kind: int, payload: bytes) -> bytes | Refusal:
-        """Return the payload that answers a request for one object, or why there is none."""
-        found, refusal, _ = self._ask(kind, NLM_F_ACK, payload)
-        return refusal or (found[0] if found else Refusal(errno.ENOENT))
+    def get(self, kind: int, payload: bytes) -> bytes | NetlinkRefusal:
+        """Request one object; return the payload of the answer or the kernel's error."""
+        answers, refusal, _ = self._query(kind, NLM_F_ACK, payload)
+        return refusal or (answers[0] if answers else NetlinkRefusal(errno.ENOENT))
 
-    def _exchange(self, requests: Sequence[Request]) -> list[Refusal | None]:
+    def _exchange(self, requests: Sequence[NetlinkRequest]) -> list[NetlinkRefusal | None]:
         first = self._sequence + 1
         self._sequence += len(requests)
         flags = NLM_F_REQUEST | NLM_F_ACK
         self._socket.send(
             b"".join(
-                NLMSGHDR.pack(16 + len(one.payload), one.type, flags | one.flags, first + place, 0) + one.payload
-                for place, one in enumerate(requests)
+                NLMSGHDR.pack(16 + len(request.payload), request.type, flags | request.flags, first + place, 0)
+                + request.payload
+                for place, request in enumerate(requests)
             )
         )
-        outcome: list[Refusal | None] = [None] * len(requests)
+        outcome: list[NetlinkRefusal | None] = [None] * len(requests)
         missing = len(requests)
         while missing:
             for kind, message_flags, sequence, payload in messages(self._socket.recv(65536)):
@@ -223,23 +224,23 @@ class NetlinkSocket:
                     outcome[place] = _refusal(payload, message_flags)
         return outcome
 
-    def _ask(self, kind: int, flags: int, payload: bytes) -> tuple[list[bytes], Refusal | None, bool]:
-        """Return the answers, the kernel's refusal, and whether the answers belong together."""
+    def _query(self, kind: int, flags: int, payload: bytes) -> tuple[list[bytes], NetlinkRefusal | None, bool]:
+        """Send a request; return the answers, the kernel's error, and whether the dump is consistent."""
         self._sequence += 1
         expected = self._sequence
-        found: list[bytes] = []
-        whole = True
+        answers: list[bytes] = []
+        consistent = True
         try:
             header = NLMSGHDR.pack(16 + len(payload), kind, NLM_F_REQUEST | flags, expected, 0)
             self._socket.send(header + payload)
             while True:
                 for answer, message_flags, sequence, body in messages(self._socket.recv(1 << 18)):
                     if sequence != expected:
-                        continue  # left over from a request that timed out
-                    whole = whole and not message_flags & NLM_F_DUMP_INTR
+                        continue  # an answer to a request that timed out
+                    consistent = consistent and not message_flags & NLM_F_DUMP_INTR
                     if answer in {NLMSG_ERROR, NLMSG_DONE}:
-                        return found, _refusal(body, message_flags) if len(body) >= 4 else None, whole
-                    found.append(body)
+                        return answers, _refusal(body, message_flags) if len(body) >= 4 else None, consistent
+                    answers.append(body)
         except OSError as error:
             raise _list_error(kind, str(error)) from None
 
@@ -248,8 +249,8 @@ def _list_error(kind: int, reason: str) -> BackendError:
     return BackendError("netlink", "list", f"message type {kind}", reason)
 
 
-def _refusal(payload: bytes, flags: int) -> Refusal | None:
-    """Read nlmsgerr (or the error of NLMSG_DONE), with the kernel's words where there are any."""
+def _refusal(payload: bytes, flags: int) -> NetlinkRefusal | None:
+    """Parse nlmsgerr (or the error of NLMSG_DONE), with the kernel's message if there is one."""
     code = -int.from_bytes(payload[:4], sys.byteorder, signed=True)
     if not code:
         return None
@@ -259,4 +260,4 @@ def _refusal(payload: bytes, flags: int) -> Refusal | None:
         offset = 4 + (16 if flags & NLM_F_CAPPED else (length + 3) & ~3)
         if len(payload) >= offset + NLATTR.size:
             message = text(attributes(payload, offset).get(NLMSGERR_ATTR_MSG)).rstrip(".")
-    return Refusal(code, message)
+    return NetlinkRefusal(code, message)

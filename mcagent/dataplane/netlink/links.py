@@ -1,7 +1,7 @@
-"""Links, their addresses and neighbours: what rtnetlink(7) answers, and the requests that change them.
+"""Links, addresses and neighbours: parses the answers of rtnetlink(7) and makes the requests that change them.
 
-Owns the layout of these messages (linux/if_link.h, linux/if_addr.h, linux/neighbour.h). Knows not which device
-is ours.
+Owns the layout of these messages (linux/if_link.h, linux/if_addr.h, linux/neighbour.h). Does not know which
+devices are the agent's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from mcagent.dataplane.netlink import connection as nl
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request, attributes, number, pack, text
+from mcagent.dataplane.netlink.connection import (
+    NetlinkRefusal,
+    NetlinkRequest,
+    NetlinkSocket,
+    attributes,
+    number,
+    pack,
+    text,
+)
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 from mcagent.model.resources import Link
 
-# Written into IFLA_IFALIAS of a device that we configured, so that a device which OVSDB has just created
-# anew does not look as if its Link had been applied.
+# IFLA_IFALIAS of a device that the agent configured. A device that Open vSwitch created again lacks it, so
+# that its Link is applied again.
 LINK_ALIAS = "mcagent"
 
 IFF_UP = 0x1
@@ -60,38 +68,38 @@ class RawAddress:
 
 
 def parse_link(payload: bytes) -> RawLink:
-    """Read nl.RTM_NEWLINK or RTM_DELLINK."""
+    """Parse RTM_NEWLINK or RTM_DELLINK."""
     _, _, index, flags, _ = IFINFOMSG.unpack_from(payload)
-    found = attributes(payload, IFINFOMSG.size)
-    inet = attributes(attributes(found.get(IFLA_AF_SPEC, b"")).get(nl.AF_INET, b""))
+    values = attributes(payload, IFINFOMSG.size)
+    inet = attributes(attributes(values.get(IFLA_AF_SPEC, b"")).get(nl.AF_INET, b""))
     conf = inet.get(IFLA_INET_CONF, b"")  # an array of u32: the first is number 1
     switches = dict(enumerate(struct.unpack(f"={len(conf) // 4}I", conf), start=1))
     state = Link(
-        name=text(found.get(IFLA_IFNAME)),
-        mtu=number(found.get(IFLA_MTU)),
+        name=text(values.get(IFLA_IFNAME)),
+        mtu=number(values.get(IFLA_MTU)),
         up=bool(flags & IFF_UP),
         rp_filter=switches.get(IPV4_DEVCONF_RP_FILTER, 0),
         forwarding=bool(switches.get(IPV4_DEVCONF_FORWARDING, 0)),
     )
-    kind = text(attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND))
-    return RawLink(index=index, kind=kind, alias=text(found.get(IFLA_IFALIAS)), state=state)
+    kind = text(attributes(values.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND))
+    return RawLink(index=index, kind=kind, alias=text(values.get(IFLA_IFALIAS)), state=state)
 
 
 def parse_address(payload: bytes) -> RawAddress | None:
-    """Read RTM_NEWADDR or RTM_DELADDR; None for families other than IP."""
+    """Parse RTM_NEWADDR or RTM_DELADDR; None for families other than IP."""
     family, prefixlen, _, _, index = IFADDRMSG.unpack_from(payload)
-    found = attributes(payload, IFADDRMSG.size)
-    raw = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS)
+    values = attributes(payload, IFADDRMSG.size)
+    raw = values.get(IFA_LOCAL) or values.get(IFA_ADDRESS)
     if family not in nl.FAMILIES or raw is None:
         return None
     return RawAddress(index=index, address=ip_address(raw), prefixlen=prefixlen)
 
 
 def read_link(socket: NetlinkSocket, name: str = "", *, index: int = 0) -> RawLink | None:
-    """Return a device by name or index, or None if there is none. Raises BackendError for any other answer."""
+    """Read a device by name or index; None: it does not exist. Raises BackendError for other errors."""
     by_name = pack({IFLA_IFNAME: name.encode() + b"\0" if name else None})
     answer = socket.get(nl.RTM_GETLINK, IFINFOMSG.pack(nl.AF_UNSPEC, 0, index, 0, 0) + by_name)
-    if not isinstance(answer, Refusal):
+    if not isinstance(answer, NetlinkRefusal):
         return parse_link(answer)
     if answer.errno == errno.ENODEV:
         return None
@@ -99,7 +107,7 @@ def read_link(socket: NetlinkSocket, name: str = "", *, index: int = 0) -> RawLi
 
 
 def read_links(socket: NetlinkSocket) -> list[RawLink]:
-    """Return all devices. Raises BackendError."""
+    """Read all devices. Raises BackendError."""
     return [parse_link(body) for body in socket.dump(nl.RTM_GETLINK, IFINFOMSG.pack(nl.AF_UNSPEC, 0, 0, 0, 0))]
 
 
@@ -107,9 +115,9 @@ def read_addresses(socket: NetlinkSocket, index: int = 0) -> Iterator[RawAddress
     """Yield the IP addresses of one device, or of all (index 0). Raises BackendError."""
     for family in nl.FAMILIES:
         for body in socket.dump(nl.RTM_GETADDR, IFADDRMSG.pack(family, 0, 0, 0, index)):
-            found = parse_address(body)
-            if found is not None:
-                yield found
+            address = parse_address(body)
+            if address is not None:
+                yield address
 
 
 def read_permanent_neighbours(socket: NetlinkSocket, index: int) -> Iterator[tuple[Address, str]]:
@@ -117,16 +125,16 @@ def read_permanent_neighbours(socket: NetlinkSocket, index: int) -> Iterator[tup
     for family in nl.FAMILIES:
         for body in socket.dump(nl.RTM_GETNEIGH, NDMSG.pack(family, 0, 0, 0, 0) + pack({NDA_IFINDEX: index})):
             _, _, state, _, _ = NDMSG.unpack_from(body)
-            found = attributes(body, NDMSG.size)
-            if state & NUD_PERMANENT and NDA_DST in found:
-                yield ip_address(found[NDA_DST]), found.get(NDA_LLADDR, b"").hex(":")
+            values = attributes(body, NDMSG.size)
+            if state & NUD_PERMANENT and NDA_DST in values:
+                yield ip_address(values[NDA_DST]), values.get(NDA_LLADDR, b"").hex(":")
 
 
 # --- requests -------------------------------------------------------------------------------------------
 
 
-def configure_link(index: int, link: Link) -> Request:
-    """Return the request that gives a device state, MTU and per-device IPv4 switches, and marks it as ours.
+def configure_link(index: int, link: Link) -> NetlinkRequest:
+    """Make the request that sets state, MTU, per-device IPv4 switches and alias of a device.
 
     The switches are those of /proc/sys/net/ipv4/conf/DEV (net/ipv4/devinet.c, inet_set_link_af), but this needs
     CAP_NET_ADMIN only, not a writable /proc/sys.
@@ -134,52 +142,54 @@ def configure_link(index: int, link: Link) -> Request:
     conf = pack({IPV4_DEVCONF_RP_FILTER: link.rp_filter, IPV4_DEVCONF_FORWARDING: int(link.forwarding)})
     inet = pack({nl.AF_INET: pack({IFLA_INET_CONF: conf})})
     values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: link.mtu, IFLA_AF_SPEC: inet})
-    return Request(nl.RTM_NEWLINK, 0, _state(index, up=link.up) + values)
+    return NetlinkRequest(nl.RTM_NEWLINK, 0, _state(index, up=link.up) + values)
 
 
-def release_link(index: int) -> Request:
-    """Return the request that takes a device down and our mark away."""
-    return Request(nl.RTM_NEWLINK, 0, _state(index, up=False) + pack({IFLA_IFALIAS: b""}))
+def release_link(index: int) -> NetlinkRequest:
+    """Make the request that sets a device down and removes its alias."""
+    return NetlinkRequest(nl.RTM_NEWLINK, 0, _state(index, up=False) + pack({IFLA_IFALIAS: b""}))
 
 
-def create_link(name: str, kind: str) -> Request:
-    """Return the request that makes a device of a kind that needs nothing more."""
+def create_link(name: str, kind: str) -> NetlinkRequest:
+    """Make the request that creates a device of a kind without parameters."""
     values = pack({IFLA_IFNAME: name.encode() + b"\0", IFLA_LINKINFO: pack({IFLA_INFO_KIND: kind.encode()})})
-    return Request(nl.RTM_NEWLINK, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _state(0, up=False) + values)
+    return NetlinkRequest(nl.RTM_NEWLINK, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _state(0, up=False) + values)
 
 
-def bring_up(index: int, mtu: int) -> Request:
-    """Return the request that brings a device up, with that MTU, and marks it as ours."""
+def bring_up(index: int, mtu: int) -> NetlinkRequest:
+    """Make the request that sets a device up, with MTU and alias."""
     values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: mtu})
-    return Request(nl.RTM_NEWLINK, 0, _state(index, up=True) + values)
+    return NetlinkRequest(nl.RTM_NEWLINK, 0, _state(index, up=True) + values)
 
 
-def delete_link(name: str) -> Request:
-    """Return the request that takes a device away."""
-    return Request(nl.RTM_DELLINK, 0, _state(0, up=False) + pack({IFLA_IFNAME: name.encode() + b"\0"}))
+def delete_link(name: str) -> NetlinkRequest:
+    """Make the request that deletes a device."""
+    return NetlinkRequest(nl.RTM_DELLINK, 0, _state(0, up=False) + pack({IFLA_IFNAME: name.encode() + b"\0"}))
 
 
-def put_address(index: int, address: Address, prefixlen: int) -> Request:
-    """Return the request that gives a device an address."""
-    # Link scope keeps the kernel from choosing a link-local address as source elsewhere.
+def put_address(index: int, address: Address, prefixlen: int) -> NetlinkRequest:
+    """Make the request that adds an address to a device."""
+    # With link scope the kernel does not choose a link-local address as source for other destinations.
     scope = RT_SCOPE_LINK if address.is_link_local else RT_SCOPE_UNIVERSE
-    return Request(nl.RTM_NEWADDR, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _address(index, address, prefixlen, scope))
+    return NetlinkRequest(
+        nl.RTM_NEWADDR, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _address(index, address, prefixlen, scope)
+    )
 
 
-def delete_address(index: int, address: Address, prefixlen: int) -> Request:
-    """Return the request that takes an address away."""
-    return Request(nl.RTM_DELADDR, 0, _address(index, address, prefixlen, RT_SCOPE_UNIVERSE))
+def delete_address(index: int, address: Address, prefixlen: int) -> NetlinkRequest:
+    """Make the request that deletes an address from a device."""
+    return NetlinkRequest(nl.RTM_DELADDR, 0, _address(index, address, prefixlen, RT_SCOPE_UNIVERSE))
 
 
-def put_neighbour(index: int, address: Address, mac: str) -> Request:
-    """Return the request that makes, or changes, a permanent neighbour entry."""
+def put_neighbour(index: int, address: Address, mac: str) -> NetlinkRequest:
+    """Make the request that adds or replaces a permanent neighbour entry."""
     payload = _neighbour(index, address, NUD_PERMANENT) + pack({NDA_LLADDR: bytes.fromhex(mac.replace(":", ""))})
-    return Request(nl.RTM_NEWNEIGH, nl.NLM_F_CREATE | nl.NLM_F_REPLACE, payload)
+    return NetlinkRequest(nl.RTM_NEWNEIGH, nl.NLM_F_CREATE | nl.NLM_F_REPLACE, payload)
 
 
-def delete_neighbour(index: int, address: Address) -> Request:
-    """Return the request that takes a neighbour entry away."""
-    return Request(nl.RTM_DELNEIGH, 0, _neighbour(index, address, 0))
+def delete_neighbour(index: int, address: Address) -> NetlinkRequest:
+    """Make the request that deletes a neighbour entry."""
+    return NetlinkRequest(nl.RTM_DELNEIGH, 0, _neighbour(index, address, 0))
 
 
 def _state(index: int, *, up: bool) -> bytes:

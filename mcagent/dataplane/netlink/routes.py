@@ -1,7 +1,7 @@
-"""Routes and policy rules: what rtnetlink(7) answers, and the requests that change them.
+"""Routes and policy rules: parses the answers of rtnetlink(7) and makes the requests that change them.
 
-Owns the layout of these messages (linux/rtnetlink.h, linux/fib_rules.h). Knows no names of devices, and not
-which tables are ours.
+Owns the layout of these messages (linux/rtnetlink.h, linux/fib_rules.h). Knows neither names of devices nor which
+tables are the agent's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from mcagent.dataplane.netlink import connection as nl
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Request, attributes, number, pack
+from mcagent.dataplane.netlink.connection import NetlinkRequest, NetlinkSocket, attributes, number, pack
 from mcagent.model.net import Address, Network
 from mcagent.model.resources import Route, RouteType, Rule
 
@@ -26,7 +26,7 @@ RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RT_SCOPE_NOWHERE = 0, 253, 255
 FRA_PRIORITY, FRA_FWMARK, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_FWMASK, FRA_PROTOCOL = 6, 10, 14, 15, 16, 21
 FR_ACT_TO_TBL = 1
 
-LAST_METRIC = 2**32 - 1  # of unreachable routes: any other comes first
+LAST_METRIC = 2**32 - 1  # of unreachable routes: all others take precedence
 ANY_LENGTH = 2**32 - 1  # of FRA_SUPPRESS_PREFIXLEN: no limit
 ROUTE_TYPES = {
     RouteType.UNICAST: RTN_UNICAST,
@@ -38,7 +38,7 @@ RTMSG = struct.Struct("=BBBBBBBBI")  # family, dst_len, src_len, tos, table, pro
 RTNEXTHOP = struct.Struct("=HBBi")  # length, flags, hops, interface
 FIB_RULE_HDR = struct.Struct("=BBBBBxxBI")  # family, dst_len, src_len, tos, table, action, flags
 
-# What a route or rule of ours may carry (the kernel adds CACHEINFO and PREF to IPv6 routes); the rest is foreign.
+# Attributes of routes and rules that the agent creates (the kernel adds CACHEINFO and PREF to IPv6 routes).
 _ROUTE_ATTRIBUTES = frozenset(
     {RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_TABLE, RTA_CACHEINFO, RTA_PREF}
 )
@@ -49,7 +49,7 @@ _RULE_ATTRIBUTES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RawRoute:
-    """A route. `plain` is False when it has something that no route of ours has; `body` is the message itself."""
+    """A route. `plain`: it has only attributes that the agent uses. `body`: the payload of its message."""
 
     table: int
     protocol: int
@@ -68,65 +68,65 @@ class RawRoute:
 
 
 def parse_route(payload: bytes) -> RawRoute:
-    """Read RTM_NEWROUTE or RTM_DELROUTE of an IP route (those of MPLS and multicast have groups of their own)."""
+    """Parse RTM_NEWROUTE or RTM_DELROUTE of an IP route (MPLS and multicast have other groups)."""
     family, dst_len, src_len, tos, table, protocol, _, kind, flags = RTMSG.unpack_from(payload)
-    found = attributes(payload, RTMSG.size)
-    network = int.from_bytes(found.get(RTA_DST, b""), "big")
+    values = attributes(payload, RTMSG.size)
+    network = int.from_bytes(values.get(RTA_DST, b""), "big")
     of_family = IPv4Network if family == nl.AF_INET else IPv6Network
     return RawRoute(
-        table=number(found.get(RTA_TABLE), table),
+        table=number(values.get(RTA_TABLE), table),
         protocol=protocol,
         type=kind,
         destination=of_family((network, dst_len)),
-        oif=number(found.get(RTA_OIF)),
-        gateway=ip_address(found[RTA_GATEWAY]) if RTA_GATEWAY in found else None,
-        source=ip_address(found[RTA_PREFSRC]) if RTA_PREFSRC in found else None,
+        oif=number(values.get(RTA_OIF)),
+        gateway=ip_address(values[RTA_GATEWAY]) if RTA_GATEWAY in values else None,
+        source=ip_address(values[RTA_PREFSRC]) if RTA_PREFSRC in values else None,
         onlink=bool(flags & RTNH_F_ONLINK),
-        metric=number(found.get(RTA_PRIORITY)),
-        plain=not src_len and not tos and found.keys() <= _ROUTE_ATTRIBUTES,
+        metric=number(values.get(RTA_PRIORITY)),
+        plain=not src_len and not tos and values.keys() <= _ROUTE_ATTRIBUTES,
         body=payload,
     )
 
 
 def parse_rule(payload: bytes) -> tuple[int, Rule] | None:
-    """Read protocol and rule of RTM_NEWRULE or RTM_DELRULE; None for families other than IP (multicast routing).
+    """Parse protocol and rule of RTM_NEWRULE or RTM_DELRULE; None for families other than IP (multicast routing).
 
-    The rule is not `intact` when it has something that no rule of ours has.
+    The rule is not `intact` when it has an attribute or flag that the agent does not use.
     """
     family, dst_len, src_len, tos, table, action, flags = FIB_RULE_HDR.unpack_from(payload)
     if family not in nl.FAMILIES:
         return None
-    found = attributes(payload, FIB_RULE_HDR.size)
+    values = attributes(payload, FIB_RULE_HDR.size)
     plain = not (dst_len or src_len or tos or flags) and action == FR_ACT_TO_TBL
-    unlimited = number(found.get(FRA_SUPPRESS_PREFIXLEN), ANY_LENGTH) == ANY_LENGTH
+    unlimited = number(values.get(FRA_SUPPRESS_PREFIXLEN), ANY_LENGTH) == ANY_LENGTH
     rule = Rule(
         family=4 if family == nl.AF_INET else 6,
-        priority=number(found.get(FRA_PRIORITY)),
-        table=number(found.get(FRA_TABLE), table),
-        fwmark=number(found.get(FRA_FWMARK)),
-        fwmask=number(found.get(FRA_FWMASK)),
-        intact=plain and unlimited and found.keys() <= _RULE_ATTRIBUTES,
+        priority=number(values.get(FRA_PRIORITY)),
+        table=number(values.get(FRA_TABLE), table),
+        fwmark=number(values.get(FRA_FWMARK)),
+        fwmask=number(values.get(FRA_FWMASK)),
+        intact=plain and unlimited and values.keys() <= _RULE_ATTRIBUTES,
     )
-    return found.get(FRA_PROTOCOL, b"\0")[0], rule
+    return values.get(FRA_PROTOCOL, b"\0")[0], rule
 
 
 def read_routes(
-    socket: NetlinkSocket, table: int, protocol: int = 0, wanted: Callable[[bytes], bool] = lambda _: True
+    socket: NetlinkSocket, table: int, protocol: int = 0, matches: Callable[[bytes], bool] = lambda _: True
 ) -> Iterator[RawRoute]:
-    """Yield the routes of one table and protocol (0: any) whose message is `wanted`. Raises BackendError.
+    """Yield the routes of one table and protocol (0: any) whose payload `matches`. Raises BackendError.
 
-    The kernel filters, and a foreign route is passed over whatever it lists: what is yielded may be deleted.
+    The kernel filters, and its answers are checked again, because yielded routes may be deleted.
     """
     for family in nl.FAMILIES:
         header = RTMSG.pack(family, 0, 0, 0, _short(table), protocol, 0, 0, 0)
         for body in socket.dump(nl.RTM_GETROUTE, header + pack({RTA_TABLE: table})):
-            route = parse_route(body) if wanted(body) else None
+            route = parse_route(body) if matches(body) else None
             if route is not None and route.table == table and protocol in {0, route.protocol}:
                 yield route
 
 
 def default_or_connected(payload: bytes) -> bool:
-    """Tell whether a route is a default route, or one that the kernel made for an address, by its header."""
+    """Return whether a route is a default route or one that the kernel added for an address, by its header."""
     _, dst_len, _, _, _, protocol, _, _, _ = RTMSG.unpack_from(payload)
     return not dst_len or protocol == RTPROT_KERNEL
 
@@ -135,9 +135,9 @@ def read_rules(socket: NetlinkSocket, protocol: int) -> Iterator[tuple[Rule, byt
     """Yield the policy rules of one protocol, each with its message. Raises BackendError."""
     for family in nl.FAMILIES:
         for body in socket.dump(nl.RTM_GETRULE, FIB_RULE_HDR.pack(family, 0, 0, 0, 0, 0, 0)):
-            found = parse_rule(body)
-            if found is not None and found[0] == protocol:
-                yield found[1], body
+            parsed = parse_rule(body)
+            if parsed is not None and parsed[0] == protocol:
+                yield parsed[1], body
 
 
 def next_hops(route: RawRoute) -> Iterator[Address]:
@@ -146,8 +146,8 @@ def next_hops(route: RawRoute) -> Iterator[Address]:
 
 
 def _hops(data: bytes, offset: int) -> Iterator[Address]:
-    found = attributes(data, offset)
-    gateway, via, paths = (found.get(kind, b"") for kind in (RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH))
+    values = attributes(data, offset)
+    gateway, via, paths = (values.get(kind, b"") for kind in (RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH))
     for raw in (gateway, via[2:]):  # struct rtvia: u16 family, address
         if len(raw) in {4, 16}:
             yield ip_address(raw)
@@ -163,11 +163,11 @@ def _hops(data: bytes, offset: int) -> Iterator[Address]:
 # --- requests -------------------------------------------------------------------------------------------
 
 
-def put_route(route: Route, protocol: int, oif: int) -> Request:
-    """Return the request that makes a route, by the device of index `oif` (0: none).
+def put_route(route: Route, protocol: int, oif: int) -> NetlinkRequest:
+    """Make the request that adds a route by the device of index `oif` (0: none).
 
-    It replaces any other route of that destination and metric: a leftover of another protocol in our own table
-    must not stay in the way. A gateway is always on-link.
+    It replaces any other route of that destination and metric, including one of another protocol in the agent's
+    table. A gateway is always on-link.
     """
     scope = RT_SCOPE_UNIVERSE
     if route.type is RouteType.UNICAST and route.via is None and route.destination.version == 4:
@@ -179,30 +179,30 @@ def put_route(route: Route, protocol: int, oif: int) -> Request:
         RTA_PREFSRC: route.source.packed if route.source is not None else None,
     }
     payload = _route(route, protocol, scope, ROUTE_TYPES[route.type], flags) + pack(values)
-    return Request(nl.RTM_NEWROUTE, nl.NLM_F_CREATE | nl.NLM_F_REPLACE, payload)
+    return NetlinkRequest(nl.RTM_NEWROUTE, nl.NLM_F_CREATE | nl.NLM_F_REPLACE, payload)
 
 
-def delete_route(route: Route, protocol: int) -> Request:
-    """Return the request that deletes a route; its device may be gone already.
+def delete_route(route: Route, protocol: int) -> NetlinkRequest:
+    """Make the request that deletes a route, also after its device was deleted.
 
-    Destination, table, protocol, metric and type say which one; the type only of one that is as we made it.
+    Destination, table, protocol and metric identify it, and the type if the route is intact.
     """
     kind = ROUTE_TYPES[route.type] if route.intact else RTN_UNSPEC
-    return Request(nl.RTM_DELROUTE, 0, _route(route, protocol, RT_SCOPE_NOWHERE, kind, 0))
+    return NetlinkRequest(nl.RTM_DELROUTE, 0, _route(route, protocol, RT_SCOPE_NOWHERE, kind, 0))
 
 
-def add_rule(rule: Rule, protocol: int) -> Request:
-    """Return the request that adds a rule."""
-    return Request(nl.RTM_NEWRULE, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _rule(rule, protocol))
+def add_rule(rule: Rule, protocol: int) -> NetlinkRequest:
+    """Make the request that adds a rule."""
+    return NetlinkRequest(nl.RTM_NEWRULE, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _rule(rule, protocol))
 
 
-def delete_rule(rule: Rule, protocol: int) -> Request:
-    """Return the request that deletes a rule; of one that is not intact, whatever has its priority and table."""
-    return Request(nl.RTM_DELRULE, 0, _rule(rule if rule.intact else replace(rule, fwmask=0), protocol))
+def delete_rule(rule: Rule, protocol: int) -> NetlinkRequest:
+    """Make the request that deletes a rule; if it is not intact, by its priority and table alone."""
+    return NetlinkRequest(nl.RTM_DELRULE, 0, _rule(rule if rule.intact else replace(rule, fwmask=0), protocol))
 
 
 def _short(table: int) -> int:
-    """Return what the u8 of a header says of a table; RTA_TABLE and FRA_TABLE have the number."""
+    """Return the u8 of a table in a header; RTA_TABLE and FRA_TABLE have the number."""
     return table if table < 256 else RT_TABLE_COMPAT
 
 

@@ -1,8 +1,8 @@
-"""Wakes the loop when somebody changes, in the kernel, what is ours or what our facts come from.
+"""Wakes the loop when the agent's resources in the kernel, or the sources of its facts, change.
 
-Owns two event sockets (rtnetlink, nf_tables) and a thread. It tells only that something changed: what it is
-now, the backends' `observe` says. A foreign route costs a look at a few bytes (10 us with its reception), so that
-a Node with a busy routing daemon or kube-proxy costs next to nothing.
+Owns two event sockets (rtnetlink, nf_tables) and a thread. It reports only that there was a change; the backends'
+`observe` reads the new state. A foreign route costs a check of a few bytes (10 us with its reception), so a busy
+routing daemon or kube-proxy on the Node costs little.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ NFTA_TABLE = 1  # the table's name in every message of nf_tables (NFTA_RULE_TABL
 
 
 class NetlinkMonitor:
-    """A thread that calls `wake` after every change of what is ours, in the namespace that starts it.
+    """A thread that calls `wake` after every change of the agent's resources, in the namespace that starts it.
 
-    `wake` is called from that thread and has to return at once (setting an Event does). Our own changes wake
-    too, and the observation that follows finds nothing to do; except for routes, which are many: those that
-    were changed through the socket of port `own_port()` are passed over.
+    `wake` is called from that thread and has to return at once (setting an Event does). The agent's own changes
+    wake too, and the observation that follows finds no difference; except for routes, which are many: changes by
+    the socket of port `own_port()` are ignored.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NetlinkMonitor:
         nft_table: str = "",
         own_port: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Remember what is ours, as the backends have it; `nft_table` "" leaves nf_tables unwatched."""
+        """Arguments are those of the backends; `nft_table` "": do not watch nf_tables."""
         self._wake = wake
         self._tables = frozenset(route_tables)
         self._short_tables = frozenset(table if table < 256 else RT_TABLE_COMPAT for table in route_tables)
@@ -62,21 +62,21 @@ class NetlinkMonitor:
         self._devices = frozenset(devices)
         self._own_port = own_port
         self._nft_name = nft_table.encode() + b"\0" if nft_table else b""
-        self._ours: set[int] = set()  # indexes of our devices
-        self._mtus: dict[int, int] = {}  # of foreign devices that have an address: one of them is the uplink
+        self._ours: set[int] = set()  # indexes of the agent's devices
+        self._mtus: dict[int, int] = {}  # of foreign devices with an address, one of which is the uplink
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._stop_reader, self._stop_writer = socket.socketpair()
 
     def start(self) -> None:
-        """Start watching. Raises BackendError when the kernel gives no sockets."""
+        """Start watching. Raises BackendError when sockets cannot be opened."""
         self._sockets = self._open()
         self._thread = Supervised(self._run, name="netlink-monitor", until=self._stopping)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and close everything; `wake` is not called any more afterwards."""
+        """End the thread and close the sockets; `wake` is not called afterwards."""
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._stop_writer.send(b"x")
@@ -89,7 +89,7 @@ class NetlinkMonitor:
     # --- sockets ----------------------------------------------------------------------------------------
 
     def _open(self) -> list[socket.socket]:
-        """Open the event sockets, then read what events are compared with: nothing falls in between."""
+        """Open the event sockets before reading the devices, so that no change between is missed."""
         sockets: list[socket.socket] = []
         try:
             sockets.append(open_events(socket.NETLINK_ROUTE, RTNETLINK_GROUPS))
@@ -97,34 +97,34 @@ class NetlinkMonitor:
                 sockets.append(open_events(NETLINK_NETFILTER, NFTABLES_GROUP))
             self._read_devices()
         except (OSError, BackendError) as error:
-            for one in sockets:
-                one.close()
+            for opened in sockets:
+                opened.close()
             raise BackendError("netlink", "watch", "events", str(error)) from None
         return sockets
 
     def _read_devices(self) -> None:
         with contextlib.closing(NetlinkSocket()) as requests:
             links = read_links(requests)
-            addressed = {one.index for one in read_addresses(requests) if not one.address.is_link_local}
+            addressed = {entry.index for entry in read_addresses(requests) if not entry.address.is_link_local}
         self._ours = {link.index for link in links if link.state.name in self._devices}
         self._mtus = {link.index: link.state.mtu for link in links if link.index in addressed - self._ours}
 
     # --- the thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Watch until stopped. After an error Supervised begins anew, with sockets of its own."""
+        """Watch until stopped. After an error Supervised calls this again, which opens new sockets."""
         while True:
             if not self._sockets:
                 self._sockets = self._open()
-                self._wake()  # whatever was lost, a full observation finds
+                self._wake()  # a full observation finds changes whose events were lost
             try:
                 return self._watch(self._sockets)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
             finally:
-                for one in self._sockets:
-                    one.close()
+                for opened in self._sockets:
+                    opened.close()
                 self._sockets = []
 
     def _watch(self, sockets: list[socket.socket]) -> None:
@@ -137,7 +137,7 @@ class NetlinkMonitor:
             for reader in ready:
                 concerns = self._concerns if reader is sockets[0] else self._concerns_nft
                 with contextlib.suppress(BlockingIOError):
-                    for _ in range(BURST):  # what has arrived already wakes once
+                    for _ in range(BURST):  # events that have arrived wake once
                         wake = concerns(reader.recv(1 << 16)) or wake
             if wake:
                 self._wake()
@@ -145,7 +145,7 @@ class NetlinkMonitor:
     # --- which events concern us ------------------------------------------------------------------------
 
     def _concerns_nft(self, data: bytes) -> bool:
-        if self._nft_name not in data:  # spares a look into each of thousands of foreign messages
+        if self._nft_name not in data:  # avoids parsing thousands of foreign messages
             return False
         return any(
             kind >> 8 == NFNL_SUBSYS_NFTABLES and attributes(body, 4).get(NFTA_TABLE) == self._nft_name
@@ -154,13 +154,13 @@ class NetlinkMonitor:
 
     def _concerns(self, data: bytes) -> bool:
         port = nl.NLMSGHDR.unpack_from(data)[4] if len(data) >= nl.NLMSGHDR.size else 0
-        found = False
+        concerned = False
         for kind, _, _, body in messages(data):
-            # No short cut: every message may change what later ones are compared with.
-            found = self._concerns_one(kind, body, port) or found
-        return found
+            # Read every message: each may change the state that later ones are compared with.
+            concerned = self._concerns_message(kind, body, port) or concerned
+        return concerned
 
-    def _concerns_one(self, kind: int, body: bytes, port: int) -> bool:
+    def _concerns_message(self, kind: int, body: bytes, port: int) -> bool:
         if kind in {nl.RTM_NEWROUTE, nl.RTM_DELROUTE}:
             return self._concerns_route(body) and not (port and port == self._own_port())
         if kind in {nl.RTM_NEWRULE, nl.RTM_DELRULE}:
@@ -191,11 +191,11 @@ class NetlinkMonitor:
             else:
                 self._ours.add(link.index)
             return True
-        before = self._mtus.get(link.index)
-        if before is None:
+        known_mtu = self._mtus.get(link.index)
+        if known_mtu is None:
             return False
         if gone:
             del self._mtus[link.index]
             return True
         self._mtus[link.index] = link.state.mtu
-        return before != link.state.mtu
+        return known_mtu != link.state.mtu

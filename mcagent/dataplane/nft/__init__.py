@@ -1,1 +1,1 @@
-"""nftables: the tables of the Node that are ours."""
+"""nftables: the agent's tables on the Node."""

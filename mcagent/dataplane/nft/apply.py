@@ -1,7 +1,6 @@
-"""Makes steps so: one script of nft(8) for all of them, which is one transaction of the kernel.
+"""Carries out steps by one script of nft(8), which is one transaction of the kernel.
 
-Owns what the script says, and who is to blame when nft refuses it. Syntax of nft 1.0.6 (Debian 12) to 1.1; no
-`destroy`.
+Owns the script, and finds the step that nft refuses. Syntax of nft 1.0.6 (Debian 12) to 1.1; no `destroy`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcagent.dataplane.nft.observe import Table, nft_words, set_kind
+from mcagent.dataplane.nft.observe import NftTable, nft_errors, set_kind
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import NftChain, NftSet, Resource
@@ -21,28 +20,28 @@ _LOCATED = re.compile(r"^[^\s:]+:(?P<line>\d+):\d+-\d+: Error: (?P<words>.*)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a script, and what it is about if it is refused."""
+class ScriptLine:
+    """One line of a script. `about` names its object in errors."""
 
     text: str
     about: str
 
 
-def apply_steps(table: Table, steps: Mapping[int, Step]) -> dict[int, BackendError]:
-    """Make the steps so, given by place, and return the errors of those that failed, by place.
+def apply_steps(table: NftTable, steps: Mapping[int, Step]) -> dict[int, BackendError]:
+    """Carry out the steps, given by place, and return the errors of those that failed, by place.
 
-    A chain with a refused rule stays as it was. Raises BackendError when nft cannot be run at all.
+    A chain with a refused rule is not changed. Raises BackendError when nft cannot be run at all.
     """
     failed: dict[int, BackendError] = {}
     for place, step in steps.items():
         reason = objection(step, table)
         if reason:
             failed[place] = table.error(step.op, _about(step), reason, retryable=False)
-    return {**failed, **_transact(table, {place: one for place, one in steps.items() if place not in failed})}
+    return {**failed, **_transact(table, {place: step for place, step in steps.items() if place not in failed})}
 
 
-def objection(step: Step, table: Table) -> str:
-    """Return why a step cannot be written as a script, or "" if it can."""
+def objection(step: Step, table: NftTable) -> str:
+    """Return why a step cannot be written as a script; "": it can."""
     resource = step.resource
     if not isinstance(resource, NftChain | NftSet):
         return f"{type(resource).__name__} is not an nft resource"
@@ -53,7 +52,7 @@ def objection(step: Step, table: Table) -> str:
     if isinstance(step.new, NftSet):
         version = 4 if table.family == "ip" else 6
         addresses = [address for address, _ in step.new.sockets or ()]
-        if any(one.version != version for one in (*step.new.elements, *addresses)):
+        if any(address.version != version for address in (*step.new.elements, *addresses)):
             return f"an element is not of the table's family {table.family}"
     if isinstance(step.new, NftChain):
         if _hook(step.new) and not (_WORD.fullmatch(step.new.type) and _WORD.fullmatch(step.new.hook)):
@@ -67,50 +66,50 @@ def objection(step: Step, table: Table) -> str:
 # --- scripts --------------------------------------------------------------------------------------------
 
 
-def script(table: Table, steps: Iterable[Step]) -> list[Line]:
-    """Return the lines of one transaction that makes the steps so.
+def script(table: NftTable, steps: Iterable[Step]) -> list[ScriptLine]:
+    """Make the lines of one transaction that carries out the steps.
 
-    Sets and chains are made if they are missing, flushed and filled again: a base chain is never deleted
-    to be made again (packets would pass without it), except when its type, hook or priority changes.
+    Sets and chains are added if they are missing, flushed and filled again. A base chain is never deleted and
+    added again, because packets would pass meanwhile, except when its type, hook or priority changes.
     """
-    making = [Line(f"add table {table}", f"table {table}")]
-    filling: list[Line] = []
-    rules: list[Line] = []
-    chains_gone: list[Line] = []
-    sets_gone: list[Line] = []
+    additions = [ScriptLine(f"add table {table}", f"table {table}")]
+    contents: list[ScriptLine] = []
+    rules: list[ScriptLine] = []
+    deleted_chains: list[ScriptLine] = []
+    deleted_sets: list[ScriptLine] = []
     for step in steps:
         new, old = step.new, step.old
         about = _about(step)
         name = _name(table, new or old)
         if isinstance(new, NftSet):
             if isinstance(old, NftSet) and (not old.intact or set_kind(old) != set_kind(new)):
-                making.append(Line(f"delete set {name}", about))
-            making.append(Line(_add_set(table, new), about))
-            filling.append(Line(f"flush set {name}", about))
+                additions.append(ScriptLine(f"delete set {name}", about))
+            additions.append(ScriptLine(_add_set(table, new), about))
+            contents.append(ScriptLine(f"flush set {name}", about))
             elements = ", ".join([*map(str, new.elements), *(f"{a} . {port}" for a, port in new.sockets or ())])
             if elements:
-                filling.append(Line(f"add element {name} {{ {elements} }}", about))
+                contents.append(ScriptLine(f"add element {name} {{ {elements} }}", about))
         elif isinstance(new, NftChain):
             if step.op is Op.REPLACE and isinstance(old, NftChain) and _hook(old) != _hook(new):
-                making += [Line(f"{verb} chain {name}", about) for verb in ("flush", "delete")]
+                additions += [ScriptLine(f"{verb} chain {name}", about) for verb in ("flush", "delete")]
             base = f" {{ {_hook(new)}; policy accept; }}" if _hook(new) else ""
-            making.append(Line(f"add chain {name}{base}", about))
-            filling.append(Line(f"flush chain {name}", about))
+            additions.append(ScriptLine(f"add chain {name}{base}", about))
+            contents.append(ScriptLine(f"flush chain {name}", about))
             for number, rule in enumerate(new.rules, start=1):
-                rules.append(Line(f"add rule {name} {rule}", f"{about} rule {number} ({rule})"))
+                rules.append(ScriptLine(f"add rule {name} {rule}", f"{about} rule {number} ({rule})"))
         elif isinstance(old, NftSet):
-            if old.intact:  # so that it may be gone already
-                making.append(Line(_add_set(table, old), about))
-            sets_gone.append(Line(f"delete set {name}", about))
+            if old.intact:  # so that the deletion also works without it
+                additions.append(ScriptLine(_add_set(table, old), about))
+            deleted_sets.append(ScriptLine(f"delete set {name}", about))
         else:
-            making.append(Line(f"add chain {name}", about))  # so that it may be gone already
-            filling.append(Line(f"flush chain {name}", about))
-            chains_gone.append(Line(f"delete chain {name}", about))
-    return [*making, *filling, *rules, *chains_gone, *sets_gone]
+            additions.append(ScriptLine(f"add chain {name}", about))  # so that the deletion also works without it
+            contents.append(ScriptLine(f"flush chain {name}", about))
+            deleted_chains.append(ScriptLine(f"delete chain {name}", about))
+    return [*additions, *contents, *rules, *deleted_chains, *deleted_sets]
 
 
 def _about(step: Step) -> str:
-    """Return what a step is about, for people."""
+    """Return the name of a step's object for messages."""
     match step.resource:
         case NftChain(name=name):
             return f"chain {name}"
@@ -120,30 +119,30 @@ def _about(step: Step) -> str:
             return repr(other)
 
 
-def _name(table: Table, resource: Resource | None) -> str:
+def _name(table: NftTable, resource: Resource | None) -> str:
     assert isinstance(resource, NftChain | NftSet)
     return f"{table} {resource.name}"
 
 
-def _add_set(table: Table, nft_set: NftSet) -> str:
+def _add_set(table: NftTable, nft_set: NftSet) -> str:
     kind, flags = set_kind(nft_set)
     return f"add set {table} {nft_set.name} {{ typeof {kind};{f' flags {flags};' if flags else ''} }}"
 
 
 def _hook(chain: NftChain) -> str:
-    """Return what makes a base chain one, "" of a chain that others jump to."""
-    known = chain.type or chain.hook or chain.priority
-    return f"type {chain.type} hook {chain.hook} priority {chain.priority}" if known else ""
+    """Return type, hook and priority of a base chain; "" for a chain that others jump to."""
+    is_base = chain.type or chain.hook or chain.priority
+    return f"type {chain.type} hook {chain.hook} priority {chain.priority}" if is_base else ""
 
 
 # --- transactions ---------------------------------------------------------------------------------------
 
 
-def _transact(table: Table, steps: Mapping[int, Step]) -> dict[int, BackendError]:
+def _transact(table: NftTable, steps: Mapping[int, Step]) -> dict[int, BackendError]:
     """Apply the steps in one transaction or, if nft refuses it, each in its own; return errors by place.
 
-    The kernel blames every rule of a transaction for one that is not fit for its chain, and nft sometimes names
-    no line at all: only alone does a step show who is to blame.
+    For a rule that does not fit its chain the kernel reports every rule of the transaction, and nft sometimes
+    names no line: only a transaction of one step identifies the refused step.
     """
     lines = script(table, steps.values())
     code, _, stderr = table.run(["-f", "-"], "".join(f"{line.text}\n" for line in lines)) if steps else (0, "", "")
@@ -159,18 +158,19 @@ def _transact(table: Table, steps: Mapping[int, Step]) -> dict[int, BackendError
 
 
 def _turn(step: Step) -> int:
-    """Return when a step has its turn: what others use before these, and the other way to delete it.
+    """Return the position of a step: objects are added before their users, and deleted after them.
 
     Chains use sets, and base chains jump to those without a hook.
     """
-    used = isinstance(step.resource, NftSet), isinstance(step.resource, NftChain) and not step.resource.hook
-    turn = 0 if used[0] else 1 if used[1] else 2
+    resource = step.resource
+    is_base_chain = isinstance(resource, NftChain) and bool(resource.hook)
+    turn = 0 if isinstance(resource, NftSet) else 2 if is_base_chain else 1
     return turn if step.new is not None else 4 - turn
 
 
-def _error(table: Table, step: Step, lines: Sequence[Line], stderr: str) -> BackendError:
-    """Return the error of a step that was refused alone: of the rule that nft names, where it does."""
-    for found in filter(None, map(_LOCATED.match, stderr.splitlines())):
-        if 1 <= int(found["line"]) <= len(lines):
-            return table.error(step.op, lines[int(found["line"]) - 1].about, found["words"])
-    return table.error(step.op, _about(step), nft_words(stderr))
+def _error(table: NftTable, step: Step, lines: Sequence[ScriptLine], stderr: str) -> BackendError:
+    """Make the error of a step that was refused alone; about the rule that nft names, if any."""
+    for error in filter(None, map(_LOCATED.match, stderr.splitlines())):
+        if 1 <= int(error["line"]) <= len(lines):
+            return table.error(step.op, lines[int(error["line"]) - 1].about, error["words"])
+    return table.error(step.op, _about(step), nft_errors(stderr))

@@ -1,7 +1,7 @@
 """The nft backend: the tables `ip NAME` and `ip6 NAME`, their base chains and their sets.
 
-An nft set holds addresses of one family, so what is about IPv6 addresses of the underlay has a table of its own
-beside the one for IPv4. Owns both tables and everything in them; other tables are never read or written.
+An nft set holds addresses of one family, so IPv6 addresses of the underlay have a table of their own. Owns both
+tables and everything in them; other tables are never read or written.
 """
 
 from __future__ import annotations
@@ -11,80 +11,82 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mcagent.dataplane.nft.apply import apply_steps
-from mcagent.dataplane.nft.observe import ELEMENT_TYPES, Listing, Table, parse_listing
+from mcagent.dataplane.nft.observe import ELEMENT_TYPES, NftTable, TableListing, parse_listing
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 from mcagent.model.resources import Backend, NftChain, NftSet, Resource, ResourceKey
 
 
 class NftBackend:
-    """Chains and sets of our tables, in the calling thread's network namespace."""
+    """Chains and sets of the agent's tables, in the calling thread's network namespace."""
 
     name = Backend.NFT
 
     def __init__(self, *, table: str, binary: str = "nft") -> None:
-        """Remember what is ours; nothing is run before the first call."""
-        self._tables = [Table(family, table, binary) for family in ELEMENT_TYPES]
-        # Rules that this version of nft lists in a spelling of its own: listed -> asked for.
-        self._learnt: dict[str, str] = {}
+        """`table` is the name of the agent's tables. No program is run before the first call."""
+        self._tables = [NftTable(family, table, binary) for family in ELEMENT_TYPES]
+        # Rules that this version of nft lists in another spelling: listed -> requested.
+        self._requested: dict[str, str] = {}
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
-        """Return the chains and sets of our tables. Raises BackendError when nft cannot be run."""
-        found: dict[ResourceKey, Resource] = {}
+        """Read the chains and sets of the agent's tables. Raises BackendError when nft cannot be run."""
+        resources: dict[ResourceKey, Resource] = {}
         for table in self._tables:
             listing = _list(table)
-            found.update({one.key: one for one in listing.sets})
-            found.update({one.key: self._as_asked(one) for one in listing.chains})
-        return found
+            resources.update({item.key: item for item in listing.sets})
+            resources.update({chain.key: self._as_requested(chain) for chain in listing.chains})
+        return resources
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
-        """Make the steps so in one transaction per table; without those that nft refuses, if it refuses some.
+        """Carry out the steps in one transaction per table, without those that nft refuses.
 
-        A chain with a refused rule stays as it was. Raises BackendError when nft cannot be run at all.
+        A chain with a refused rule is not changed. Raises BackendError when nft cannot be run at all.
         """
         failed: dict[int, BackendError] = {}
         for table in self._tables:
-            ours = {place: step for place, step in enumerate(steps) if _family(step) == table.family}
-            refused = apply_steps(table, ours)
-            self._look_back(table, [step for place, step in ours.items() if place not in refused])
+            table_steps = {place: step for place, step in enumerate(steps) if _family(step) == table.family}
+            refused = apply_steps(table, table_steps)
+            self._read_back(table, [step for place, step in table_steps.items() if place not in refused])
             failed.update(refused)
         return ApplyResult.of(steps, failed)
 
-    def counted(self) -> Mapping[str, int]:
-        """Return how many packets the rules of each chain that counts have counted since it was last changed.
+    def packet_counts(self) -> Mapping[str, int]:
+        """Read the packets counted by the rules of each chain since it was last changed; without uncounted chains.
 
-        Both families together; from any thread. No elements of sets are read, so it costs the same with any
-        number of peers: 5 ms. Raises BackendError when nft cannot be run.
+        Sums both families; from any thread. Elements of sets are not read, so that it takes 5 ms with any number
+        of peers. Raises BackendError when nft cannot be run.
         """
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for table in self._tables:
-            found.update(_list(table, without="-t").counted())
-        return found
+            counts.update(_list(table, without="-t").packet_counts())
+        return counts
 
     def close(self) -> None:
-        """Nothing is held open; the tables stay."""
+        """Does nothing: no socket is open, and the tables stay."""
 
-    def _as_asked(self, chain: NftChain) -> NftChain:
-        return replace(chain, rules=tuple(self._learnt.get(rule, rule) for rule in chain.rules))
+    def _as_requested(self, chain: NftChain) -> NftChain:
+        return replace(chain, rules=tuple(self._requested.get(rule, rule) for rule in chain.rules))
 
-    def _look_back(self, table: Table, done: Sequence[Step]) -> None:
-        """After a change: learn how nft lists what was asked for, and remove the table if it is empty now."""
+    def _read_back(self, table: NftTable, done: Sequence[Step]) -> None:
+        """After a change: record how nft lists the requested rules, and delete the table if it is empty."""
         if not done:
             return
         listing = _list(table)
         listed = {chain.name: chain.rules for chain in listing.chains}
         for chain in [step.new for step in done if isinstance(step.new, NftChain)]:
             pairs = zip(listed.get(chain.name, ()), chain.rules, strict=False)
-            self._learnt |= {found: asked for found, asked in pairs if found != asked}
+            self._requested |= {spelling: rule for spelling, rule in pairs if spelling != rule}
         if listing.empty and any(step.op is Op.DELETE for step in done):
             table.run(["-f", "-"], f"delete table {table}\n")
 
 
-def _list(table: Table, without: str = "-s") -> Listing:
-    """Return what a table holds, nothing where there is none: without counters (-s) or without elements (-t)."""
+def _list(table: NftTable, without: str = "-s") -> TableListing:
+    """List a table, empty if it does not exist: without counters (-s) or without elements (-t)."""
     return parse_listing(table.list("-a", without, "-y", "-p") or "", table.family, table.name)
 
 
 def _family(step: Step) -> str:
     resource = step.resource
-    return resource.family if isinstance(resource, NftChain | NftSet) else "ip"  # which refuses what is no chain
+    return (
+        resource.family if isinstance(resource, NftChain | NftSet) else "ip"
+    )  # where apply_steps refuses other resources

@@ -1,6 +1,6 @@
-"""What nft(8) says of our tables, as resources; and how it is run. Syntax of nft 1.0.6 (Debian 12) to 1.1.
+"""Parses nft's lists of the agent's tables into resources, and runs nft(8) 1.0.6 (Debian 12) to 1.1.
 
-A rule is the text that nft lists: what core asks for is written as all these versions list it.
+A rule is the text that nft lists: core writes rules as all these versions list them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mcagent.model.resources import Backend, NftChain, NftSet
 
 TIMEOUT = 30.0  # seconds; 10,000 elements take 0.15 s
 _NO_TABLE = ("No such file or directory", "Address family not supported")  # the second: a kernel without IPv6
-# By family of the table; with "typeof", since nft 1.0.6 ends by a segmentation fault at any set that nft 1.1.3
-# made with "type": where the image's is newer than the Node's, nobody could list the Node's rules any more.
+# By family of the table; with "typeof", because nft 1.0.6 crashes on every set that nft 1.1.3 created with "type":
+# if the image has a newer nft than the Node, the Node's nft could not list its rules any more.
 ELEMENT_TYPES = {"ip": "ip daddr", "ip6": "ip6 daddr"}
 _FORMER_TYPES = {"ipv4_addr": "ip daddr", "ipv6_addr": "ip6 daddr", "inet_service": "udp dport"}  # the same sets
 _RULE = re.compile(r"^\t\t(.*) # handle \d+$")
@@ -33,30 +33,30 @@ _COUNTER = re.compile(r"\bcounter packets (\d+) bytes \d+\b")
 
 
 @dataclass(slots=True)
-class Listing:
-    """A table as nft lists it. `others` counts what is neither set nor chain."""
+class TableListing:
+    """The content of a table. `other_count`: the number of objects that are neither set nor chain."""
 
     sets: list[NftSet] = field(default_factory=list)
     chains: list[NftChain] = field(default_factory=list)
-    others: int = 0
+    other_count: int = 0
 
     @property
     def empty(self) -> bool:
         """Whether the table holds nothing."""
-        return not (self.sets or self.chains or self.others)
+        return not (self.sets or self.chains or self.other_count)
 
-    def counted(self) -> dict[str, int]:
-        """Return how many packets the rules of each chain have counted, without chains that do not count."""
-        found = {
+    def packet_counts(self) -> dict[str, int]:
+        """Return the packets counted by the rules of each chain, without chains that have no counter."""
+        counters = {
             chain.name: [int(match[1]) for rule in chain.rules for match in _COUNTER.finditer(rule)]
             for chain in self.chains
         }
-        return {name: sum(counts) for name, counts in found.items() if counts}
+        return {name: sum(counts) for name, counts in counters.items() if counts}
 
 
-def parse_listing(text: str, family: str, table: str) -> Listing:
-    """Read the output of `nft -a -s -y -p list table`."""
-    listing = Listing()
+def parse_listing(text: str, family: str, table: str) -> TableListing:
+    """Parse the output of `nft -a -s -y -p list table`."""
+    listing = TableListing()
     lines = iter(text.splitlines())
     for line in lines:
         block = _BLOCK.match(line)
@@ -73,7 +73,7 @@ def parse_listing(text: str, family: str, table: str) -> Listing:
         elif block["kind"] == "chain":
             listing.chains.append(_chain(body, family, table, name))
         else:
-            listing.others += 1
+            listing.other_count += 1
     return listing
 
 
@@ -84,36 +84,36 @@ def set_kind(nft_set: NftSet) -> tuple[str, str]:
 
 
 def _chain(body: Sequence[str], family: str, table: str, name: str) -> NftChain:
-    found = next((base for line in body if (base := _BASE.match(line))), None)
+    base_chain = next((base for line in body if (base := _BASE.match(line))), None)
     return NftChain(
         family=family,
         table=table,
         name=name,
-        type=found["type"] if found else "",
-        hook=found["hook"] if found else "",
-        priority=int(found["priority"]) if found else 0,
+        type=base_chain["type"] if base_chain else "",
+        hook=base_chain["hook"] if base_chain else "",
+        priority=int(base_chain["priority"]) if base_chain else 0,
         rules=tuple(rule[1] for line in body if (rule := _RULE.match(line))),
-        intact=found is None or found["policy"] in {None, "accept"},
+        intact=base_chain is None or base_chain["policy"] in {None, "accept"},
     )
 
 
 def _set(body: Sequence[str], family: str, table: str, name: str) -> NftSet:
-    properties = {found[1]: found[2] for line in body if (found := _PROPERTY.match(line))}
-    former = " . ".join(_FORMER_TYPES.get(one, one) for one in properties.get("type", "").split(" . "))
+    properties = {match[1]: match[2] for line in body if (match := _PROPERTY.match(line))}
+    former = " . ".join(_FORMER_TYPES.get(name, name) for name in properties.get("type", "").split(" . "))
     kind = (properties.get("typeof", former), properties.get("flags", ""))
     elements = _ELEMENTS.search(" ".join(body))
     items = [words for item in elements[1].split(",") if (words := item.split())] if elements else []
-    found_set = NftSet(family=family, table=table, name=name)
+    result = NftSet(family=family, table=table, name=name)
     if kind[0] == ELEMENT_TYPES[family]:
-        # What follows an element (timeout, counter, comment) is not ours.
+        # The agent adds nothing to an element (timeout, counter, comment).
         networks = {network for word, *_ in items for network in _networks(word)}
         merged = collapse_addresses(sorted(networks, key=network_key))  # type: ignore[type-var]
-        found_set = replace(found_set, elements=tuple(merged))
+        result = replace(result, elements=tuple(merged))
     elif kind[0] == f"{ELEMENT_TYPES[family]} . udp dport":
         pairs = [(words[0], words[2]) for words in items if len(words) > 2 and words[1] == "."]
         sockets = [(ip_address(address), int(port)) for address, port in pairs if port.isdecimal()]
-        found_set = replace(found_set, sockets=tuple(sorted(sockets, key=lambda one: (int(one[0]), one[1]))))
-    return found_set if kind == set_kind(found_set) else replace(found_set, intact=False)
+        result = replace(result, sockets=tuple(sorted(sockets, key=lambda socket: (int(socket[0]), socket[1]))))
+    return result if kind == set_kind(result) else replace(result, intact=False)
 
 
 def _networks(word: str) -> Iterator[Network]:
@@ -129,8 +129,8 @@ def _networks(word: str) -> Iterator[Network]:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table of nft: the family ("ip" or "ip6", of which its sets hold addresses), its name, and who is asked."""
+class NftTable:
+    """A table of nft: family ("ip" or "ip6", also of the addresses in its sets), name and program."""
 
     family: str
     name: str
@@ -140,7 +140,7 @@ class Table:
         return f"{self.family} {self.name}"
 
     def list(self, *flags: str) -> str | None:
-        """Return what `nft list table` says with these flags, or None if there is no such table.
+        """Return the output of `nft list table` with these flags; None: there is no such table.
 
         Raises BackendError when nft cannot be run.
         """
@@ -149,25 +149,25 @@ class Table:
             return stdout
         if any(words in stderr for words in _NO_TABLE):
             return None
-        raise self.error("list", "", nft_words(stderr))
+        raise self.error("list", "", nft_errors(stderr))
 
     def run(self, arguments: Sequence[str], stdin: str = "") -> tuple[int, str, str]:
-        """Return status, output and errors of nft. Raises BackendError when it cannot be run."""
+        """Run nft; return exit status, output and errors. Raises BackendError when it cannot be run."""
         try:
             code, stdout, stderr = run_nft(arguments, stdin, binary=self.binary)
         except OSError as error:
             raise self.error("run", "", str(error)) from None
         if code and "cache initialization failed" in stderr:
-            raise self.error("run", "", nft_words(stderr))  # no permission, or a kernel without nf_tables
+            raise self.error("run", "", nft_errors(stderr))  # no permission, or a kernel without nf_tables
         return code, stdout, stderr
 
     def error(self, operation: str, obj: str, reason: str, *, retryable: bool = True) -> BackendError:
-        """Return the error of an operation on an object of this table ("" for the table itself)."""
+        """Make the error of an operation on an object of this table ("" for the table itself)."""
         return BackendError(Backend.NFT, operation, f"table {self} {obj}".rstrip(), reason, retryable=retryable)
 
 
 def run_nft(arguments: Sequence[str], stdin: str = "", *, binary: str = "nft") -> tuple[int, str, str]:
-    """Run nft in this thread's namespace; return status, output and errors. Raises OSError when it cannot."""
+    """Run nft in this thread's namespace; return exit status, output and errors. Raises OSError."""
     try:
         done = subprocess.run(
             [binary, *arguments],
@@ -185,7 +185,7 @@ def run_nft(arguments: Sequence[str], stdin: str = "", *, binary: str = "nft") -
     return done.returncode, done.stdout, done.stderr
 
 
-def nft_words(stderr: str) -> str:
-    """Return nft's own words, without the picture of the line it draws below them."""
+def nft_errors(stderr: str) -> str:
+    """Return nft's error messages, without the quoted lines below them."""
     lines = [line for line in stderr.splitlines() if "Error:" in line]
     return "; ".join(lines) or stderr.strip() or "failed silently"

@@ -1,9 +1,8 @@
-"""Steps on flows and groups -> a bundle in an order that Open vSwitch takes; what it refused, and what needs that.
+"""Orders steps on flows and groups for a bundle of Open vSwitch, and finds the step that it refuses.
 
-Pure. What is refused is left out with all that needs it; the rest goes on. Which step that is depends on how
-versions of ovs-ofctl print errors, and is read here alone. It quotes the refused message: in words (table, match,
-cookie, group), or as bytes where it cannot be decoded. That names the step in every version. Where several steps
-look alike, the transaction number of the message tells which it is.
+Pure. A refused step is left out together with the steps that depend on it; the others are applied. ovs-ofctl
+quotes the refused message: as text (table, match, cookie, group), or as bytes where it cannot be decoded. This
+identifies the step in every version; where several steps look alike, the transaction number of the message does.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 
 Placed = tuple[int, Step]  # a step, and its place in the stage
 # ovs-ofctl 3.1 sends the hello, the protocol set-up and the opening of the bundle with transaction numbers 1 to
-# 5, then line n with n + 5. In a version where this is not so, the first step that looks alike is meant.
+# 5, then line n with n + 5. If another version differs, the first step that looks alike is taken.
 _XID_BEFORE_FIRST_LINE = 5
 _ERROR = re.compile(r"^Error (OFP\w+) for: (?P<message>.*)", re.MULTILINE)
 _XID = re.compile(r"\(xid=0x([0-9a-f]+)\)")
 _SYNTAX = re.compile(r"^ovs-ofctl: -:(?P<line>\d+): (?P<reason>.*)", re.MULTILINE)
 _MESSAGE_BYTES = re.compile(r"^000000[01]0 ((?:[ -][0-9a-f]{2}){16})", re.MULTILINE)
-_QUOTE = 300  # characters of a refused message that are passed on
+_QUOTE = 300  # characters of a refused message in an error
 _NEEDS = re.compile(r"\b(?:watch_)?((?:group|meter):\d+)")
 
 
 def in_bundle_order(steps: Sequence[Placed]) -> list[Placed]:
-    """Return the steps on groups and flows so that each message of a bundle is valid when its turn comes.
+    """Order the steps on groups and flows so that each message of a bundle is valid after those before it.
 
-    Groups are added before the flows that point to them and deleted after; deleting a group would take
-    flows that still point to it along. Among new groups those that others point to come first.
+    Groups are added before the flows that use them and deleted after them, because deleting a group deletes the
+    flows that use it. Among new groups those that others use come first.
     """
     groups = {name_of(item[1].new): item for item in steps if isinstance(item[1].new, GroupEntry)}
     needed = {name: sorted(_needs(step.new) & groups.keys()) for name, (_, step) in groups.items()}
@@ -45,25 +44,25 @@ def in_bundle_order(steps: Sequence[Placed]) -> list[Placed]:
 def without_users(
     steps: list[Placed], refused: set[str], failed: dict[int, BackendError], cause: BackendError | None = None
 ) -> list[Placed]:
-    """Take out of steps in order those that need a refused group or meter ("group:1"), and what needs those.
+    """Remove the steps that use a refused group or meter ("group:1"), and those that use removed groups.
 
-    `cause`: the error of all of them, in place of one each.
+    `failed` gets their errors: `cause` for all of them, if given.
     """
     if not refused:
         return steps
-    kept: list[Placed] = []
+    remaining: list[Placed] = []
     for place, step in steps:
         if needed := min(_needs(step.new) & refused, default=""):
             reason = f"{needed}, which it needs, was refused"
             failed[place] = cause or failure(step, reason, retryable=needed.startswith("group"))
             refused = refused | {name_of(step.new)}
         else:
-            kept.append((place, step))
-    return kept
+            remaining.append((place, step))
+    return remaining
 
 
 def name_of(resource: Resource | None) -> str:
-    """Return what others refer to a group or meter by; "" for a flow."""
+    """Return the name by which flows and groups refer to a group or meter; "" for a flow."""
     match resource:
         case GroupEntry(group_id=number):
             return f"group:{number}"
@@ -97,7 +96,7 @@ def bundle_line(step: Step) -> str:
 
 
 def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
-    """Return the error that says why a step could not be done."""
+    """Make the error of a step."""
     match step.resource:
         case GroupEntry(group_id=number):
             obj = f"group {number:#x}"
@@ -110,8 +109,8 @@ def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
     return BackendError("openflow", str(step.op), obj, reason, retryable=retryable)
 
 
-def refused(stderr: str, steps: Sequence[Step]) -> tuple[int | None, str] | None:
-    """Return which step of a bundle was refused (its index, or None if it is not known) and OVS' words.
+def refused_step(stderr: str, steps: Sequence[Step]) -> tuple[int | None, str] | None:
+    """Find the step of a bundle that was refused: its index (None: unknown) and Open vSwitch's message.
 
     None if `stderr` has no refusal: then the bridge could not be reached.
     """
@@ -121,13 +120,13 @@ def refused(stderr: str, steps: Sequence[Step]) -> tuple[int | None, str] | None
     error = _ERROR.search(stderr)
     if error is None:
         return None
-    # The message goes on over lines until the next error, the one about the bundle as a whole.
+    # The message continues over lines until the next error, which is about the whole bundle.
     quoted = stderr[error.start("message") :].split("\nError ", 1)[0].split("\novs-ofctl: ", 1)[0]
-    words = f"{error[1]}: {' '.join(quoted.split())[:_QUOTE]}"
+    message = f"{error[1]}: {' '.join(quoted.split())[:_QUOTE]}"
     alike = [index for index, step in enumerate(steps) if _quotes(quoted, step)]
     xid = _XID.search(quoted)
-    meant = int(xid[1], 16) - _XID_BEFORE_FIRST_LINE - 1 if xid else -1
-    return (meant if meant in alike else next(iter(alike), None)), words
+    index_by_xid = int(xid[1], 16) - _XID_BEFORE_FIRST_LINE - 1 if xid else -1
+    return (index_by_xid if index_by_xid in alike else next(iter(alike), None)), message
 
 
 def _quotes(quoted: str, step: Step) -> bool:
@@ -138,15 +137,15 @@ def _quotes(quoted: str, step: Step) -> bool:
     assert isinstance(resource, FlowEntry)
     if "OFPT_FLOW_MOD" not in quoted:
         return False
-    if found := _bytes(quoted):
-        return resource.cookie.to_bytes(8) == found[8:16]
-    # OVS leaves out table 0, the default priority and an empty cookie; all of ours have a cookie.
+    if undecoded := _bytes(quoted):
+        return resource.cookie.to_bytes(8) == undecoded[8:16]
+    # OVS omits table 0, the default priority and an empty cookie; all flows of the agent have a cookie.
     table = not resource.table or f" table:{resource.table} " in quoted
     match = not resource.match or f"{resource.match} " in quoted
     return table and match and f"cookie:{resource.cookie:#x} " in f"{quoted} "
 
 
 def _bytes(quoted: str) -> bytes:
-    """Return the beginning of a message that could not be decoded; its cookie or group is in these bytes."""
+    """Return the first bytes of a message that could not be decoded, which contain its cookie or group."""
     _, _, dump = quoted.rpartition("decode error")
     return bytes.fromhex("".join(_MESSAGE_BYTES.findall(dump)).replace("-", " "))

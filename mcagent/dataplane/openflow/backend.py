@@ -1,7 +1,7 @@
-"""The OpenFlow backend: flows and groups of our bridge, through ovs-ofctl(8); meters and packets by messages.
+"""The OpenFlow backend: flows and groups of the agent's bridge by ovs-ofctl(8), meters and packets by messages.
 
-Owns the flows with our cookie and all groups of our bridge, which is ours alone. Must not know what the
-flows are for: their text comes from the `flows` library and goes back as it came.
+Owns the flows with the agent's cookie and all groups of its bridge. Must not know the purpose of flows: their text
+is that of the `flows` library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcagent.dataplane.openflow.apply import (
     failure,
     in_bundle_order,
     name_of,
-    refused,
+    refused_step,
     without_users,
 )
 from mcagent.dataplane.openflow.connection import Message, OpenFlowConnection, meter_message, packet_out
@@ -32,9 +32,9 @@ from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 from mcagent.model.resources import Backend, GroupEntry, MeterEntry, OpenFlowResource, Resource, ResourceKey
 
-STEPS_PER_SECOND = 1000  # a run of ovs-ofctl may take one second longer for each so many lines
-PORTS_AT_ONCE = 100  # of one packet-out: what a tunnel needs is of bounded size (64 KiB of actions)
-REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
+STEPS_PER_SECOND = 1000  # lines for which the time-out of ovs-ofctl is one second longer
+PORTS_AT_ONCE = 100  # of one packet-out, whose actions are limited to 64 KiB
+REFUSALS_MAX = 32  # refused steps of one stage after which the others are not attempted
 _NO_METERS = re.compile(r"\bmax_meter:0\b")
 _FLOWS = re.compile(r"\bflow_count=[1-9]")
 _NO_SUCH_FILE = f"({os.strerror(errno.ENOENT)})"
@@ -52,36 +52,36 @@ class OpenFlowBackend:
         self._watch: BridgeWatch | None = None
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
-        """Return our flows and groups; none while there is no such bridge.
+        """Read the agent's flows, groups and meters; none while there is no such bridge.
 
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
         try:
-            found: list[OpenFlowResource] = [
+            resources: list[OpenFlowResource] = [
                 *printed.parse_meters(self._dump("dump-meters", options=())),
                 *printed.parse_groups(self._dump("dump-groups")),
                 *printed.parse_flows(self._dump("dump-flows", OURS)),
             ]
         except FlowError as error:
             raise BackendError("openflow", "read", self.socket, str(error)) from None
-        return {resource.key: resource for resource in found}
+        return {resource.key: resource for resource in resources}
 
     def has_flows(self) -> bool:
-        """Tell whether there is any flow of ours, at little cost. Raises BackendError."""
+        """Return whether the agent's bridge has flows, without dumping them. Raises BackendError."""
         return _FLOWS.search(self._dump("dump-aggregate", OURS, options=())) is not None
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
         """Apply the steps in one atomic bundle: packets meet all of them or none.
 
-        Steps that OVS refuses are left out, with what depends on them, and reported with its words; the
-        others then take effect together. Raises BackendError when ovs-vswitchd cannot be reached.
+        Steps that Open vSwitch refuses are left out, with those that depend on them, and reported with its
+        message; the others take effect together. Raises BackendError when ovs-vswitchd cannot be reached.
         """
         failed: dict[int, BackendError] = {}
         placed = list(enumerate(steps))
         meters = [item for item in placed if isinstance(item[1].resource, MeterEntry)]
-        # Those that flows use are there before them and go after them: OVS would delete these flows.
+        # Meters are added before the flows that use them and deleted after them: OVS deletes the flows of a meter.
         cause = self._meters([item for item in meters if item[1].new is not None], failed)
-        # What the flows of a refused meter let pass then passes by the flows below them.
+        # Without the flows of a refused meter, their packets match the flows of lower priority.
         without = {name_of(steps[place].new) for place in failed}
         remaining = without_users(in_bundle_order(placed), without, failed, cause)
         while remaining:
@@ -100,7 +100,7 @@ class OpenFlowBackend:
         return ApplyResult.of(steps, failed)
 
     def _meters(self, steps: Sequence[Placed], failed: dict[int, BackendError]) -> BackendError | None:
-        """Apply steps on meters; return the one error of all of them where the datapath has no meters."""
+        """Apply steps on meters; return the common error of all of them if the datapath has no meters."""
         errors = self._request("apply", [meter_message(step, xid) for xid, (_, step) in enumerate(steps, 1)])
         cause = None
         if errors and _NO_METERS.search(self._dump("meter-features", options=())):
@@ -114,7 +114,7 @@ class OpenFlowBackend:
         return cause
 
     def _request(self, operation: str, requests: Sequence[bytes]) -> list[Message]:
-        """Send messages on a connection of their own; return the errors. Raises BackendError."""
+        """Send messages on a new connection; return the error messages. Raises BackendError."""
         if not requests:
             return []
         path = self.socket.removeprefix("unix:")
@@ -125,34 +125,34 @@ class OpenFlowBackend:
             raise BackendError("openflow", operation, path, str(error)) from None
 
     def flow_stats(self, cookies: str = OURS) -> Mapping[int, int]:
-        """Return packets by cookie, from any thread; empty while there is no such bridge.
+        """Read packets by cookie, from any thread; empty while there is no such bridge.
 
-        `cookies` ("cookie=VALUE/MASK") asks for some only.
+        `cookies` ("cookie=VALUE/MASK") selects flows.
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
         return printed.parse_packets(self._dump("dump-flows", cookies, options=("--no-names",)))
 
     def over_limit(self) -> int:
-        """Return how many packets meters dropped, from any thread. Raises BackendError."""
+        """Read the number of packets that meters dropped, from any thread. Raises BackendError."""
         return printed.parse_dropped(self._dump("meter-stats", options=()))
 
     def send(self, in_port: int, frames: Sequence[bytes]) -> None:
-        """Give frames to the flows as if they had come in by a port, from any thread. Raises BackendError."""
+        """Send frames through the flows with `in_port` as input port, from any thread. Raises BackendError."""
         errors = self._request("send packets", [packet_out(in_port, frame) for frame in frames])
         if errors:
             reason = f"{len(errors)} of {len(frames)} were refused"
             raise BackendError("openflow", "send packets", self.socket, reason)
 
     def send_out(self, ports: Sequence[int], frame: bytes) -> None:
-        """Send a frame out by each of these ports, past the flows; from any thread. Raises BackendError."""
+        """Send a frame out by each of these ports, without the flows; from any thread. Raises BackendError."""
         batches = (ports[at : at + PORTS_AT_ONCE] for at in range(0, len(ports), PORTS_AT_ONCE))
         if self._request("send packets", [packet_out(PORT_CONTROLLER, frame, batch) for batch in batches]):
             raise BackendError("openflow", "send packets", self.socket, "some ports were refused")
 
     def send_each(self, frames: Sequence[tuple[int, bytes]]) -> None:
-        """Send frames out by a port each, past the flows, at little cost; from any thread. Raises BackendError.
+        """Send each frame out by its port, without the flows, on the watch's connection; from any thread.
 
-        What Open vSwitch refuses is not told.
+        Errors of Open vSwitch are not reported. Raises BackendError when there is no connection.
         """
         sent = b"".join(packet_out(PORT_CONTROLLER, frame, (port,)) for port, frame in frames)
         if self._watch is None or not self._watch.send(sent):
@@ -165,14 +165,14 @@ class OpenFlowBackend:
         *,
         on_packet: OnPacket = lambda *_: None,
     ) -> None:
-        """Call `on_change`, in a thread, when flows or groups are no longer as last applied. Once only.
+        """Call `on_change`, in a thread, when flows or groups differ from those last applied. Call this once.
 
-        Also when the bridge first answers: nothing was noticed before that. And `on_restart` when ovs-vswitchd or
-        the bridge went away or came back. `on_packet` takes what flows hand to the agent. From now on a process is
-        held ready for the next bundle.
+        `on_change` is also called when the bridge first answers, `on_restart` when ovs-vswitchd or the bridge
+        disappears or returns, `on_packet` for packets that flows send to the agent. From now on a process is
+        prepared for the next bundle.
         """
         path = self.socket.removeprefix("unix:")
-        self._watch = BridgeWatch(path, on_change, on_restart, self._ofctl.hold, on_packet)
+        self._watch = BridgeWatch(path, on_change, on_restart, self._ofctl.prepare, on_packet)
 
     def close(self) -> None:
         """End the watch; flows and groups stay."""
@@ -181,7 +181,7 @@ class OpenFlowBackend:
         self._ofctl.close()
 
     def _dump(self, command: str, *args: str, options: Sequence[str] = ("--no-names", "--no-stats")) -> str:
-        """Return what ovs-ofctl prints; nothing while there is no such bridge."""
+        """Return the output of ovs-ofctl; empty while there is no such bridge."""
         done = self._ofctl.run(*options, command, self.socket, *args)
         if done.returncode and _NO_SUCH_FILE not in done.stderr:
             gone = _REFUSED in done.stderr
@@ -189,20 +189,20 @@ class OpenFlowBackend:
         return done.stdout
 
     def _bundle(self, steps: Sequence[Step]) -> tuple[int | None, str] | None:
-        """Send one bundle; None if it was taken, else which step was refused, and why."""
+        """Send one bundle; None: it was applied, else the refused step's index (None: unknown) and the reason."""
         text = "\n".join(map(bundle_line, steps)) + "\n"
-        taken = 0
+        applied = 0
         if self._watch is not None:
             self._watch.begin()
         try:
             done = self._ofctl.bundle(text, TIMEOUT + len(steps) // STEPS_PER_SECOND)
-            taken = len(steps) if done.returncode == 0 else 0
+            applied = len(steps) if done.returncode == 0 else 0
         finally:
             if self._watch is not None:
-                self._watch.end(taken)
+                self._watch.end(applied)
         if done.returncode == 0:
             return None
-        refusal = refused(done.stderr, steps)
+        refusal = refused_step(done.stderr, steps)
         if refusal is None:
             raise BackendError("openflow", "apply", self.socket, _last_line(done.stderr))
         return refusal

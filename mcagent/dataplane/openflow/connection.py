@@ -1,10 +1,10 @@
-"""OpenFlow 1.5 on a bridge's management socket: the few messages that no run of ovs-ofctl(8) sends.
+"""OpenFlow 1.5 on a bridge's management socket: the messages that ovs-ofctl(8) cannot send.
 
-They watch flows and groups, change meters, give packets to the flows or to ports, and take what flows hand to the
-agent. Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.2.3 (matches), 7.3.2
-(configuration), 7.3.4.5 (meters), 7.3.5.18 (flow monitor), 7.3.6 (packet-out), 7.3.7 (barrier), 7.3.10
-(asynchronous messages), 7.4.1 (packet-in) and 7.4.6 (request forward). Open vSwitch sends packets and requests to
-connections of its management socket only if they have set a miss_send_len (ofproto/connmgr.c,
+They watch flows and groups, change meters, send packets through the flows or out by ports, and receive packets
+that flows send to the agent. Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.2.3
+(matches), 7.3.2 (configuration), 7.3.4.5 (meters), 7.3.5.18 (flow monitor), 7.3.6 (packet-out), 7.3.7 (barrier),
+7.3.10 (asynchronous messages), 7.4.1 (packet-in) and 7.4.6 (request forward). Open vSwitch sends packets and
+requests to connections of its management socket only if they have set a miss_send_len (ofproto/connmgr.c,
 ofconn_receives_async_msg).
 """
 
@@ -58,7 +58,7 @@ _PORT_TABLE = 0xFFFFFFF9  # the first table of flows
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its type, transaction number and what comes after the header."""
+    """A message: type, transaction number, and the bytes after the header."""
 
     kind: int
     xid: int
@@ -66,22 +66,19 @@ class Message:
 
 
 def message(kind: int, body: bytes = b"", xid: int = 0) -> bytes:
-    """Return a message as it is sent."""
+    """Encode a message."""
     return _HEADER.pack(_VERSION, kind, _HEADER.size + len(body), xid) + body
 
 
 def packet_out(in_port: int, frame: bytes, ports: Sequence[int] = (_PORT_TABLE,)) -> bytes:
-    """Return the message that sends a frame out by ports, or gives it to the flows as if it came by a port."""
+    """Make the message that sends a frame out by ports; default: through the flows, from `in_port`."""
     match = _IN_PORT.pack(1, 12, _OXM_IN_PORT, in_port)
     outputs = b"".join(_OUTPUT.pack(0, _OUTPUT.size, port, 0) for port in ports)
     return message(PACKET_OUT, _PACKET_OUT.pack(_NO_BUFFER, len(outputs)) + match + outputs + frame)
 
 
 def packet_in(report: Message) -> tuple[int, bytes]:
-    """Return the port by which a packet came in that a flow hands to the agent, and its frame.
-
-    Raises OSError if it makes no sense.
-    """
+    """Parse a packet that a flow sent to the agent: input port and frame. Raises OSError if it is malformed."""
     body = report.body
     try:
         *_, length = _PACKET_IN.unpack_from(body)
@@ -90,7 +87,7 @@ def packet_in(report: Message) -> tuple[int, bytes]:
             (header,) = _OXM.unpack_from(body, at)
             at += _OXM.size
             if header == _OXM_IN_PORT:
-                # The match is padded to 8 bytes, and two more keep what is in the frame aligned.
+                # The match is padded to 8 bytes, and two more bytes align the frame's content.
                 return _OXM.unpack_from(body, at)[0], body[_PACKET_IN.size - 4 + (length + 7) // 8 * 8 + 2 :]
             at += header & 0xFF
     except struct.error:
@@ -99,7 +96,7 @@ def packet_in(report: Message) -> tuple[int, bytes]:
 
 
 def meter_message(step: Step, xid: int) -> bytes:
-    """Return the step on a meter, which drops what is over its rate: bundles take none."""
+    """Make the message of a step on a meter that drops packets above its rate; bundles cannot contain it."""
     meter = step.resource
     assert isinstance(meter, MeterEntry)
     band = b"" if step.new is None else _BAND.pack(_BAND_DROP, _BAND.size, meter.rate, meter.burst)
@@ -107,9 +104,9 @@ def meter_message(step: Step, xid: int) -> bytes:
 
 
 def subscribe() -> bytes:
-    """Return the messages that ask for every change of a flow or group, and for packets to the agent."""
-    wanted = {_FORWARD_TO_MASTER: _GROUP_MOD, _PACKET_TO_MASTER: _BY_ACTION}
-    properties = (_PROPERTY.pack(kind, _PROPERTY.size, wanted.get(kind, 0)) for kind in range(_ASYNC_PROPERTIES))
+    """Make the messages that request reports of all changes of flows and groups, and packets to the agent."""
+    reasons = {_FORWARD_TO_MASTER: _GROUP_MOD, _PACKET_TO_MASTER: _BY_ACTION}
+    properties = (_PROPERTY.pack(kind, _PROPERTY.size, reasons.get(kind, 0)) for kind in range(_ASYNC_PROPERTIES))
     kinds = _MONITOR_ADD | _MONITOR_REMOVED | _MONITOR_MODIFY
     monitor = _MONITOR.pack(1, _ANY, _ANY, kinds, _ALL_TABLES, 0, 1, 4)  # match: type OXM, length without padding
     return (
@@ -120,9 +117,9 @@ def subscribe() -> bytes:
 
 
 def flow_updates(reply: Message) -> Iterator[tuple[int, int]]:
-    """Return the events that a multipart reply reports, with the flow's cookie where it is about one.
+    """Yield the events in a multipart reply, with the flow's cookie (0 for events of no flow).
 
-    Raises OSError if it makes no sense.
+    Raises OSError if it is malformed.
     """
     kind, _ = _MULTIPART.unpack_from(reply.body)
     at = _MULTIPART.size
@@ -135,7 +132,10 @@ def flow_updates(reply: Message) -> Iterator[tuple[int, int]]:
 
 
 class OpenFlowConnection(socket.socket):
-    """A greeted connection to the management socket at `path`. Every method raises OSError when it ended."""
+    """A connection to the management socket at `path`, after the hello.
+
+    Methods raise OSError when it has ended.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -150,7 +150,7 @@ class OpenFlowConnection(socket.socket):
             raise
 
     def receive(self) -> Message:
-        """Return the next message that is no echo request."""
+        """Wait for the next message; echo requests are answered and skipped."""
         while True:
             _, kind, length, xid = _HEADER.unpack(self._exactly(_HEADER.size))
             body = self._exactly(max(0, length - _HEADER.size))
@@ -159,7 +159,7 @@ class OpenFlowConnection(socket.socket):
             self.sendall(message(ECHO_REPLY, body, xid))
 
     def request(self, requests: Sequence[bytes]) -> list[Message]:
-        """Send messages and wait until all were processed; return the errors."""
+        """Send messages and wait until all were processed; return the error messages."""
         errors = []
         for at in range(0, len(requests), BATCH):
             self.sendall(b"".join(requests[at : at + BATCH]) + message(BARRIER_REQUEST))

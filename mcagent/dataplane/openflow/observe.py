@@ -1,6 +1,6 @@
-"""What ovs-ofctl prints of our bridge -> values. Pure.
+"""Parses the output of ovs-ofctl for the agent's bridge. Pure.
 
-Flows are ours by the top 16 bits of the cookie.
+The top 16 bits of the cookie mark the agent's flows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
 from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry
 
-COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # every flow of ours
+COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # of every flow of the agent
 OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
 
 _COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+)")
@@ -23,14 +23,14 @@ _DROPPED = re.compile(r"^\d+: ?packet_count:(\d+)", re.MULTILINE)
 
 
 def is_ours(cookie: int) -> bool:
-    """Tell whether a flow with this cookie is ours."""
+    """Return whether a flow with this cookie is the agent's."""
     return cookie & COOKIE_MASK == COOKIE
 
 
 def parse_flows(text: str) -> list[FlowEntry]:
-    """Return the flows of a dump made with --no-names and --no-stats, those of OURS asked for.
+    """Parse the flows of a dump of OURS with --no-names and --no-stats.
 
-    Raises flows.errors.FlowError on a line that makes no sense.
+    Raises flows.errors.FlowError on a malformed line.
     """
     rows = (parse_flow_line(row) for row in text.splitlines() if "actions=" in row)
     return [
@@ -40,28 +40,28 @@ def parse_flows(text: str) -> list[FlowEntry]:
 
 
 def parse_groups(text: str) -> list[GroupEntry]:
-    """Return the groups of a dump; raises flows.errors.FlowError on a line that makes no sense."""
+    """Parse the groups of a dump; raises flows.errors.FlowError on a malformed line."""
     rows = (parse_group_line(row) for row in text.splitlines() if is_group_line(row))
     return [GroupEntry(group_id=number, body=body) for number, body in rows]
 
 
 def parse_meters(text: str) -> list[MeterEntry]:
-    """Return the meters of a dump. One that is none of ours has no rate."""
-    found = []
+    """Parse the meters of a dump. One that the agent would not create gets rate 0."""
+    meters = []
     for number, flags, bands in _METER.findall(text):
         band = _RATE.fullmatch(bands) if flags == _METER_FLAGS else None
         rate, burst = (int(band[1]), int(band[2])) if band is not None else (0, 0)
-        found.append(MeterEntry(meter_id=int(number), rate=rate, burst=burst))
-    return found
+        meters.append(MeterEntry(meter_id=int(number), rate=rate, burst=burst))
+    return meters
 
 
 def parse_dropped(text: str) -> int:
-    """Return how many packets all meters together dropped, of what `ovs-ofctl meter-stats` prints."""
+    """Sum the packets that all meters dropped, from the output of `ovs-ofctl meter-stats`."""
     return sum(map(int, _DROPPED.findall(text)))
 
 
 def parse_packets(text: str) -> Counter[int]:
-    """Return what matched flows since they were added, by cookie, summed over the flows that share one."""
+    """Sum the packets of flows since they were added, by cookie."""
     totals: Counter[int] = Counter()
     for cookie, packets in _COUNTERS.findall(text):
         totals[int(cookie, 16)] += int(packets)

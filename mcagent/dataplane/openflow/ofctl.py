@@ -1,7 +1,7 @@
-"""Runs ovs-ofctl(8): a process for each request; that for the next bundle is started ahead if that is asked for.
+"""Runs ovs-ofctl(8): one process for each request. The process for the next bundle can be started in advance.
 
-Most of a run is the program's start (12 ms of 14 for one flow): a process that waits for its input takes a bundle
-in under 2 ms. Owns these processes. Must not know what the texts mean.
+Most of a run is the program's start (12 ms of 14 for one flow): a process that waits for its input handles a
+bundle in under 2 ms. Owns these processes. Must not know what the texts mean.
 """
 
 from __future__ import annotations
@@ -28,57 +28,57 @@ class Ofctl:
     def __init__(self, socket: str) -> None:
         self.socket = socket
         self._lock = threading.RLock()
-        self._held: subprocess.Popen[str] | None = None
+        self._prepared: subprocess.Popen[str] | None = None
         self._closed = False
 
     def run(self, *args: str, timeout: int = TIMEOUT) -> Ended:
-        """Run a command to its end, in so many seconds. Raises BackendError when that is not possible."""
+        """Run a command to its end. Raises BackendError when it cannot be run or exceeds `timeout` seconds."""
         return self._finish(self._start(args, subprocess.DEVNULL), timeout)
 
     def bundle(self, text: str, timeout: int) -> Ended:
-        """Send the lines of a bundle file, by the process held for it if there is one. Raises BackendError.
+        """Send the lines of a bundle file, by the prepared process if there is one. Raises BackendError.
 
-        The text is whole before ovs-ofctl can read any of it, so that the end of this process, at whatever moment,
-        never leaves it with half a bundle, or half a line: those would take effect.
+        ovs-ofctl can read the text only when it is complete. So if this process ends at any moment, ovs-ofctl
+        never applies an incomplete bundle or line.
         """
         data = text.encode()
-        held = self._take() if len(data) <= PIPE_SIZE else None
-        if held is not None:
-            assert held.stdin is not None
+        prepared = self._take() if len(data) <= PIPE_SIZE else None
+        if prepared is not None:
+            assert prepared.stdin is not None
             try:
-                os.write(held.stdin.fileno(), data)  # one call, into an empty pipe that has room for all of it
+                os.write(prepared.stdin.fileno(), data)  # one call, into an empty pipe that has room for all of it
             except OSError:
-                _end(held)
+                _end(prepared)
             else:
-                return self._finish(held, timeout)
+                return self._finish(prepared, timeout)
         with os.fdopen(os.memfd_create("bundle", os.MFD_CLOEXEC), "w+b") as file:
             file.write(data)
             file.seek(0)
             return self._finish(self._start(("bundle", self.socket, "-"), file), timeout)
 
-    def hold(self) -> None:
-        """Start the process for the next bundle, unless it is there. If that fails the bundle does without."""
+    def prepare(self) -> None:
+        """Start the process for the next bundle, unless it runs. Without it the bundle starts a process."""
         with self._lock:
-            held = self._take()
-            if held is None and not self._closed:
+            process = self._take()
+            if process is None and not self._closed:
                 with contextlib.suppress(BackendError):
-                    held = self._start(("bundle", self.socket, "-"), subprocess.PIPE)
-            self._held = held
+                    process = self._start(("bundle", self.socket, "-"), subprocess.PIPE)
+            self._prepared = process
 
     def close(self) -> None:
-        """End the process that is held."""
+        """End the prepared process."""
         with self._lock:
             self._closed = True
-            if (held := self._take()) is not None:
-                _end(held)
+            if (prepared := self._take()) is not None:
+                _end(prepared)
 
     def _take(self) -> subprocess.Popen[str] | None:
         with self._lock:
-            held, self._held = self._held, None
-        if held is not None and held.poll() is not None:
-            _end(held)
+            prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared.poll() is not None:
+            _end(prepared)
             return None
-        return held
+        return prepared
 
     def _start(self, args: Sequence[str], stdin: int | IO[bytes]) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
@@ -99,7 +99,7 @@ class Ofctl:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Kill a process unless it has ended, and let go of its pipes. What was sent nothing does nothing."""
+    """Kill a process unless it has ended, and close its pipes. Without input it has no effect."""
     process.kill()
     with contextlib.suppress(OSError), process:
         pass

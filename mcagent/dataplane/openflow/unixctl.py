@@ -12,13 +12,13 @@ from pathlib import Path
 
 from mcagent.model.errors import BackendError
 
-TIMEOUT = 5.0  # seconds for the whole
-MAX_ANSWER = 16 * 1024 * 1024  # bytes: of conntrack, some 60,000 connections
+TIMEOUT = 5.0  # seconds for the whole call
+MAX_ANSWER = 16 * 1024 * 1024  # bytes: some 60,000 connections of conntrack
 _DAEMON = "ovs-vswitchd"
 
 
 def control_socket(directory: Path) -> Path:
-    """Return the socket of the ovs-vswitchd whose files are in a directory."""
+    """Return the control socket of the ovs-vswitchd whose files are in a directory."""
     named = directory / f"{_DAEMON}.ctl"
     try:
         pid = (directory / f"{_DAEMON}.pid").read_text().strip()
@@ -29,7 +29,7 @@ def control_socket(directory: Path) -> Path:
 
 
 def call(directory: Path, command: str, *arguments: str) -> str:
-    """Give a command and return its answer. Raises BackendError."""
+    """Send a command and return its answer. Raises BackendError."""
     path, end, text = control_socket(directory), time.monotonic() + TIMEOUT, b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
@@ -50,7 +50,7 @@ def call(directory: Path, command: str, *arguments: str) -> str:
 
 def _decoded(text: bytes) -> dict[str, object] | None:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

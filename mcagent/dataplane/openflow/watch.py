@@ -1,12 +1,12 @@
-"""Notices what happens to our flows and groups without our doing: by somebody's hand, or by a restart.
+"""Detects changes of the agent's flows and groups that the agent did not make, and restarts of ovs-vswitchd.
 
-Owns one OpenFlow connection to a bridge's management socket. ovs-vswitchd reports on it every flow and group that
-is changed (flow monitor and request forward of OpenFlow 1.4 and later; "monitor" in ovs-ofctl(8)); the kernel ends
-it the moment the daemon dies. While nothing changes it costs nothing: no process, no polling, however many flows
-there are. Packets that flows hand to the agent come by it, too.
+Owns one OpenFlow connection to a bridge's management socket. ovs-vswitchd reports on it every change of a flow or
+group (flow monitor and request forward of OpenFlow 1.4 and later; "monitor" in ovs-ofctl(8)); the kernel closes it
+when the daemon ends. Without changes it needs neither a process nor polling, for any number of flows. Packets that
+flows send to the agent arrive on it, too.
 
-Our own changes go by other connections, so they are reported as well. They are counted: as many as were made are
-expected, one more or less is somebody else's.
+The agent's own changes use other connections, so they are reported as well. They are counted: any difference
+between the changes made and those reported is a change by another program.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from mcagent.dataplane.openflow.observe import is_ours
 from mcagent.supervised import Supervised
 
 RETRY = 0.05  # seconds between attempts to connect while there is no bridge
-QUIET = 2.0  # seconds between two reports of changed flows: reading all of them may take a good part of a second
+QUIET = 2.0  # seconds between two reports of changed flows, because reading all of them may take much of a second
 
 Action = Callable[[], None]
-OnPacket = Callable[[int, bytes], None]  # the port by which it came in, and the frame
+OnPacket = Callable[[int, bytes], None]  # input port and frame
 
 
 class BridgeWatch:
-    """Calls `on_change`, in its own thread, when somebody changed flows or groups; first when the bridge answers.
+    """Calls `on_change`, in its own thread, after changes by other programs; first when the bridge answers.
 
-    `on_restart` is called there whenever the bridge went away or came back, and `on_idle` after each of our own
-    bundles and when the bridge came (back). `on_packet` takes what flows hand to the agent.
+    In that thread it also calls `on_restart` when the bridge disappears or returns, `on_idle` after each bundle of
+    the agent and when the bridge appears, and `on_packet` for packets that flows send to the agent.
     """
 
     def __init__(
@@ -47,38 +47,38 @@ class BridgeWatch:
         self._closed = threading.Event()
         self._due: float | None = None  # when `on_change` is to be called for changed flows
         self._reported = 0.0
-        self._lock = threading.Lock()  # of all below
-        self._connection: OpenFlowConnection | None = None  # on which changes are reported
+        self._lock = threading.Lock()  # guards all below
+        self._connection: OpenFlowConnection | None = None  # that reports changes
         self._applying = 0
-        self._echoes = 0  # requests after our bundles that are not answered
-        self._missing = 0  # changes of ours that are not reported; below 0: reported, and not known to be ours
+        self._echoes = 0  # unanswered echo requests that follow the agent's bundles
+        self._missing = 0  # own changes not yet reported; below 0: reported changes not yet counted as own
         self._thread = Supervised(self._run, name="openflow", until=self._closed)
         self._thread.start()
 
     def begin(self) -> None:
-        """A bundle of ours is about to be sent."""
+        """Call this before a bundle of the agent is sent."""
         with self._lock:
             self._applying += 1
 
     def end(self, changes: int) -> None:
-        """It has been answered: so many flows and groups were changed."""
+        """Call this after the bundle was answered. `changes`: number of flows and groups that it changed."""
         with self._lock:
             self._applying -= 1
             self._missing += changes
             if self._connection is not None:
-                # What is reported before the answer to this was done before this.
+                # Changes reported before the answer to this request were made before it.
                 self._echoes += 1
-                with contextlib.suppress(OSError):  # its thread will see
+                with contextlib.suppress(OSError):  # its thread detects it
                     self._connection.sendall(openflow.message(openflow.ECHO_REQUEST))
 
     def send(self, messages: bytes) -> bool:
-        """Send messages that are answered by nothing but errors, which nobody hears. False: not connected."""
+        """Send messages that have no answer; errors are ignored. Return False without a connection."""
         with self._lock:
             if self._connection is None:
                 return False
             try:
                 self._connection.sendall(messages)
-            except OSError:  # its thread will see
+            except OSError:  # its thread detects it
                 return False
         return True
 
@@ -98,9 +98,9 @@ class BridgeWatch:
             self._closed.wait(RETRY)
 
     def _follow(self, connection: OpenFlowConnection) -> None:
-        """Report what comes by a connection until it ends."""
+        """Handle the messages of a connection until it ends."""
         connection.sendall(openflow.subscribe() + openflow.message(openflow.ECHO_REQUEST))
-        while connection.receive().kind != openflow.ECHO_REPLY:  # then all that changes from now on is reported
+        while connection.receive().kind != openflow.ECHO_REPLY:  # all later changes are reported
             pass
         connection.settimeout(None)
         with self._lock:
@@ -113,10 +113,10 @@ class BridgeWatch:
         try:
             self._on_idle()
             while not self._closed.is_set():
-                left = None if self._due is None else self._due - time.monotonic()
-                if left is None or (left > 0 and select.select([connection], [], [], left)[0]):
+                delay = None if self._due is None else self._due - time.monotonic()
+                if delay is None or (delay > 0 and select.select([connection], [], [], delay)[0]):
                     self._take(connection.receive())
-                elif left <= 0:
+                elif delay <= 0:
                     self._due, self._reported = None, time.monotonic()
                     self._on_change()
         finally:
@@ -136,9 +136,11 @@ class BridgeWatch:
                 self._missing -= 1
             elif report.kind == openflow.MULTIPART_REPLY:
                 for event, cookie in openflow.flow_updates(report):
-                    if event in (openflow.PAUSED, openflow.RESUMED):  # not all changes are reported
+                    if event in (openflow.PAUSED, openflow.RESUMED):  # changes were not reported
                         self._suspect()
-                    elif event != openflow.REMOVED or is_ours(cookie):  # a new one may have taken ours' place
+                    elif event != openflow.REMOVED or is_ours(
+                        cookie
+                    ):  # another program's flow may have replaced one of the agent's
                         self._missing -= 1
             if self._applying or self._echoes:
                 return

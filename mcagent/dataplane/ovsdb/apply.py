@@ -1,6 +1,7 @@
-"""Steps on OVSDB resources -> changes of rows in one transaction, and what is refused before it is sent.
+"""Turns steps on OVSDB resources into changes of rows in one transaction.
 
-Owns the rule that nothing is changed that does not carry our tag.
+Owns the rule that only rows with the agent's tag are changed; other steps are refused before the transaction is
+sent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mcagent.model.resources import Bridge, HostPort, OvsdbResource, TunnelPort
 
 
 def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
-    """Return the error that says why a step could not be done."""
+    """Make the error of a step."""
     resource = step.resource
     assert isinstance(resource, OvsdbResource)
     kind = {Bridge: "bridge", HostPort: "host port", TunnelPort: "tunnel port"}[type(resource)]
@@ -24,7 +25,7 @@ def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
 
 
 class Changes:
-    """Makes the steps on one bridge in a transaction of the replica."""
+    """Changes the rows of one bridge in a transaction of the replica."""
 
     def __init__(self, replica: Replica, transaction: Any, bridge: str) -> None:
         self._replica, self._transaction, self._name = replica, transaction, bridge
@@ -32,7 +33,7 @@ class Changes:
         self._members = {port.uuid for port in self._bridge.ports} if self._bridge is not None else set()
 
     def make(self, step: Step) -> None:
-        """Make one step. Raises BackendError, and changes nothing, where it would touch what is not ours."""
+        """Carry out one step. Raises BackendError, before any change, if a row is not the agent's."""
         resource = step.resource
         if isinstance(resource, Bridge):
             self._make_bridge(step, resource)
@@ -43,7 +44,7 @@ class Changes:
     def _make_bridge(self, step: Step, bridge: Bridge) -> None:
         if self._bridge is None:
             if step.op is not Op.DELETE:
-                # By convention a bridge has a port of its own name; it appears when the bridge is made.
+                # By convention a bridge has a port of its own name, added with the bridge.
                 columns = {"external_ids": {OWNER: bridge.name}, "type": "internal"}
                 port = self._insert_port(bridge.name, {OWNER: bridge.name}, columns)
                 columns = {**bridge_columns(bridge, {}, {}), "ports": [port]}
@@ -70,7 +71,7 @@ class Changes:
                 _write(interface, interface_columns(port, interface.external_ids))
                 _write(row, {"external_ids": row.external_ids | tags(port)})
                 return
-            bridge.delvalue("ports", row)  # rows that nothing refers to any more are removed by the server
+            bridge.delvalue("ports", row)  # the server removes rows without references
         if step.op is not Op.DELETE:
             added = self._insert_port(port.name, tags(port), interface_columns(port, {}))
             bridge.addvalue("ports", added)
@@ -84,7 +85,7 @@ class Changes:
         return self._bridge
 
     def _is_ours(self, port: Any) -> bool:
-        # The tag is on the port and on its interface: one of them may have been taken away by somebody.
+        # The tag is on the port and on its interface: another program may have removed one of them.
         return any(row.external_ids.get(OWNER) == self._name for row in (port, *port.interfaces))
 
     def _insert_port(self, name: str, external_ids: Mapping[str, str], interface: Mapping[str, object]) -> Any:

@@ -1,7 +1,7 @@
-"""The OVSDB backend: our bridge, its host port and its tunnels in the Open_vSwitch database.
+"""The OVSDB backend: the agent's bridge, its host port and its tunnels in the Open_vSwitch database.
 
-Owns the bridge of the configured name and what carries its tag there (external_ids `mcagent-owner`); the
-database and every other bridge and port belong to others. Must not know where the resources come from.
+Owns the bridge of the configured name and the rows with its tag (external_ids `mcagent-owner`); other rows are
+never changed. Must not know where the resources come from.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import Backend, HostPort, PortStatistics, Resource, ResourceKey, TunnelPort
 
-CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
+CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to apply a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
 
 
 class OvsdbBackend:
-    """OVSDB at "unix:PATH", for the bridge of one name. One thread uses it at a time.
+    """OVSDB at "unix:PATH", for the bridge of one name. Used by one thread at a time.
 
     `statistics` and `ofports` may be called from any thread.
     """
@@ -37,19 +37,19 @@ class OvsdbBackend:
         self._replica = self._connection.replica
         self._observer = Observer(self._replica, bridge)
         self._reported: BridgeState | None = None
-        self._known: dict[ResourceKey, Resource] | None = None
+        self._expected: dict[ResourceKey, Resource] | None = None
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
-        """Return our bridge, host port and tunnels. Raises BackendError when ovsdb-server cannot be reached."""
+        """Read bridge, host port and tunnels. Raises BackendError when ovsdb-server cannot be reached."""
         with self._connection.current():
-            self._known = self._observer.resources()
-            return dict(self._known)
+            self._expected = self._observer.resources()
+            return dict(self._expected)
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
-        """Apply the steps in one transaction and wait until ovs-vswitchd has taken them.
+        """Apply the steps in one transaction and wait until ovs-vswitchd has applied them.
 
-        A step that the database or ovs-vswitchd refuses is reported with their words; a bridge or port of
-        that name that is not ours is refused, never adopted. Raises BackendError when ovsdb-server is away.
+        A step that the database or ovs-vswitchd refuses is reported with their message; a step on a bridge or port
+        without the agent's tag is refused. Raises BackendError when ovsdb-server cannot be reached.
         """
         with self._connection.current():
             failed: dict[int, BackendError] = {}
@@ -58,37 +58,37 @@ class OvsdbBackend:
             return ApplyResult.of(steps, failed)
 
     def watch(self, on_change: Callable[[], None], on_liveness: Callable[[], None] = lambda: None) -> None:
-        """Call `on_change`, in a thread, whenever something of ours is no longer as last observed or applied.
+        """Call `on_change`, in a thread, when bridge or ports differ from those last observed or applied.
 
-        Also when the connection is lost or made again. `on_liveness` is called when `liveness` may say something
-        new. Once only.
+        It is also called when the connection is lost or established again. `on_liveness` is called when the result
+        of `liveness` changes. Call this once.
         """
 
-        def judge(reconnected: bool) -> list[Callable[[], None]]:
+        def changes(reconnected: bool) -> list[Callable[[], None]]:
             callbacks: list[Callable[[], None]] = []
             state = self._observer.state()
             if state != self._reported:
                 self._reported = state
                 callbacks.append(on_liveness)
-            if reconnected or (self._known is not None and self._observer.resources() != self._known):
-                self._known = None  # reported once; the next `observe` looks anew
+            if reconnected or (self._expected is not None and self._observer.resources() != self._expected):
+                self._expected = None  # reported once, until the next `observe`
                 callbacks.append(on_change)
             return callbacks
 
-        self._connection.watch(judge)
+        self._connection.watch(changes)
 
     def liveness(self) -> BridgeState:
-        """Return our tunnels with their BFD as last heard, and the flags of our bridge; from any thread.
+        """Return the tunnels with their BFD status, and the flags of the bridge; from any thread.
 
-        The server is not asked: what was heard of it last counts, also while it is away.
+        Reads the replica: while the server cannot be reached, these are the last values received.
         """
         with self._connection.lock:
             return self._observer.state()
 
-    def set_drain(self, wanted: bool) -> None:
-        """Put the flag that asks the agent of this Node to hand over into our bridge, or take it away.
+    def set_drain(self, drain: bool) -> None:
+        """Set or remove the bridge's flag that asks the agent of this Node to drain.
 
-        Raises BackendError when there is no bridge of ours, or ovsdb-server cannot be reached.
+        Raises BackendError without the agent's bridge, or when ovsdb-server cannot be reached.
         """
         with self._connection.current():
             row = self._observer.bridge()
@@ -96,13 +96,13 @@ class OvsdbBackend:
                 raise BackendError("ovsdb", "drain", self.bridge, "no such bridge of ours")
             key = ("external_ids", DRAIN)
             refusal, _ = self._connection.transact(
-                lambda _: row.setkey(*key, "true") if wanted else row.delkey(*key)
+                lambda _: row.setkey(*key, "true") if drain else row.delkey(*key)
             )
             if refusal is not None:
                 raise BackendError("ovsdb", "drain", self.bridge, refusal)
 
     def ofports(self) -> dict[str, int]:
-        """Return the OpenFlow port numbers in use on our bridge by interface name, others' ports included.
+        """Read all OpenFlow port numbers of the bridge by interface name, also of other programs' ports.
 
         Raises BackendError when ovsdb-server cannot be reached.
         """
@@ -110,68 +110,68 @@ class OvsdbBackend:
             return self._observer.ofports()
 
     def statistics(self) -> dict[str, PortStatistics]:
-        """Return counters of our ports by name, asked of the server now.
+        """Read the counters of the agent's ports by name from the server.
 
         Raises BackendError when ovsdb-server cannot be reached.
         """
         return statistics.fetch(self._connection.remote, self.bridge)
 
     def close(self) -> None:
-        """Let go of the connection; the database keeps what was written."""
+        """Close the connection; rows stay."""
         self._connection.close()
 
     # --- the connection's lock is held from here on ------------------------------------------------------
 
     def _expect(self, steps: Sequence[Step], failed: Mapping[int, BackendError]) -> None:
-        # What somebody else changed meanwhile must still be noticed: expect what was done, no more.
-        if self._known is not None:
+        # Expect only the results of the steps, so that concurrent changes by other programs are still detected.
+        if self._expected is not None:
             actual = self._observer.resources() if failed else {}
             for index, step in enumerate(steps):
                 outcome = actual.get(step.key) if index in failed else step.new
-                self._known.pop(step.key, None)
+                self._expected.pop(step.key, None)
                 if outcome is not None:
-                    self._known[step.key] = outcome
+                    self._expected[step.key] = outcome
 
     def _apply(self, steps: Sequence[tuple[int, Step]], failed: dict[int, BackendError]) -> None:
-        wanted: list[tuple[int, Step]] = []
+        included: list[tuple[int, Step]] = []
 
         def change(transaction: Any) -> bool:
             changes = Changes(self._replica, transaction, self.bridge)
             for index, step in steps:
                 try:
                     changes.make(step)
-                    wanted.append((index, step))
+                    included.append((index, step))
                 except BackendError as error:
                     failed[index] = error
-            return any(_makes_ports(step) for _, step in wanted)
+            return any(_needs_vswitchd(step) for _, step in included)
 
         refusal, number = self._connection.transact(change)
         if refusal is not None:
-            # The server does not say which operation it was: halve until it stands alone.
-            if len(wanted) == 1:
-                index, step = wanted[0]
+            # The server does not name the refused operation: halve the steps until one is left.
+            if len(included) == 1:
+                index, step = included[0]
                 failed[index] = failure(step, refusal)
                 return
-            middle = len(wanted) // 2
-            self._apply(wanted[:middle], failed)
-            self._apply(wanted[middle:], failed)
+            middle = len(included) // 2
+            self._apply(included[:middle], failed)
+            self._apply(included[middle:], failed)
             return
         if not number:  # nothing for ovs-vswitchd
             return
-        timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
-        taken = self._connection.wait_configured(number, timeout)
-        if taken and any(self._trouble(step) for _, step in wanted):
-            # Perhaps the number was taken by a port that did not ask for it: ovs-vswitchd gives it another one,
-            # but only when it looks a second time.
+        timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(included)
+        applied = self._connection.wait_configured(number, timeout)
+        if applied and any(self._port_error(step) for _, step in included):
+            # Another port without a requested number may have had this one: ovs-vswitchd assigns it anew, but only
+            # with the next configuration.
             _, number = self._connection.transact(lambda _: True)
-            taken = self._connection.wait_configured(number, timeout)
-        for index, step in wanted:
-            trouble = self._trouble(step) if taken else f"ovs-vswitchd did not apply it in {timeout:g} s"
-            if trouble:
-                failed[index] = failure(step, trouble)
+            applied = self._connection.wait_configured(number, timeout)
+        for index, step in included:
+            port_error = self._port_error(step) if applied else f"ovs-vswitchd did not apply it in {timeout:g} s"
+            if port_error:
+                failed[index] = failure(step, port_error)
 
-    def _trouble(self, step: Step) -> str:
-        """Say what ovs-vswitchd made of a port that was to be added or changed; "" if what was asked for."""
+    def _port_error(self, step: Step) -> str:
+        """Return why ovs-vswitchd did not add or change a port as requested; "": it did."""
         port = step.new
         if not isinstance(port, HostPort | TunnelPort):
             return ""
@@ -185,8 +185,8 @@ class OvsdbBackend:
         return ""
 
 
-def _makes_ports(step: Step) -> bool:
-    """Whether ovs-vswitchd may fail to do it, and others stand on it: not where only BFD or our notes change.
+def _needs_vswitchd(step: Step) -> bool:
+    """Return whether to wait for ovs-vswitchd: not if a step changes only BFD or external_ids of a tunnel.
 
     So peers learn that this Node has no flows while ovs-vswitchd does not run.
     """

@@ -1,7 +1,6 @@
-"""The connection to ovsdb-server: a replica of the tables we use, transactions, and events of changes.
+"""The connection to ovsdb-server: a replica of the tables in use, transactions, and callbacks for changes.
 
-Owns the IDL of python-ovs, which is not thread-safe: everything goes through one lock. Knows nothing of
-what the rows mean.
+Owns the IDL of python-ovs, which is not thread-safe: one lock guards it. Does not know the meaning of rows.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from mcagent.dataplane.ovsdb.rows import SCHEMA
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
-ANSWER_TIMEOUT = 5.0  # seconds for ovsdb-server to answer anything
+ANSWER_TIMEOUT = 5.0  # seconds for any answer of ovsdb-server
 RECONNECT_MAX = 1000  # milliseconds between attempts
 RECONNECT_MIN = 100
 
-# Called with the lock held when something changed; True: the connection was lost or made again. What it
-# returns is called without the lock.
-Judge = Callable[[bool], Iterable[Callable[[], None]]]
+# Called with the lock held after a change; True: the connection was lost or established again. The returned
+# functions are called without the lock.
+OnUpdate = Callable[[bool], Iterable[Callable[[], None]]]
 
-# In every transaction, since python-ovs does not send one that changes nothing.
+# In every transaction, because python-ovs does not send one without operations.
 _NOWHERE = ["_uuid", "==", ["uuid", str(uuid.UUID(int=0))]]
 _NOTHING = {"op": "select", "table": "Open_vSwitch", "where": [_NOWHERE], "columns": ["cur_cfg"]}
 
 
 class Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hints
-    """The IDL, which finds rows by name. `forget` is called with the UUID of every row that changed in any way."""
+    """The IDL, with rows by name. `forget` is called with the UUID of every row that changes."""
 
     def __init__(self, remote: str) -> None:
         json_stream.install()
@@ -50,22 +49,22 @@ class Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hint
         self._named: dict[tuple[str, str], Any] = {}
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:  # noqa: ARG002
-        """Take note of a changed row; python-ovs calls this from `run`."""
+        """Record a changed row; python-ovs calls this from `run`."""
         self.forget(row.uuid)
         if event == ovs_idl.ROW_CREATE and "name" in row._table.columns:
             self._named[row._table.name, row.name] = row  # names never change
 
     def find(self, table: str, name: str) -> Any:
-        """Return the row of that name or None."""
+        """Return the row of that name; None: there is none."""
         row = self._named.get((table, name))
         if row is not None and self.tables[table].rows.get(row.uuid) is not row:
-            del self._named[table, name]  # the row went away, perhaps while there was no connection
+            del self._named[table, name]  # the row was deleted, perhaps while there was no connection
             return None
         return row
 
     @property
     def root(self) -> Any:
-        """The one row of table Open_vSwitch. Raises BackendError where the database was never set up."""
+        """The one row of table Open_vSwitch. Raises BackendError if the database was never initialised."""
         for row in self.tables["Open_vSwitch"].rows.values():
             return row
         reason = "the database is empty: it has no row in table Open_vSwitch"
@@ -73,15 +72,15 @@ class Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hint
 
     @property
     def session(self) -> int:
-        """The number of the living connection that this is the replica of; 0: there is none."""
-        living = self.state == self.IDL_S_MONITORING and self._session.is_connected()
-        return self._session.get_seqno() if living else 0
+        """Sequence number of the present connection; 0: not connected."""
+        connected = self.state == self.IDL_S_MONITORING and self._session.is_connected()
+        return self._session.get_seqno() if connected else 0
 
 
 class OvsdbConnection:
-    """A connection to the Open_vSwitch database at "unix:PATH", reconnecting by itself.
+    """A connection to the Open_vSwitch database at "unix:PATH", which reconnects by itself.
 
-    Whoever looks into `replica` or calls `transact` and `wait_configured` holds `lock`.
+    A thread holds `lock` while it reads `replica` or calls `transact` and `wait_configured`.
     """
 
     def __init__(self, remote: str) -> None:
@@ -94,25 +93,25 @@ class OvsdbConnection:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Hold the lock with a replica that is as new as the server. Raises BackendError if it is away."""
+        """Hold the lock with an up-to-date replica. Raises BackendError if the server cannot be reached."""
         with self.lock:
             try:
                 self._connect()
-                # The server answers in order: when this comes back, every change before it is in the replica.
+                # The server answers in order: after this answer the replica has every earlier change.
                 refusal, _ = self.transact(lambda _: None)
                 if refusal is not None:
                     raise self._error("read", refusal)
                 yield
             finally:
-                # The watcher may be waiting on a file or a time that is no longer the right one.
+                # The watcher may wait for an outdated file descriptor or time.
                 os.eventfd_write(self._wake, 1)
 
     def transact(self, change: Callable[[Any], bool | None]) -> tuple[str | None, int]:
-        """Commit what `change` does in the transaction that it gets, all or nothing.
+        """Commit the changes that `change` makes in its transaction, all or none.
 
-        If it returns True, ovs-vswitchd is asked to configure itself anew (column next_cfg). Returns the
-        server's words if it refused, else None; and the number that `wait_configured` takes. Raises
-        BackendError when the server cannot be reached.
+        If it returns True, ovs-vswitchd is asked to apply the configuration (column next_cfg). Returns the
+        server's error message (None: success), and the number for `wait_configured`. Raises BackendError when the
+        server cannot be reached.
         """
         transaction = ovs_idl.Transaction(self.replica)
         try:
@@ -120,11 +119,11 @@ class OvsdbConnection:
             configure = change(transaction)
             if configure:
                 self.replica.root.increment("next_cfg")
-            transaction.commit()  # sends it; from then on it only returns how it goes
+            transaction.commit()  # sends it; later calls return the state
             if not self._run_until(lambda: transaction.commit() != transaction.INCOMPLETE, ANSWER_TIMEOUT):
                 raise self._error("commit", f"no answer in {ANSWER_TIMEOUT:g} s")
         finally:
-            transaction.abort()  # nothing where it has ended
+            transaction.abort()  # no effect after the end
         status = transaction.commit()
         if status == ovs_idl.Transaction.TRY_AGAIN:
             raise self._error("commit", "the connection was lost meanwhile")
@@ -133,12 +132,12 @@ class OvsdbConnection:
         return None, transaction.get_increment_new_value() if configure else 0
 
     def wait_configured(self, number: int, timeout: float) -> bool:
-        """Wait until ovs-vswitchd has taken the configuration of that number; False after `timeout` seconds."""
+        """Wait until ovs-vswitchd has applied configuration `number`; False after `timeout` seconds."""
         return self._run_until(lambda: self.replica.root.cur_cfg >= number, timeout)
 
-    def watch(self, judge: Judge) -> None:
-        """Keep the replica up to date in a thread from now on, and report changes. Once only."""
-        self._watcher = Supervised(self._watch, args=(judge,), name="ovsdb")
+    def watch(self, on_update: OnUpdate) -> None:
+        """Start the thread that keeps the replica up to date and reports changes. Call this once."""
+        self._watcher = Supervised(self._watch, args=(on_update,), name="ovsdb")
         self._watcher.start()
 
     def close(self) -> None:
@@ -158,7 +157,7 @@ class OvsdbConnection:
         self._run()
         if self.replica.session:
             return
-        # The IDL waits between attempts and does not say what went wrong: ask the socket itself.
+        # The IDL waits between attempts and does not report errors: connect to the socket to get the error.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(ANSWER_TIMEOUT)
             try:
@@ -185,13 +184,13 @@ class OvsdbConnection:
             poller.timer_wait(max(0, int((deadline - time.monotonic()) * 1000)) + 1)
             poller.block()
 
-    def _watch(self, judge: Judge) -> None:
-        seen: tuple[int, int] | None = None
+    def _watch(self, on_update: OnUpdate) -> None:
+        state: tuple[int, int] | None = None
         while not self._closed:
             with self.lock:
                 self._run()
-                before, seen = seen, (self.replica.session, self.replica.change_seqno)
-                callbacks = judge(before is None or before[0] != seen[0]) if seen != before else ()
+                before, state = state, (self.replica.session, self.replica.change_seqno)
+                callbacks = on_update(before is None or before[0] != state[0]) if state != before else ()
                 poller = ovs.poller.Poller()
                 self.replica.wait(poller)
             for callback in callbacks:

@@ -1,7 +1,7 @@
-"""A fast JSON reader for python-ovs where its C extension was not built (its wheels and sdist build none).
+"""A fast JSON parser for python-ovs without its C extension (its wheels and sdist do not build it).
 
-python-ovs then reads JSON character by character in Python: 0.4 s of the 0.6 s that loading a thousand
-tunnels took. This one only looks for the end of each message and leaves the rest to the standard library.
+python-ovs then parses JSON character by character in Python: 0.4 s of the 0.6 s of loading a thousand tunnels.
+This parser only finds the end of each message, and the standard library does the rest.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _TOKENS = re.compile(r'[{}]|"[^"\\]*(?:\\.[^"\\]*)*("?)', re.DOTALL)  # braces, 
 
 
 class StreamParser:
-    """Takes the place of `ovs.json.Parser` for JSON-RPC: every message is an object."""
+    """Replaces `ovs.json.Parser` for JSON-RPC, where every message is an object."""
 
     def __init__(self) -> None:
         self._text = ""
-        self._at = 0  # what is before was looked at
+        self._at = 0  # position up to which the text was scanned
         self._depth = 0
         self._done = False
 
     def feed(self, text: str) -> int:
-        """Take characters up to the end of the object; return how many were taken."""
+        """Consume characters up to the end of the object; return their number."""
         before = len(self._text)
         self._text += text
         for token in _TOKENS.finditer(self._text, self._at):
-            if token[1] == "":  # a string that goes on
+            if token[1] == "":  # an incomplete string
                 self._at = token.start()
                 return len(text)
             self._depth += {"{": 1, "}": -1}.get(token[0], 0)
@@ -40,11 +40,11 @@ class StreamParser:
         return len(text)
 
     def is_done(self) -> bool:
-        """Tell whether the object is whole."""
+        """Return whether the object is complete."""
         return self._done
 
     def finish(self) -> Any:
-        """Return the object, or what is wrong with it as text, as `ovs.json.Parser` does."""
+        """Return the object, or a text that describes the error, as `ovs.json.Parser` does."""
         try:
             return json.loads(self._text)
         except ValueError as error:
@@ -52,6 +52,6 @@ class StreamParser:
 
 
 def install() -> None:
-    """Let python-ovs use this reader unless its own C one is there."""
+    """Make python-ovs use this parser, unless it has its C extension."""
     if ovs.json.PARSER != ovs.json.PARSER_C:
         ovs.json.Parser = StreamParser

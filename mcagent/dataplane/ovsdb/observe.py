@@ -1,7 +1,7 @@
-"""What is in the replica of our bridge: its ports as resources, their OpenFlow port numbers, their liveness.
+"""Reads the agent's bridge in the replica: ports as resources, their OpenFlow port numbers, their liveness.
 
-Owns what was read of each port, until one of its rows changes: a thousand tunnels are not read anew for one. The
-connection's lock is held for every call.
+Owns a cache of each port, valid until one of its rows changes: a change of one tunnel does not cause a thousand to
+be read. The connection's lock is held for every call.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mcagent.model.resources import OvsdbResource, Resource, ResourceKey, Tunnel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeState:
-    """Our tunnels by name, and what is in the bridge's external_ids. The same object until something changes.
+    """The tunnels sorted by name, and the bridge's external_ids. The same object until a value changes.
 
-    A tunnel comes with its column bfd_status (ovs-vswitchd.conf.db(5)), empty where BFD is off. ovs-vswitchd
-    writes that only when something happened, at most every 100 ms (vswitchd/bridge.c, run_status_update); so it
-    is part of the replica, which counters are not.
+    Each tunnel has its column bfd_status (ovs-vswitchd.conf.db(5)), empty where BFD is off. ovs-vswitchd writes
+    the column only after a change, at most every 100 ms (vswitchd/bridge.c, run_status_update); so it is part of
+    the replica, unlike counters.
     """
 
     tunnels: tuple[tuple[TunnelPort, Mapping[str, str]], ...] = ()
@@ -31,7 +31,7 @@ class BridgeState:
 
 
 class _Port(NamedTuple):
-    resource: OvsdbResource | None  # None where it is not ours
+    resource: OvsdbResource | None  # None: not the agent's
     ofports: Mapping[str, int]  # by interface
     bfd_status: Mapping[str, str]
 
@@ -43,29 +43,29 @@ class Observer:
         self._replica, self._name = replica, bridge
         self._ports: dict[uuid.UUID, _Port] = {}
         self._port_of: dict[uuid.UUID, uuid.UUID] = {}  # interface -> port
-        self._all: list[_Port] | None = None  # on the bridge
+        self._all: list[_Port] | None = None  # ports of the bridge
         self._state: BridgeState | None = None
         replica.forget = self._forget
 
     def bridge(self) -> Any:  # a row of the IDL
-        """Return the bridge's row; None if there is none that carries our tag."""
+        """Return the bridge's row; None if there is none with the agent's tag."""
         row = self._replica.find("Bridge", self._name)
         return row if row is not None and row.external_ids.get(OWNER) == self._name else None
 
     def resources(self) -> dict[ResourceKey, Resource]:
-        """Return our bridge and ports."""
+        """Return the agent's bridge and ports."""
         row = self.bridge()
         if row is None:
             return {}
-        found = (read_bridge(row), *(port.resource for port in self._on_bridge()))
-        return {resource.key: resource for resource in found if resource is not None}
+        candidates = (read_bridge(row), *(port.resource for port in self._on_bridge()))
+        return {resource.key: resource for resource in candidates if resource is not None}
 
     def ofports(self) -> dict[str, int]:
-        """Return the OpenFlow port numbers in use on the bridge, whoever's it is, by interface."""
+        """Return all OpenFlow port numbers of the bridge by interface, also without the agent's tag."""
         return {name: number for port in self._on_bridge() for name, number in port.ofports.items()}
 
     def state(self) -> BridgeState:
-        """Return tunnels with their BFD, and the flags of our bridge."""
+        """Return tunnels with their BFD status, and the flags of the agent's bridge."""
         if self._state is None:
             self._state = self._read_state()
         return self._state
@@ -77,7 +77,7 @@ class Observer:
         ports = ((port.resource, port.bfd_status) for port in self._on_bridge())
         tunnels = [(port, status) for port, status in ports if isinstance(port, TunnelPort)]
         return BridgeState(
-            tunnels=tuple(sorted(tunnels, key=lambda one: one[0].name)),
+            tunnels=tuple(sorted(tunnels, key=lambda tunnel: tunnel[0].name)),
             active_order=read_bridge(row).active_order,
             drain=row.external_ids.get(DRAIN) == "true",
         )
@@ -90,15 +90,15 @@ class Observer:
 
     def _port(self, row: Any) -> _Port:  # a row of the IDL
         if row.uuid not in self._ports:
-            found = _Port(None, {}, {})
+            cached = _Port(None, {}, {})
             port_tags = row.external_ids
             for interface in row.interfaces:
                 self._port_of[interface.uuid] = row.uuid
                 name, number = interface.name, read_ofport(interface)
                 resource = read_port(self._name, interface, number, port_tags) if name != self._name else None
-                ofports = {**found.ofports, name: number} if number > 0 else found.ofports
-                found = _Port(resource or found.resource, ofports, interface.bfd_status)
-            self._ports[row.uuid] = found
+                ofports = {**cached.ofports, name: number} if number > 0 else cached.ofports
+                cached = _Port(resource or cached.resource, ofports, interface.bfd_status)
+            self._ports[row.uuid] = cached
         return self._ports[row.uuid]
 
     def _forget(self, row: uuid.UUID) -> None:

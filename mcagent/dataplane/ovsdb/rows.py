@@ -1,7 +1,7 @@
-"""Rows of the Open_vSwitch database <-> our values: which columns we use, what we write and how we read it.
+"""Maps resources to rows of the Open_vSwitch database and back.
 
-Owns the mapping, the ownership tags and the part of the schema that is replicated; source of all of it:
-ovs-vswitchd.conf.db(5). Pure: knows no connection.
+Owns the mapping, the ownership tags and the replicated part of the schema; source: ovs-vswitchd.conf.db(5). Pure:
+knows no connection.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from mcagent.model.facts import DatapathType
 from mcagent.model.net import parse_address
 from mcagent.model.resources import Bfd, Bridge, HostPort, OvsdbResource, PeerKind, TunnelPort, TunnelType
 
-OWNER = "mcagent-owner"  # external_ids: the bridge, on everything of ours
+OWNER = "mcagent-owner"  # external_ids: the bridge's name, on every row of the agent
 PEER_KIND = "mcagent-peer-kind"
 PEER = "mcagent-peer"
-BFD_SEEN = "mcagent-bfd-seen"  # on an interface; "true" or not there
-DRAIN = "mcagent-drain"  # on the bridge; "true" asks this Node to hand over, without any API
-ACTIVE_ORDER = "mcagent-active-order"  # on the bridge; separated by commas, or not there
+BFD_SEEN = "mcagent-bfd-seen"  # on an interface; "true" or absent
+DRAIN = "mcagent-drain"  # on the bridge; "true" asks this Node to drain, without the API
+ACTIVE_ORDER = "mcagent-active-order"  # on the bridge; separated by commas, or absent
 
 Columns = dict[str, Any]
 
-# Of every bridge of ours: nothing but what we program forwards.
+# Of the agent's bridge: only the agent's flows forward packets.
 _PROTOCOLS = ["OpenFlow13", "OpenFlow15"]
 _BRIDGE: Columns = {
     "fail_mode": ["secure"],
@@ -47,12 +47,12 @@ def _rows(table: str) -> dict[str, object]:
 
 
 def _table(columns: Mapping[str, object]) -> dict[str, object]:
-    """Return a table of columns: their names, separated by spaces, by type."""
+    """Make a table's schema. Keys of `columns` are names separated by spaces, values their type."""
     return {"columns": {name: {"type": kind} for names, kind in columns.items() for name in names.split()}}
 
 
-# Only these tables and columns are replicated. Statistics change every few seconds on every port and are
-# left out on purpose: they are asked for when somebody wants them (`ovsdb.statistics`).
+# Only these tables and columns are replicated. Statistics change every few seconds on every port;
+# `ovsdb.statistics` reads them on request.
 SCHEMA: dict[str, object] = {
     "name": "Open_vSwitch",
     "version": "8.0.0",
@@ -83,23 +83,23 @@ SCHEMA: dict[str, object] = {
 
 
 def bridge_columns(bridge: Bridge, external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> Columns:
-    """Return what a bridge's row must hold, without its name and ports.
+    """Return the columns of a bridge's row, without name and ports.
 
-    The maps are what the row has already: keys in them that are not ours stay.
+    The maps are the row's present ones: keys of other programs are kept.
     """
-    ours = {OWNER: bridge.name, ACTIVE_ORDER: ",".join(bridge.active_order)}
+    own_ids = {OWNER: bridge.name, ACTIVE_ORDER: ",".join(bridge.active_order)}
     return {
         **_BRIDGE,
         "datapath_type": str(bridge.datapath),
         "protocols": _PROTOCOLS,
         "other_config": {**other_config, **_BRIDGE_OTHER_CONFIG},
-        "external_ids": _with(external_ids, ours),
+        "external_ids": _with(external_ids, own_ids),
     }
 
 
-def _with(external_ids: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the map with our keys in it; a key whose value is empty is taken out."""
-    return {key: value for key, value in {**external_ids, **ours}.items() if value or key not in ours}
+def _with(external_ids: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the map with the agent's keys, without those whose value is empty."""
+    return {key: value for key, value in {**external_ids, **own}.items() if value or key not in own}
 
 
 def tags(port: HostPort | TunnelPort) -> dict[str, str]:
@@ -110,9 +110,9 @@ def tags(port: HostPort | TunnelPort) -> dict[str, str]:
 
 
 def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, str]) -> Columns:
-    """Return what the row of a port's interface must hold, without its name; keys that are not ours stay."""
+    """Return the columns of a port's Interface row, without name; keys of other programs are kept."""
     if isinstance(port, HostPort):
-        seen = False
+        bfd_seen = False
         columns: Columns = {
             "type": "internal",
             "mac": [port.mac],
@@ -121,7 +121,7 @@ def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, st
             "bfd": {},
         }
     else:
-        seen = port.bfd_seen
+        bfd_seen = port.bfd_seen
         # csum is left at its default: off over IPv4 (as peers have it), and OVS turns it on over IPv6.
         port_number = {"dst_port": str(port.dst_port)} if port.dst_port else {}
         columns = {
@@ -131,22 +131,22 @@ def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, st
             "options": {"remote_ip": str(port.remote_ip), "key": "flow", **port_number},
             "bfd": _bfd_map(port.bfd),
         }
-    ours = {**tags(port), BFD_SEEN: "true" if seen else ""}
-    return {**columns, "ofport_request": port.ofport, "external_ids": _with(external_ids, ours)}
+    own_ids = {**tags(port), BFD_SEEN: "true" if bfd_seen else ""}
+    return {**columns, "ofport_request": port.ofport, "external_ids": _with(external_ids, own_ids)}
 
 
 def _bfd_map(bfd: Bfd | None) -> dict[str, str]:
     if bfd is None:
         return {}
     values = {"enable": "true", "min_tx": str(bfd.min_tx), "min_rx": str(bfd.min_rx), "mult": str(bfd.mult)}
-    # Without it whatever a Pod sends to UDP port 3784 is taken for the peer's BFD (bfd_should_process_flow in OVS'
-    # lib/bfd.c): never forwarded, and looked at by ovs-vswitchd packet by packet.
+    # Without it packets of Pods to UDP port 3784 are handled as the peer's BFD (bfd_should_process_flow in OVS'
+    # lib/bfd.c): never forwarded, and each processed by ovs-vswitchd.
     only = {"bfd_remote_dst_mac": bfd.destination_mac} if bfd.destination_mac else {}
     return values | only | ({"cpath_down": "true"} if bfd.cpath_down else {})
 
 
 def read_bridge(row: Any) -> Bridge:  # a row of the IDL
-    """Return the bridge of a row of table Bridge; `intact` tells whether its other columns are as written."""
+    """Convert a row of table Bridge; `intact`: its other columns have the agent's values."""
     datapath = DatapathType.NETDEV if row.datapath_type == DatapathType.NETDEV else DatapathType.SYSTEM
     intact = (
         all(getattr(row, column) == value for column, value in _BRIDGE.items())
@@ -158,35 +158,41 @@ def read_bridge(row: Any) -> Bridge:  # a row of the IDL
 
 
 def read_port(bridge: str, row: Any, ofport: int, port_tags: Mapping[str, str]) -> OvsdbResource | None:
-    """Return the port of a row of table Interface, or None if it is not ours or of no kind that we make.
+    """Convert a row of table Interface; None: it is not the agent's, or of another type.
 
     `ofport` is its number (`read_ofport`), `port_tags` are the external_ids of its row in table Port.
     """
-    # Read once: every look into a row of the IDL makes a copy.
-    there = {name: getattr(row, name) for name in ("type", "external_ids", "options", "bfd", "mac", "mtu_request")}
-    if OWNER not in there["external_ids"] and OWNER not in port_tags:
+    # Read once: every access to a row of the IDL makes a copy.
+    row_values = {
+        name: getattr(row, name) for name in ("type", "external_ids", "options", "bfd", "mac", "mtu_request")
+    }
+    if OWNER not in row_values["external_ids"] and OWNER not in port_tags:
         return None
-    if there["type"] == "internal":
-        mac, mtu = "".join(there["mac"]), next(iter(there["mtu_request"]), 0)
+    if row_values["type"] == "internal":
+        mac, mtu = "".join(row_values["mac"]), next(iter(row_values["mtu_request"]), 0)
         port: HostPort | TunnelPort = HostPort(bridge=bridge, name=row.name, ofport=ofport, mac=mac, mtu=mtu)
-    elif there["type"] in set(TunnelType):
+    elif row_values["type"] in set(TunnelType):
         try:
-            port = _read_tunnel(bridge, row.name, ofport, there)
-        except (ValueError, KeyError):  # somebody made it what we could not have written
-            port = _read_tunnel(bridge, row.name, ofport, there | {"options": {}, "external_ids": {}, "bfd": {}})
+            port = _read_tunnel(bridge, row.name, ofport, row_values)
+        except (ValueError, KeyError):  # another program wrote values that the agent never writes
+            port = _read_tunnel(
+                bridge, row.name, ofport, row_values | {"options": {}, "external_ids": {}, "bfd": {}}
+            )
     else:
         return None
-    wanted = interface_columns(port, there["external_ids"])
-    intact = tags(port).items() <= port_tags.items() and all(wanted[name] == there[name] for name in there)
+    expected = interface_columns(port, row_values["external_ids"])
+    intact = tags(port).items() <= port_tags.items() and all(
+        expected[name] == row_values[name] for name in row_values
+    )
     return port if intact else replace(port, intact=False)
 
 
-def _read_tunnel(bridge: str, name: str, ofport: int, there: Columns) -> TunnelPort:
-    options, external_ids, bfd = there["options"], there["external_ids"], there["bfd"]
+def _read_tunnel(bridge: str, name: str, ofport: int, row_values: Columns) -> TunnelPort:
+    options, external_ids, bfd = row_values["options"], row_values["external_ids"], row_values["bfd"]
     return TunnelPort(
         bridge=bridge,
         name=name,
-        type=TunnelType(there["type"]),
+        type=TunnelType(row_values["type"]),
         remote_ip=parse_address(options.get("remote_ip", "0.0.0.0")),
         dst_port=int(options.get("dst_port", "0")),
         ofport=ofport,
@@ -208,5 +214,5 @@ def _read_bfd(values: Mapping[str, str]) -> Bfd:
 
 
 def read_ofport(row: Any) -> int:
-    """Return the number in use or, while ovs-vswitchd has not looked at the port yet, that asked for; -1: none."""
+    """Return the number in use or, until ovs-vswitchd has configured the port, the requested one; -1: none."""
     return next(iter([*row.ofport, *row.ofport_request]), -1)

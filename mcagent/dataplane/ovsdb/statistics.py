@@ -1,19 +1,19 @@
-"""Counters of our ports, asked of ovsdb-server when somebody wants them.
+"""Counters of the agent's ports, read from ovsdb-server on request.
 
 They are not part of the replica: ovs-vswitchd writes them every few seconds for every port (other_config
-stats-update-interval), which would keep the agent busy with numbers that nobody reads.
+stats-update-interval), and processing these updates would waste processor time.
 """
 
 from __future__ import annotations
 
-from mcagent.dataplane.ovsdb.ask import select
+from mcagent.dataplane.ovsdb.query import select
 from mcagent.dataplane.ovsdb.rows import OWNER
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import PortStatistics
 
 
 def fetch(remote: str, bridge: str) -> dict[str, PortStatistics]:
-    """Return the statistics of the ports that carry `bridge`'s tag, by name, its host port included.
+    """Read the statistics of the ports with the tag of `bridge`, by name, including its host port.
 
     Raises BackendError when ovsdb-server cannot be reached or does not answer.
     """

@@ -1,6 +1,6 @@
-"""The network device under WireGuard, whoever encrypts: state, MTU, addresses, and the mark that it is ours.
+"""The network device of WireGuard, of either implementation: state, MTU, addresses, and the agent's mark.
 
-Owns what rtnetlink says of the device; keys and peers are the drivers'.
+Owns the device's attributes of rtnetlink; the drivers own keys and peers.
 """
 
 from __future__ import annotations
@@ -10,60 +10,61 @@ import errno
 from collections.abc import Iterator, Sequence
 
 from mcagent.dataplane.netlink import links
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Request
+from mcagent.dataplane.netlink.connection import NetlinkRequest, NetlinkSocket
 from mcagent.dataplane.netlink.links import LINK_ALIAS, RawLink
 from mcagent.dataplane.wireguard.driver import RawDevice, wireguard_error
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation
 
-# What the kernel says when a device or an address is already as it is asked to be.
-_FINE = frozenset({errno.EEXIST, errno.ENODEV, errno.EADDRNOTAVAIL})
+# Errors that mean that the requested state exists already.
+_HARMLESS = frozenset({errno.EEXIST, errno.ENODEV, errno.EADDRNOTAVAIL})
 
 
 def read_link(name: str) -> RawLink | None:
-    """Return the device of that name, or None if there is none. Raises BackendError."""
+    """Read a device by name; None: it does not exist. Raises BackendError."""
     with _rtnetlink("read", name) as socket:
         return links.read_link(socket, name)
 
 
 def read_addresses(link: RawLink) -> list[tuple[Address, int]]:
-    """Return the device's addresses with their prefix lengths, sorted by family, then value. Raises BackendError.
+    """Read the device's addresses with their prefix lengths, sorted by family, then value. Raises BackendError.
 
-    Link-local ones, the kernel's own, are left out.
+    Without link-local addresses, which are the kernel's.
     """
     with _rtnetlink("read", link.state.name) as socket:
-        found = [(one.address, one.prefixlen) for one in links.read_addresses(socket, link.index)]
-    mattering = (one for one in found if not one[0].is_link_local)
-    return sorted(mattering, key=lambda one: (one[0].version, int(one[0])))
+        entries = list(links.read_addresses(socket, link.index))
+    addresses = [(entry.address, entry.prefixlen) for entry in entries if not entry.address.is_link_local]
+    return sorted(addresses, key=lambda item: (item[0].version, int(item[0])))
 
 
-def change_link(operation: str, name: str, requests: Sequence[Request]) -> None:
-    """Make the requests about a device. Raises BackendError, but not for what is so already."""
+def change_link(operation: str, name: str, requests: Sequence[NetlinkRequest]) -> None:
+    """Send requests about a device. Raises BackendError, except if the requested state exists already."""
     with _rtnetlink(operation, name) as socket:
         refusals = socket.request(requests)
     for refusal in refusals:
-        if refusal is not None and refusal.errno not in _FINE:
+        if refusal is not None and refusal.errno not in _HARMLESS:
             raise wireguard_error(operation, f"device {name}", str(refusal))
 
 
 def configure(device: WireGuardDevice) -> None:
-    """Mark the device as ours, give it its MTU, state and addresses, and take other addresses away."""
+    """Set mark, MTU, state and addresses of the device, and delete other addresses."""
     link = read_link(device.name)
     if link is None:
         raise wireguard_error("set up", f"device {device.name}", "was removed meanwhile")
-    has, wanted = set(read_addresses(link)), {(one, one.max_prefixlen) for one in device.addresses}
-    requests = [links.delete_address(link.index, *one) for one in has - wanted]
-    requests += [links.put_address(link.index, *one) for one in wanted - has]
+    present = set(read_addresses(link))
+    desired = {(address, address.max_prefixlen) for address in device.addresses}
+    requests = [links.delete_address(link.index, *address) for address in present - desired]
+    requests += [links.put_address(link.index, *address) for address in desired - present]
     if (link.alias, link.state.mtu, link.state.up) != (LINK_ALIAS, device.mtu, True):
-        requests.insert(0, links.bring_up(link.index, device.mtu))  # the mark goes before what else is ours
+        requests.insert(0, links.bring_up(link.index, device.mtu))  # the mark comes first
     change_link("set up", device.name, requests)
 
 
 def device_resource(
     link: RawLink, implementation: WireGuardImplementation, raw: RawDevice | None
 ) -> WireGuardDevice:
-    """Return the device as a resource; `raw` is None where it does not run. Raises BackendError."""
+    """Convert the device to a resource; `raw` is None if it does not run. Raises BackendError."""
     addresses = read_addresses(link)
     hosts = all(length == address.max_prefixlen for address, length in addresses)
     running = raw is not None
@@ -82,7 +83,7 @@ def device_resource(
 
 @contextlib.contextmanager
 def _rtnetlink(operation: str, name: str) -> Iterator[NetlinkSocket]:
-    """Lend a socket; what fails with it is about the device."""
+    """Provide a socket; its errors become errors of the device."""
     try:
         with contextlib.closing(NetlinkSocket()) as socket:
             yield socket

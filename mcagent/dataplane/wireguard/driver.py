@@ -1,6 +1,6 @@
-"""What both implementations of WireGuard have in common: what a device says, and what is asked of it.
+"""The interface of both implementations of WireGuard: the state of a device, and changes of it.
 
-No resources and no decisions here: see `peers` for these, and `backend`.
+Knows no resources and decides nothing: see `peers` and `backend`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Endpoint = tuple[Address, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawPeer(WireGuardPeerStatus):
-    """A peer as the device has it."""
+    """A peer as read from the device."""
 
     allowed_ips: tuple[Network, ...] = ()  # sorted by model.net.network_key
     keepalive: int = 0  # seconds
-    preshared: bool = False  # has a preshared key: none that we make has
+    preshared: bool = False  # has a preshared key, which the agent never sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawDevice:
-    """A WireGuard device as it says itself; without a private key `public_key` is ""."""
+    """A WireGuard device as read; without a private key `public_key` is ""."""
 
     private_key: bytes | None = field(default=None, repr=False)
     public_key: str = ""
@@ -39,19 +39,19 @@ class RawDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerChange:
-    """What to change of a peer, which is made if there is none; None leaves a thing as it is."""
+    """A change of a peer, which is added if it does not exist; None: no change."""
 
     public_key: str
     remove: bool = False
     endpoint: Endpoint | None = None
     keepalive: int | None = None
-    allowed_ips: tuple[Network, ...] = ()  # to add; a network that another peer has moves at once
-    replace_allowed_ips: bool = False  # first take away all that it has
+    allowed_ips: tuple[Network, ...] = ()  # to add; a network of another peer moves to this one
+    replace_allowed_ips: bool = False  # first remove all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChange:
-    """What to change of a device, in this order; None leaves a thing as it is."""
+    """A change of a device, carried out in the order of the fields; None: no change."""
 
     private_key: bytes | None = field(default=None, repr=False)
     listen_port: int | None = None
@@ -66,26 +66,26 @@ class Driver(Protocol):
     kind: str  # of its devices, IFLA_INFO_KIND
 
     def available(self) -> bool:
-        """Tell whether this implementation can be used here."""
+        """Return whether this implementation can be used on this Node."""
         ...
 
     def create(self) -> None:
-        """Make the device, down and without a key; or what is missing of one that is there."""
+        """Create the device, down and without a key; or complete an existing one."""
         ...
 
     def read(self) -> RawDevice | None:
-        """Return what the device, which exists, says; None where nothing runs that could say it."""
+        """Read the device, which exists; None: its process does not run."""
         ...
 
     def write(self, change: DeviceChange) -> None:
-        """Change the device. What was done before an error stays done."""
+        """Change the device. After an error a part of the change may be done."""
         ...
 
     def remove(self) -> None:
-        """Take the device away, if it is there."""
+        """Delete the device, if it exists."""
         ...
 
 
 def wireguard_error(operation: str, obj: str, reason: str, *, retryable: bool = True) -> BackendError:
-    """Return the error of a WireGuard operation on an object ("device mc-wg0", "peer KEY of mc-wg0")."""
+    """Make the error of a WireGuard operation on an object ("device mc-wg0", "peer KEY of mc-wg0")."""
     return BackendError(Backend.WIREGUARD, operation, obj, reason, retryable=retryable)

@@ -1,8 +1,9 @@
 """WireGuard in the kernel, through pyroute2: devices by rtnetlink, keys and peers by generic netlink.
 
-Owns the translation between our values and pyroute2's message class. That class is used directly to change several
-peers: `WireGuard.set` takes one, and moving a network from one peer to another has to be one message.
-pyroute2 is imported with the first call: an agent without encryption never loads it.
+Owns the conversion between values and pyroute2's message class. That class is used directly to change several
+peers: `WireGuard.set` changes one, and moving a network from one peer to another has to be one message.
+
+pyroute2 is imported on the first call: an agent without encryption never loads it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class KernelDriver:
     kind = "wireguard"
 
     def __init__(self, name: str) -> None:
-        """Open nothing yet."""
+        """Opens nothing before the first call."""
         self._name = name
 
     def available(self) -> bool:
-        """Tell whether the kernel has WireGuard; asking makes it load the module where there is one."""
+        """Return whether the kernel has WireGuard; the request makes it load the module, if there is one."""
         try:
             with _socket("find", "the kernel's WireGuard"):
                 return True
@@ -51,11 +52,11 @@ class KernelDriver:
             raise
 
     def create(self) -> None:
-        """Make the device."""
+        """Create the device."""
         change_link("create", self._name, [links.create_link(self._name, self.kind)])
 
     def read(self) -> RawDevice:
-        """Return what the device says."""
+        """Read the device."""
         from pyroute2.netlink.exceptions import NetlinkDumpInterrupted
 
         for _ in range(DUMP_ATTEMPTS):
@@ -64,17 +65,17 @@ class KernelDriver:
         raise wireguard_error("read", self._about, "it changes faster than it can be read")
 
     def write(self, change: DeviceChange) -> None:
-        """Change the device, in one message where it fits."""
+        """Change the device, in one message if it fits."""
         from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST
 
         for key in (peer.public_key for peer in change.peers if not is_key(peer.public_key)):
-            raise wireguard_error("change", self._about, f'"{key}" is no key')  # it would be padded
+            raise wireguard_error("change", self._about, f'"{key}" is no key')  # pyroute2 would pad it
         with _socket("change", self._about) as connection:
             for message in set_messages(self._name, change):
                 connection.nlm_request(message, msg_type=connection.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK)
 
     def remove(self) -> None:
-        """Take the device away."""
+        """Delete the device."""
         change_link("remove", self._name, [links.delete_link(self._name)])
 
     @property
@@ -84,26 +85,26 @@ class KernelDriver:
 
 @contextlib.contextmanager
 def _socket(operation: str, about: str) -> Iterator[Any]:
-    """Lend pyroute2's socket; what fails with it is a BackendError (ENOENT: the kernel has no WireGuard)."""
+    """Provide pyroute2's socket; its errors become BackendErrors (ENOENT: the kernel has no WireGuard)."""
     from pyroute2.netlink.exceptions import NetlinkDumpInterrupted, NetlinkError
     from pyroute2.netlink.generic.wireguard import AsyncWireGuard, WireGuard
 
-    AsyncWireGuard.module_err_level = "debug"  # a kernel without it is no error: there is wireguard-go
+    AsyncWireGuard.module_err_level = "debug"  # without the module wireguard-go is used: no error
     try:
         with WireGuard() as connection:
             yield connection
     except NetlinkDumpInterrupted:
         raise
-    except (NetlinkError, OSError) as error:  # the first is no OSError
+    except (NetlinkError, OSError) as error:  # NetlinkError is not an OSError
         number = error.code if isinstance(error, NetlinkError) else error.errno
         raise wireguard_error(operation, about, os.strerror(number or errno.EIO)) from None
 
 
 def parse_device(messages: Iterable[Any]) -> RawDevice:
-    """Read the answers to a dump: the first says what the device itself has, all have peers, cut anywhere."""
-    first, *more = messages
+    """Parse the answers to a dump: the first has the device's attributes; peers may be split between answers."""
+    first, *further = messages
     peers: dict[str, RawPeer] = {}
-    for message in (first, *more):
+    for message in (first, *further):
         for data in message.get_attr("WGDEVICE_A_PEERS") or ():
             peer = _peer(data, peers)
             peers[peer.public_key] = peer
@@ -119,19 +120,19 @@ def parse_device(messages: Iterable[Any]) -> RawDevice:
 
 
 def set_messages(name: str, change: DeviceChange) -> Iterator[Any]:
-    """Return the messages that make a change; one in all but very large ones."""
+    """Make the messages of a change: one unless it is very large."""
     from pyroute2.netlink.generic.wireguard import WG_CMD_SET_DEVICE, WG_GENL_VERSION, wgmsg
 
     peers = [_attributes(peer) for peer in change.peers]
     for start in range(0, max(1, len(peers)), MESSAGE_PEERS):
         message = wgmsg()
         message["cmd"], message["version"] = WG_CMD_SET_DEVICE, WG_GENL_VERSION
-        found: list[tuple[str, Any]] = [("IFNAME", name)]
+        values: list[tuple[str, Any]] = [("IFNAME", name)]
         if start == 0:
             private = base64.b64encode(change.private_key).decode() if change.private_key is not None else None
-            found += [("PRIVATE_KEY", private), ("LISTEN_PORT", change.listen_port), ("FWMARK", change.fwmark)]
-        found += [("PEERS", peers[start : start + MESSAGE_PEERS] or None)]
-        message["attrs"] = [(f"WGDEVICE_A_{key}", value) for key, value in found if value is not None]
+            values += [("PRIVATE_KEY", private), ("LISTEN_PORT", change.listen_port), ("FWMARK", change.fwmark)]
+        values += [("PEERS", peers[start : start + MESSAGE_PEERS] or None)]
+        message["attrs"] = [(f"WGDEVICE_A_{key}", value) for key, value in values if value is not None]
         yield message
 
 
@@ -140,15 +141,15 @@ def _attributes(change: PeerChange) -> dict[str, Any]:
 
     flags = WGPEER_F_REMOVE_ME if change.remove else 0
     flags |= WGPEER_F_REPLACE_ALLOWEDIPS if change.replace_allowed_ips else 0
-    found: list[tuple[str, Any]] = [("WGPEER_A_PUBLIC_KEY", change.public_key), ("WGPEER_A_FLAGS", flags)]
+    values: list[tuple[str, Any]] = [("WGPEER_A_PUBLIC_KEY", change.public_key), ("WGPEER_A_FLAGS", flags)]
     if change.endpoint is not None:
         address, port = change.endpoint
-        found.append(("WGPEER_A_ENDPOINT", {"addr": str(address), "port": port}))
+        values.append(("WGPEER_A_ENDPOINT", {"addr": str(address), "port": port}))
     if change.allowed_ips:
-        found.append(("WGPEER_A_ALLOWEDIPS", [_network(one) for one in change.allowed_ips]))
-    if change.keepalive is not None:  # behind the networks: it may send at once
-        found.append(("WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL", change.keepalive))
-    return {"attrs": found}
+        values.append(("WGPEER_A_ALLOWEDIPS", [_network(network) for network in change.allowed_ips]))
+    if change.keepalive is not None:  # after the networks: enabling it may send at once
+        values.append(("WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL", change.keepalive))
+    return {"attrs": values}
 
 
 def _network(network: Network) -> dict[str, Any]:
@@ -161,13 +162,13 @@ def _network(network: Network) -> dict[str, Any]:
     }
 
 
-def _peer(data: Any, before: Mapping[str, RawPeer]) -> RawPeer:
-    """Read one peer; the rest of its networks may come in the next message, with nothing else."""
+def _peer(data: Any, parsed: Mapping[str, RawPeer]) -> RawPeer:
+    """Parse a peer; the next message may have further networks of it, without other attributes."""
     key = data.get_attr("WGPEER_A_PUBLIC_KEY").decode()
-    networks = [ip_network(one["addr"]) for one in data.get_attr("WGPEER_A_ALLOWEDIPS") or ()]
-    if key in before:
-        more = sorted([*before[key].allowed_ips, *networks], key=network_key)
-        return replace(before[key], allowed_ips=tuple(more))
+    networks = [ip_network(item["addr"]) for item in data.get_attr("WGPEER_A_ALLOWEDIPS") or ()]
+    if key in parsed:
+        merged = sorted([*parsed[key].allowed_ips, *networks], key=network_key)
+        return replace(parsed[key], allowed_ips=tuple(merged))
     endpoint = data.get_attr("WGPEER_A_ENDPOINT")
     handshake = data.get_attr("WGPEER_A_LAST_HANDSHAKE_TIME") or {"tv_sec": 0, "tv_nsec": 0}
     return RawPeer(

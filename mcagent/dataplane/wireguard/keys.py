@@ -1,7 +1,7 @@
-"""The key file: this Node's WireGuard key pairs, on disk and nowhere else.
+"""The key file with this Node's WireGuard key pairs.
 
-Owns the file. It holds the pair in use and, during a rotation, the one to use next. Private keys leave it only for
-a device; no text form of a value shows them.
+Owns the file. It has the pair in use and, during a rotation, the next one. Private keys are passed only to
+devices; the text forms of values do not contain them.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """What the key file holds."""
+    """The key pairs of the key file."""
 
     current: KeyPair
     next: KeyPair | None = None  # announced, not yet in use
 
     def private_of(self, public: str) -> bytes | None:
-        """Return the private key of a public one, or None if it is none of ours."""
+        """Return the private key of a public one; None: it is not in the file."""
         pairs = (self.current, self.next)
-        return next((one.private for one in pairs if one is not None and one.public == public), None)
+        return next((pair.private for pair in pairs if pair is not None and pair.public == public), None)
 
 
 class KeyStore:
-    """The key file at `path`; its directory is made if missing.
+    """The key file at `path`; its directory is created if missing.
 
-    Several processes may use it (the agent, `mcagent wireguard rotate`): changes are made under a lock and appear
-    whole. Every method raises BackendError, not retryable, for a file that others can read, that is another user's
-    or cannot be understood: no new identity is made as long as there is a file.
+    Several processes may use it (the agent, `mcagent wireguard rotate`): changes are atomic and made under a lock.
+    Every method raises BackendError, not retryable, for a file that other users can read or own, or that is
+    invalid: while there is a file, no new key is generated in its place.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self) -> Keys | None:
-        """Return the keys, or None if there is no file yet."""
+        """Read the keys; None: there is no file yet."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -74,22 +74,22 @@ class KeyStore:
                 raise self._error("read", f"{error}; {hint}") from None
 
     def ensure(self, recover: Callable[[], bytes | None] = lambda: None) -> Keys:
-        """Return the keys, making the first pair if there is no file.
+        """Read the keys; generate the first pair if there is no file.
 
-        `recover` is asked first for a private key that is in use already: a lost file is no new identity.
+        `recover` may return a private key in use, so that a lost file does not change the public key.
         """
         return self.load() or self._change(lambda keys: keys, recover)
 
     def prepare_next(self) -> Keys:
-        """Make the pair to use next, unless there is one."""
+        """Generate the next pair, unless there is one."""
         return self._change(lambda keys: keys if keys.next is not None else replace(keys, next=_pair(_generate())))
 
     def drop_next(self) -> Keys:
-        """Forget the pair to use next."""
+        """Delete the next pair."""
         return self._change(lambda keys: replace(keys, next=None))
 
     def promote_next(self) -> Keys:
-        """Make the next pair the current one, and forget that. BackendError when there is no next."""
+        """Replace the current pair by the next one. Raises BackendError without a next one."""
 
         def promote(keys: Keys) -> Keys:
             if keys.next is None:
@@ -108,12 +108,12 @@ class KeyStore:
                 self._write(after)
         return after
 
-    def _check(self, found: os.stat_result) -> None:
-        if not stat.S_ISREG(found.st_mode):
+    def _check(self, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
             raise self._error("read", "is not a regular file")
-        if found.st_uid != os.geteuid():
-            raise self._error("read", f"belongs to user {found.st_uid}, must belong to {os.geteuid()}")
-        mode = stat.S_IMODE(found.st_mode)
+        if status.st_uid != os.geteuid():
+            raise self._error("read", f"belongs to user {status.st_uid}, must belong to {os.geteuid()}")
+        mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise self._error("read", f"has mode {mode:04o}, must have 0600: others may have read the key")
 
@@ -132,10 +132,10 @@ class KeyStore:
             os.close(descriptor)
 
     def _write(self, keys: Keys) -> None:
-        """Replace the file by one that is whole on disk before it has the name."""
+        """Replace the file atomically: the new one is synced before it is renamed."""
         new = self.path.with_name(f".{self.path.name}.new")
         try:
-            new.unlink(missing_ok=True)  # of a process that was killed here; the lock is ours
+            new.unlink(missing_ok=True)  # left by a process that was killed here; this process has the lock
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(_render(keys))
@@ -155,15 +155,15 @@ class KeyStore:
 
 
 def public_key(private: bytes) -> str:
-    """Return the public key of a private one as base64 text."""
-    # imported where it is needed: an agent without encryption never loads it
+    """Compute the public key of a private one, as base64 text."""
+    # imported on first use: an agent without encryption never loads it
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return base64.b64encode(X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()).decode()
 
 
 def is_key(text: str) -> bool:
-    """Tell whether the text is a key as wg(8) writes it."""
+    """Return whether the text is a key in the format of wg(8)."""
     try:
         return len(base64.b64decode(text, validate=True)) == KEY_LENGTH
     except (binascii.Error, ValueError):
@@ -172,7 +172,7 @@ def is_key(text: str) -> bool:
 
 def _generate() -> bytes:
     raw = bytearray(os.urandom(KEY_LENGTH))
-    # RFC 7748, section 5; the kernel stores a key like this, so what it hands back equals what it was given
+    # RFC 7748, section 5; the kernel clamps keys like this, so a key read from it equals the one written
     raw[0] &= 248
     raw[31] = raw[31] & 127 | 64
     return bytes(raw)
@@ -183,24 +183,24 @@ def _pair(private: bytes) -> KeyPair:
 
 
 def _render(keys: Keys) -> bytes:
-    found = {
+    values = {
         name: {"privateKey": base64.b64encode(pair.private).decode(), "created": pair.created}
         for name, pair in (("current", keys.current), ("next", keys.next))
         if pair is not None
     }
-    return json.dumps(found, indent=2).encode() + b"\n"
+    return json.dumps(values, indent=2).encode() + b"\n"
 
 
 def _parse(data: bytes) -> Keys:
-    """Read the file's content. ValueError says what is wrong, without quoting anything of it."""
+    """Parse the file's content. Raises ValueError with a text that quotes nothing of it."""
     try:
-        found = json.loads(data)
+        values = json.loads(data)
     except ValueError:
         raise ValueError("is damaged: no JSON") from None
-    if not isinstance(found, dict) or not {"current"} <= found.keys() <= {"current", "next", "previous"}:
+    if not isinstance(values, dict) or not {"current"} <= values.keys() <= {"current", "next", "previous"}:
         raise ValueError('is damaged: has to hold an object with "current", and maybe "next"')
-    found.pop("previous", None)  # an earlier agent kept it; nothing needs it
-    pairs = {name: _parse_pair(name, value) for name, value in found.items()}
+    values.pop("previous", None)  # written by earlier agents, not used
+    pairs = {name: _parse_pair(name, value) for name, value in values.items()}
     return Keys(current=pairs["current"], next=pairs.get("next"))
 
 

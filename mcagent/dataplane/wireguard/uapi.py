@@ -1,7 +1,7 @@
-"""The configuration protocol of userspace WireGuard: its text, and one exchange over a Unix socket.
+"""The configuration protocol of userspace WireGuard: its text form, and an exchange over a Unix socket.
 
-Described at wireguard.com/xplatform, "Cross-platform Userspace Implementation". Keys are hexadecimal there, base64
-everywhere else in mcagent.
+Source: wireguard.com/xplatform, "Cross-platform Userspace Implementation". Keys are hexadecimal in the protocol,
+base64 everywhere else in mcagent.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mcagent.dataplane.wireguard.driver import DeviceChange, Endpoint, PeerChang
 from mcagent.dataplane.wireguard.keys import public_key
 from mcagent.model.net import network_key, socket_text
 
-TIMEOUT = 10.0  # seconds; an answer takes milliseconds, with a thousand peers some ten of them
+TIMEOUT = 10.0  # seconds; an answer takes milliseconds, with a thousand peers about ten
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
 GET = "get=1\n\n"
 
 
 def exchange(path: Path, request: str, *, pid: int) -> str:
-    """Send a request to the socket at `path` and return the answer without its closing line.
+    """Send a request to the socket at `path` and return the answer without its last line.
 
-    OSError when there is nobody, somebody other than process `pid`, or the answer is an error number (errno).
+    Raises OSError if no process or another one than `pid` listens, or for an error number in the answer.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(TIMEOUT)
@@ -49,7 +49,7 @@ def exchange(path: Path, request: str, *, pid: int) -> str:
 
 
 def change_text(change: DeviceChange) -> str:
-    """Return the request that makes a change."""
+    """Make the request for a change."""
     lines = ["set=1"]
     if change.private_key is not None:
         lines.append(f"private_key={change.private_key.hex()}")
@@ -63,7 +63,7 @@ def change_text(change: DeviceChange) -> str:
 
 
 def parse_device(text: str) -> RawDevice:
-    """Read the answer to a `get`. ValueError for what the protocol does not have."""
+    """Parse the answer to GET. Raises ValueError for malformed values."""
     head, *peers = text.split("public_key=")
     device = dict(_pairs(head))
     private = bytes.fromhex(device.get("private_key", ""))
@@ -82,21 +82,21 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def _parse_peer(text: str) -> RawPeer:
-    """Read what follows "public_key=", which is the key."""
-    key, _, rest = text.partition("\n")
-    pairs = _pairs(rest)
-    found = dict(pairs)
+    """Parse the text after "public_key=": the key, then the lines of the peer."""
+    key, _, lines = text.partition("\n")
+    pairs = _pairs(lines)
+    values = dict(pairs)
     networks = [ip_network(value) for name, value in pairs if name == "allowed_ip"]
-    seconds, nanoseconds = (int(found.get(f"last_handshake_time_{unit}", "0")) for unit in ("sec", "nsec"))
+    seconds, nanoseconds = (int(values.get(f"last_handshake_time_{unit}", "0")) for unit in ("sec", "nsec"))
     return RawPeer(
         public_key=base64.b64encode(bytes.fromhex(key)).decode(),
-        endpoint=_endpoint(found["endpoint"]) if "endpoint" in found else None,
+        endpoint=_endpoint(values["endpoint"]) if "endpoint" in values else None,
         allowed_ips=tuple(sorted(networks, key=network_key)),
-        keepalive=int(found.get("persistent_keepalive_interval", "0")),
+        keepalive=int(values.get("persistent_keepalive_interval", "0")),
         last_handshake=seconds + nanoseconds / 1e9,
-        received=int(found.get("rx_bytes", "0")),
-        sent=int(found.get("tx_bytes", "0")),
-        preshared=bool(found.get("preshared_key", "").strip("0")),
+        received=int(values.get("rx_bytes", "0")),
+        sent=int(values.get("tx_bytes", "0")),
+        preshared=bool(values.get("preshared_key", "").strip("0")),
     )
 
 

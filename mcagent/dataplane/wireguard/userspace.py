@@ -1,8 +1,8 @@
 """WireGuard in userspace: a wireguard-go process for each device, on a TUN device that outlives it.
 
-Owns the process: started in the calling thread's network namespace, left alone when the agent ends, found again
-by the record in the run directory, started anew (with pauses that grow) when it died. The TUN device is
-persistent, so addresses and routes stay while there is no process; nothing passes meanwhile.
+Owns the process: starts it in the calling thread's network namespace, leaves it running when the agent ends, finds
+it again by the record in the run directory, and restarts it (with growing pauses) when it died. The TUN device is
+persistent, so addresses and routes stay without a process; packets are dropped meanwhile.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TUN = Path("/dev/net/tun")
 # linux/if_tun.h
 TUNSETIFF, TUNSETPERSIST, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x400454CB, 0x0001, 0x1000
 SOCKETS = Path("/var/run/wireguard")  # fixed in wireguard-go (ipc/uapi_unix.go)
-READY = 5.0  # seconds from start to the first answer: 8 to 105 ms seen
+READY = 5.0  # seconds from start to the first answer (measured: 8 to 105 ms)
 END = 2.0  # seconds from SIGTERM to SIGKILL
-DYING = 0.2  # seconds: between the end of its sockets and that of the process
-LIVED = 30.0  # seconds: a process that ran as long did not die of its start
-PAUSES = (0.0, 0.0, 0.5, 2.0, 10.0, 30.0)  # seconds before a start, by the number of short lives before it
+DYING = 0.2  # seconds from the end of its sockets to that of the process
+LIVED = 30.0  # seconds: a process that ran as long did not fail at start
+PAUSES = (0.0, 0.0, 0.5, 2.0, 10.0, 30.0)  # seconds before a start, by the number of short runs before it
 
-# Started by this process and to be waited for by it, whatever becomes of the driver: they outlive both.
+# Processes started by this process, which has to wait for them; they outlive the driver and this process.
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -53,39 +53,39 @@ class WireGuardGo:
     kind = "tun"
 
     def __init__(self, name: str, run_directory: Path) -> None:
-        """Remember the device's name, and where its record is kept; nothing is run yet."""
+        """`run_directory` is for the record of the process. Starts nothing yet."""
         self._name = name
         self._record = run_directory / f"wireguard-go.{name}.json"
         self._log = self._record.with_suffix(".log")
         self._began = -math.inf  # monotonic seconds: when its process was started last
-        self._short = 0  # how often in a row it ended soon
+        self._short = 0  # number of consecutive short runs
         self.restarts = 0  # processes started in place of one that died
 
     def available(self) -> bool:
-        """Tell whether there is a binary, and a TUN device to make devices with."""
+        """Return whether there are the program and /dev/net/tun."""
         return shutil.which(BINARY) is not None and TUN.exists()
 
     def create(self) -> None:
-        """Make the TUN device if there is none, and start a process if none runs."""
+        """Create the TUN device if there is none, and start a process if none runs."""
         if read_link(self._name) is None:
-            self._stop()  # it lost its TUN device, and is about to end by itself
-            self._make_tun()
+            self._stop()  # without its TUN device the process ends soon
+            self._create_tun()
         if self.process() is None:
             self._start()
 
     def process(self) -> int | None:
-        """Return the number of the device's process, or None if there is none that lives."""
+        """Return the PID of the device's process; None: it does not run."""
         pid = self._recorded()
         child = _CHILDREN.get(pid)
         if child is not None and child.poll() is not None:
             del _CHILDREN[pid]
-        with contextlib.suppress(OSError):  # one that has ended has no arguments, another one has others
+        with contextlib.suppress(OSError):  # a process that has ended has no arguments, another one has others
             if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(f"\0-f\0{self._name}\0".encode()):
                 return pid
         return None
 
     def read(self) -> RawDevice | None:
-        """Return what the process says; None where none lives."""
+        """Read the device from its process; None: it does not run."""
         try:
             return uapi.parse_device(self._exchange(uapi.GET))
         except ValueError as error:
@@ -96,11 +96,11 @@ class WireGuardGo:
             raise
 
     def write(self, change: DeviceChange) -> None:
-        """Change the device. An error may leave a part of the change done."""
+        """Change the device. After an error a part of the change may be done."""
         self._exchange(uapi.change_text(change))
 
     def remove(self) -> None:
-        """End the process and take the TUN device away."""
+        """End the process and delete the TUN device."""
         self._stop()
         change_link("remove", self._name, [links.delete_link(self._name)])
 
@@ -108,19 +108,19 @@ class WireGuardGo:
 
     def _start(self) -> None:
         now = time.monotonic()
-        if self._record.exists():  # there was one, and it did not end by our hand
+        if self._record.exists():  # an earlier process ended by itself
             short = self._short + 1 if now - self._began < LIVED else 0
-            left = self._began + PAUSES[min(short, len(PAUSES) - 1)] - now
-            if left > 0:
-                reason = f"wireguard-go keeps exiting{self._last_words()}; next attempt in {left:.1f} s"
+            pause = self._began + PAUSES[min(short, len(PAUSES) - 1)] - now
+            if pause > 0:
+                reason = f"wireguard-go keeps exiting{self._last_error()}; next attempt in {pause:.1f} s"
                 raise self._error("start", reason)
             self._short = short
             self.restarts += 1
-            log.warning("wireguard-go of %s exited%s; restarting it", self._name, self._last_words())
+            log.warning("wireguard-go of %s exited%s; restarting it", self._name, self._last_error())
         self._began = now
-        before = self._recorded()
-        if before:
-            _ended(before)  # dead already, it has to let go of the TUN device
+        previous = self._recorded()
+        if previous:
+            _ended(previous)  # wait until it releases the TUN device
         try:
             self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log.open("wb") as output:
@@ -129,7 +129,7 @@ class WireGuardGo:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    start_new_session=True,  # signals to the agent's terminal are not meant for it
+                    start_new_session=True,  # not in the foreground group of the agent's terminal
                     cwd="/",
                     env={"PATH": os.environ.get("PATH", os.defpath), "LOG_LEVEL": "error"},
                 )
@@ -143,7 +143,7 @@ class WireGuardGo:
         log.info("wireguard-go of %s runs as process %d", self._name, child.pid)
 
     def _recorded(self) -> int:
-        """Return the number of the process that was started last; 0 if none is known."""
+        """Return the PID of the process that was started last; 0: unknown."""
         try:
             return int(json.loads(self._record.read_bytes())["pid"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -158,10 +158,10 @@ class WireGuardGo:
             if time.monotonic() > deadline:
                 raise self._error("start", f"wireguard-go did not answer within {READY:g} s")
             time.sleep(0.003)
-        raise self._error("start", f"wireguard-go exited with status {child.returncode}{self._last_words()}")
+        raise self._error("start", f"wireguard-go exited with status {child.returncode}{self._last_error()}")
 
     def _stop(self) -> None:
-        """End the process, if there is one, and forget it: its end counts for nothing."""
+        """End the process, if there is one; it does not count as a failure."""
         pid = self.process()
         if pid is not None:
             with contextlib.suppress(ProcessLookupError), _pidfd(pid) as descriptor:
@@ -186,8 +186,8 @@ class WireGuardGo:
             reason = "wireguard-go has just exited" if ended else f"wireguard-go's socket: {error}"
             raise self._error("reach", reason) from None
 
-    def _make_tun(self) -> None:
-        """Make a TUN device that stays without a process; wireguard-go sets its own flags when it attaches."""
+    def _create_tun(self) -> None:
+        """Create a persistent TUN device; wireguard-go sets its own flags when it attaches."""
         flags = struct.pack("16sH14x", self._name.encode(), IFF_TUN | IFF_NO_PI)
         try:
             with TUN.open("r+b", buffering=0) as device:
@@ -196,7 +196,7 @@ class WireGuardGo:
         except OSError as error:
             raise self._error("create", f"{TUN}: {error.strerror}") from None
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         with contextlib.suppress(OSError):
             lines = self._log.read_text(errors="replace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")]
@@ -210,7 +210,7 @@ class WireGuardGo:
 
 @contextlib.contextmanager
 def _pidfd(pid: int) -> Iterator[int]:
-    """Lend a descriptor that is readable once the process has ended. ProcessLookupError where it is gone."""
+    """Provide a descriptor that is readable after the process has ended. Raises ProcessLookupError."""
     descriptor = os.pidfd_open(pid)
     try:
         yield descriptor
@@ -219,9 +219,9 @@ def _pidfd(pid: int) -> Iterator[int]:
 
 
 def _ended(pid: int) -> bool:
-    """Tell whether a process ends within a moment: its sockets close before it is gone."""
+    """Wait up to DYING seconds for the end of a process, whose sockets close first; return whether it ended."""
     try:
         with _pidfd(pid) as descriptor:
             return bool(select.select([descriptor], [], [], DYING)[0])
-    except OSError:  # it is gone, or its number is a thread's
+    except OSError:  # it has ended, or the PID is a thread's
         return True

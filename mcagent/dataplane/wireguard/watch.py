@@ -1,7 +1,7 @@
 """Wakes the loop when WireGuard's peers or the key file change, or wireguard-go dies.
 
-No event tells of any of these, so a thread looks from time to time. Events of the device itself (link, addresses)
-are `mcagent.dataplane.netlink.watch`'s. What is wrong, the backend's `observe` says.
+There are no events for these changes, so a thread polls. `mcagent.dataplane.netlink.watch` handles events of the
+device (link, addresses). The backend's `observe` reads the new state.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-TICK = 0.25  # seconds between looks at the key file and at the processes of wireguard-go
-# Seconds between looks while a peer may begin to use the key it announced: what it sends in between is lost.
+TICK = 0.25  # seconds between checks of the key file and of wireguard-go's process
+# Seconds between checks while a peer may begin to use its announced key: until then its packets are lost.
 AWAITING = 0.05
-SHARE = 4  # times as long as such a look took is waited at least: with a thousand peers it takes 0.1 s
-PERIOD = 5.0  # seconds between looks at the peers: of a thousand, one takes 20 to 100 ms
+SHARE = 4  # least pause, as a multiple of the duration of such a check (0.1 s with a thousand peers)
+PERIOD = 5.0  # seconds between checks of the peers, which take 20 to 100 ms with a thousand peers
 
-FORMER_TABLE = "mcagent-rekey"  # of family inet: an earlier agent's, whose rules have ended by themselves
+FORMER_TABLE = "mcagent-rekey"  # of family inet, created by earlier agents; its rules have expired
 
 
 class WireGuardWatch:
-    """A thread that calls `wake` when the devices are not what the backend last made or saw of them.
+    """A thread that calls `wake` when device or peers differ from those that the backend last applied or observed.
 
-    It lives in the network namespace of who starts it. `wake` has to return at once. Our own changes do not wake.
+    It uses the network namespace of the thread that starts it. `wake` has to return at once. The agent's own
+    changes do not wake.
     """
 
     def __init__(self, backend: WireGuardBackend, wake: Callable[[], None], *, period: float = PERIOD) -> None:
-        """Remember whom to ask and to wake; nothing runs yet."""
+        """`period`: seconds between checks of the peers. Starts nothing yet."""
         self._backend = backend
         self._wake = wake
         self._period = period
@@ -43,40 +44,40 @@ class WireGuardWatch:
         self._thread = Supervised(self._run, name="wireguard-watch", until=self._stopping)
 
     def start(self) -> None:
-        """Start watching."""
+        """Start the thread, after deleting the table of earlier agents."""
         with contextlib.suppress(OSError):
             run_nft(["-f", "-"], f"add table inet {FORMER_TABLE}\ndelete table inet {FORMER_TABLE}\n")
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; `wake` is not called any more afterwards."""
+        """End the thread; `wake` is not called afterwards."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         keys, process = self._keys(), self._backend.process()
-        look_at = 0.0  # monotonic seconds
+        check_at = 0.0  # monotonic seconds
         while not self._stopping.wait(self._hand_over()):
             keys_before, keys = keys, self._keys()
             process_before, process = process, self._backend.process()
-            look = process_before not in {None, process} or time.monotonic() >= look_at
-            if look:
-                look_at = time.monotonic() + self._period
-            if keys != keys_before or (look and self._different()):
+            check_peers = process_before not in {None, process} or time.monotonic() >= check_at
+            if check_peers:
+                check_at = time.monotonic() + self._period
+            if keys != keys_before or (check_peers and self._differs()):
                 self._wake()
 
     def _keys(self) -> tuple[str, str]:
-        """Return the public key in use, and the next; "" for none."""
+        """Return the public keys: current and next; "" for none."""
         try:
             keys = self._backend.keys()
         except BackendError as error:
-            log.debug("%s", error)  # where a key is needed, the loop reports what is wrong
+            log.debug("%s", error)  # if a key is needed, the loop reports the error
             return "", ""
         return keys.current.public, keys.next.public if keys.next is not None else ""
 
     def _hand_over(self) -> float:
-        """See to peers that have announced a key. Return when to look again, in seconds."""
+        """Hand over peers that use their announced key. Return the pause until the next check in seconds."""
         if not self._backend.awaits_keys:
             return TICK
         began = time.monotonic()
@@ -86,9 +87,9 @@ class WireGuardWatch:
             log.debug("%s", error)
         return max(AWAITING, SHARE * (time.monotonic() - began))
 
-    def _different(self) -> bool:
+    def _differs(self) -> bool:
         try:
-            return self._backend.disturbed()
+            return self._backend.differs()
         except BackendError as error:
             log.debug("%s", error)
-            return True  # the loop reports what is wrong
+            return True  # the loop reports the error

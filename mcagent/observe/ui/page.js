@@ -254,7 +254,7 @@ function details(set, ways, states) {
   const { kind, name } = chosen(), body = byId("details-body");
   const cluster = kind === "cluster" && set.clusters.find((one) => one.id === name);
   const pair = kind === "link" && ways.find((one) => one.key === name);
-  if (body.contains(document.activeElement)) return; // somebody is about to press a button there
+  if (body.contains(document.activeElement)) return; // the focus is on a button there
   if (cluster) {
     byId("details-title").textContent = `Cluster ${cluster.id}`;
     const links = ways.filter((one) => one.ends.includes(cluster.id)).map((one) => {
@@ -305,7 +305,7 @@ function table(set, ways, states) {
   byId("matches").textContent = filter ? `${found.length} of ${set.clusters.length}` : "";
   const rank = { down: 0, degraded: 1, unknown: 2, up: 3 };
   found.sort((a, b) => rank[states.get(a.id)] - rank[states.get(b.id)] || a.id.localeCompare(b.id));
-  if (byId("rows").contains(document.activeElement)) return; // not under somebody's keyboard
+  if (byId("rows").contains(document.activeElement)) return; // the focus is in the table
   byId("rows").replaceChildren(...found.map((cluster) => {
     const mine = ways.filter((pair) => pair.ends.includes(cluster.id));
     const traffic = mine.reduce((sum, pair) => (pair.traffic === null ? sum : (sum ?? 0) + pair.traffic), null);

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.serving.pages import Process
 from mcagent.controller.machinery.statistics import RESULTS, Durations
-from mcagent.observe.families import by_word, counter, gauge, histogram, single
+from mcagent.observe.metric_families import by_word, counter, gauge, histogram, single
 from mcagent.observe.standard import process_metrics
 
 

@@ -17,7 +17,7 @@ from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.machinery.reconciler import Leader, Side
 from mcagent.controller.machinery.statistics import Durations
 from mcagent.http.server import Pages
-from mcagent.observe.standard import Check, rfc3339, standard_pages
+from mcagent.observe.standard import ReadinessCheck, rfc3339, standard_pages
 from mcagent.observe.version import version
 
 SHOWN = 1000  # entries of a list in /status
@@ -47,7 +47,7 @@ class Process:
         return all(check.good for check in checks(self))
 
 
-def checks(process: Process) -> tuple[Check, ...]:
+def checks(process: Process) -> tuple[ReadinessCheck, ...]:
     """Return every condition of being ready, in the order in which they become true at start."""
     engine = process.engine
     unsynced = sorted(engine.cache.unsynced(Side.LOCAL))
@@ -61,9 +61,9 @@ def checks(process: Process) -> tuple[Check, ...]:
     missing = "; ".join(f"{kind}: {errors[kind]}" if kind in errors else kind for kind in unsynced)
     webhook = process.webhook()
     return (
-        Check(name="listed", good=not unsynced, text=f"not listed yet: {missing}" if unsynced else ""),
-        Check(name="connected", good=not lost, text="; ".join(lost)),
-        Check(name="webhook", good=not webhook, text=webhook),
+        ReadinessCheck(name="listed", good=not unsynced, text=f"not listed yet: {missing}" if unsynced else ""),
+        ReadinessCheck(name="connected", good=not lost, text="; ".join(lost)),
+        ReadinessCheck(name="webhook", good=not webhook, text=webhook),
     )
 
 

@@ -1,4 +1,4 @@
-"""One question to ovsdb-server by a connection of its own: columns that are no part of the replica."""
+"""Reads columns that are not part of the replica from ovsdb-server, on a new connection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mcagent.model.errors import BackendError
 TIMEOUT = 5.0  # seconds for each part of the answer
 
 
-def select(remote: str, what: str, *operations: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+def select(remote: str, operation: str, *selects: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """Return the rows of each select operation (RFC 7047, 5.2.2) of one transaction at "unix:PATH".
 
-    `what` names it in errors. Raises BackendError when the server cannot be reached, or does not answer.
+    `operation` is for errors. Raises BackendError when the server cannot be reached or does not answer.
     """
-    params: Sequence[Any] = ["Open_vSwitch", *operations]
+    params: Sequence[Any] = ["Open_vSwitch", *selects]
     request = {"id": 0, "method": "transact", "params": params}
     answer = StreamParser()
     try:
@@ -31,8 +31,8 @@ def select(remote: str, what: str, *operations: Mapping[str, Any]) -> list[list[
                 if not part:
                     raise OSError("connection closed")
                 answer.feed(part.decode())
-        return [list(one["rows"]) for one in answer.finish()["result"]]
+        return [list(result["rows"]) for result in answer.finish()["result"]]
     except OSError as error:
-        raise BackendError("ovsdb", what, remote, error.strerror or str(error)) from None
+        raise BackendError("ovsdb", operation, remote, error.strerror or str(error)) from None
     except (KeyError, TypeError, IndexError, UnicodeError):
-        raise BackendError("ovsdb", what, remote, "a malformed answer") from None
+        raise BackendError("ovsdb", operation, remote, "a malformed answer") from None

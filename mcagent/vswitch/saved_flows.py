@@ -1,6 +1,6 @@
-"""What bridges forward by, kept while vswitchd restarts: meters, groups and flows, as ovs-save(8) does.
+"""Saves meters, groups and flows of bridges while vswitchd restarts, as ovs-save(8) does.
 
-Owns the directory of these files, in the run directory: what was saved before a reboot is gone with it.
+Owns the directory of these files, in the run directory, which a reboot empties.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REPLY = re.compile(r"^(OFPST|NXST|OFPT)_.*$\n?", flags=re.MULTILINE)
 _AGE = re.compile(r"(idle|hard)_age=\d+, ?")
 
 
-class Saved:
+class SavedFlows:
     """Files BRIDGE.meters, BRIDGE.groups and BRIDGE.flows in a directory."""
 
     def __init__(self, tools: Tools) -> None:
@@ -27,7 +27,7 @@ class Saved:
         self._directory = tools.run / "mcagent-saved"
 
     def save(self) -> None:
-        """Save what all bridges have; of a bridge that does not answer nothing."""
+        """Save all bridges, except those that do not answer."""
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(mode=0o700)
         for bridge in self._tools.bridges():
@@ -40,14 +40,16 @@ class Saved:
                 continue
             self._write(bridge, "meters", "\n".join(meter_lines(meters)))
             self._write(bridge, "groups", _REPLY.sub("", groups))
-            self._write(bridge, "flows", _AGE.sub("", _REPLY.sub("", flows)))  # last: without it there is nothing
+            self._write(
+                bridge, "flows", _AGE.sub("", _REPLY.sub("", flows))
+            )  # last: `bridges` ignores a bridge without this file
 
     def bridges(self) -> list[str]:
-        """Return the bridges of which there is something."""
+        """Return the names of the saved bridges."""
         return sorted(file.stem for file in self._directory.glob("*.flows"))
 
     def restore(self) -> bool:
-        """Give all bridges back what was saved, once; tell whether that was everything."""
+        """Restore all saved bridges and delete the files; return whether every bridge was restored."""
         complete = bool(self.bridges())
         for bridge in self.bridges():
             try:
@@ -61,17 +63,17 @@ class Saved:
     def _restore(self, bridge: str) -> None:
         for meter in (self._directory / f"{bridge}.meters").read_text(encoding="utf-8").splitlines():
             self._tools.ofctl("add-meter", bridge, meter)
-        groups, flows = (self._directory / f"{bridge}.{what}" for what in ("groups", "flows"))
+        groups, flows = (self._directory / f"{bridge}.{suffix}" for suffix in ("groups", "flows"))
         if groups.stat().st_size:
             self._tools.ofctl("add-groups", bridge, str(groups), "--bundle")
         self._tools.ofctl("replace-flows", bridge, str(flows), "--bundle")
 
-    def _write(self, bridge: str, what: str, text: str) -> None:
-        Path(self._directory / f"{bridge}.{what}").write_text(text, encoding="utf-8")
+    def _write(self, bridge: str, suffix: str, text: str) -> None:
+        Path(self._directory / f"{bridge}.{suffix}").write_text(text, encoding="utf-8")
 
 
 def meter_lines(dumped: str) -> Iterator[str]:
-    """Yield what `ovs-ofctl add-meter` reads, of what dump-meters prints: there a band is a line of its own."""
+    """Convert the output of dump-meters, with bands on separate lines, to lines of `ovs-ofctl add-meter`."""
     lines: list[str] = []
     for line in _REPLY.sub("", dumped).splitlines():
         if line.startswith("meter="):

@@ -1,4 +1,4 @@
-"""Numbers and names that others on a Node use: no key of ours may have them. Constants only."""
+"""Numbers and names that other programs on a Node use, which no key may have. Constants only."""
 
 MARK_BITS = (
     (7, "the AWS VPC CNI (0x80)"),

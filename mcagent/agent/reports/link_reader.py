@@ -1,4 +1,4 @@
-"""Reads how well this gateway reaches other clusters: liveness, and traffic since the last look."""
+"""Reads this gateway's links to other clusters: liveness of tunnels, and their traffic per second."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 from mcagent.model.links import Link, settled
 from mcagent.model.resources import PortStatistics
+from mcagent.observe.cluster_links import bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
-from mcagent.observe.links import bytes_by_cluster, links_of
 
 
 class LinkReader:
-    """Calling it returns the links now. Keeps the counters of the last look, and the rates that it told."""
+    """Calling it returns the present links. Keeps the last counters and rates."""
 
     def __init__(
         self,
@@ -21,25 +21,25 @@ class LinkReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._live, self._ports, self._clock = live, ports, clock
-        self._counted: dict[str, int] = {}
+        self._counters: dict[str, int] = {}
         self._at = clock()
         self._rates: dict[str, int] = {}
 
     def __call__(self) -> tuple[Link, ...]:
-        """Return a link for each cluster that there are tunnels to, by name."""
+        """Return a link for each cluster with tunnels, by name."""
         live, now = self._live(), self._clock()
         if now - self._at >= SPAN:
             carried = bytes_by_cluster(live, {name: port.counters for name, port in self._ports().items()})
-            self._rates = settled(self._rates, _rates(self._counted, carried, now - self._at))
-            self._counted, self._at = carried, now
+            self._rates = settled(self._rates, _rates(self._counters, carried, now - self._at))
+            self._counters, self._at = carried, now
         return links_of(live, self._rates)
 
 
-SPAN = 10.0  # seconds that a rate is of, at least: Open vSwitch counts every five
+SPAN = 10.0  # seconds: least period of a rate; Open vSwitch updates its counters every 5 s
 
 
 def _rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, int]:
-    """Return bytes per second. A tunnel that was made anew counts from 0: less than before is no traffic."""
+    """Return bytes per second. A tunnel that was created again counts from 0: less than before is no traffic."""
     return {
         cluster: max(0, round((carried - before.get(cluster, carried)) / seconds))
         for cluster, carried in now.items()

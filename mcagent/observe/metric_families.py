@@ -1,4 +1,4 @@
-"""Prometheus metric families made of rows, for collectors that read their numbers at scrape time."""
+"""Makes Prometheus metric families from rows, for collectors that read numbers at scrape time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Rows = Iterable[tuple[Sequence[str], float]]  # values of the labels, and the nu
 
 
 def gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> GaugeMetricFamily:
-    """Return a gauge."""
+    """Make a gauge."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for values, number in rows:
         family.add_metric(values, float(number))
@@ -19,7 +19,7 @@ def gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> GaugeMetri
 
 
 def counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> CounterMetricFamily:
-    """Return a counter; its samples are called NAME_total."""
+    """Make a counter; its samples are named NAME_total."""
     family = CounterMetricFamily(name, text, labels=labels)
     for values, number in rows:
         family.add_metric(values, float(number))
@@ -27,12 +27,12 @@ def counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> CounterM
 
 
 def single(name: str, text: str, number: float) -> GaugeMetricFamily:
-    """Return a gauge without labels."""
+    """Make a gauge without labels."""
     return gauge(name, text, (), [((), number)])
 
 
 class Histogram(Protocol):
-    """A histogram that somebody else counts."""
+    """Buckets and sum of a histogram."""
 
     @property
     def total(self) -> float:
@@ -43,15 +43,15 @@ class Histogram(Protocol):
 
 
 def histogram(
-    name: str, text: str, labels: Sequence[str], found: Mapping[tuple[str, ...], Histogram]
+    name: str, text: str, labels: Sequence[str], histograms: Mapping[tuple[str, ...], Histogram]
 ) -> HistogramMetricFamily:
-    """Return a histogram, by values of its labels."""
+    """Make a histogram; `histograms`: by values of the labels."""
     family = HistogramMetricFamily(name, text, labels=labels)
-    for values, counts in found.items():
+    for values, counts in histograms.items():
         family.add_metric(values, counts.buckets(), counts.total)
     return family
 
 
 def by_word(counts: Mapping[str, float]) -> Rows:
-    """Return the rows of a mapping whose keys are the values of one label, sorted."""
+    """Make rows of a mapping whose keys are the values of one label, sorted."""
     return [([word], number) for word, number in sorted(counts.items())]

@@ -1,4 +1,4 @@
-"""How well this gateway reaches other clusters, from liveness and the counters of tunnels. Pure."""
+"""This gateway's links to other clusters, from liveness and the counters of tunnels. Pure."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from mcagent.observe.standard import rfc3339
 
 
 def links_of(live: LiveReport, rates: Mapping[str, int]) -> tuple[Link, ...]:
-    """Return a link for each cluster that there are tunnels to, by name; `rates`: bytes per second by cluster."""
+    """Return a link for each cluster with tunnels, by name; `rates`: bytes per second by cluster."""
     peers: dict[str, list[PeerLiveness]] = {}
     for name, port in live.ports.items():
         if port.peer_kind is PeerKind.REMOTE and name in live.peers and not live.peers[name].gone:
             peers.setdefault(port.peer, []).append(live.peers[name])
-    return tuple(_link(cluster, found, live.epoch, rates) for cluster, found in sorted(peers.items()))
+    return tuple(_link(cluster, members, live.epoch, rates) for cluster, members in sorted(peers.items()))
 
 
 def bytes_by_cluster(live: LiveReport, counters: TunnelCounters) -> dict[str, int]:
-    """Return how many bytes tunnels to each cluster have carried, both ways, since they were made."""
-    found: dict[str, int] = {}
+    """Return the bytes that tunnels to each cluster have carried, in both directions, since they were created."""
+    totals: dict[str, int] = {}
     for name, port in live.ports.items():
         if port.peer_kind is PeerKind.REMOTE:
             counted = counters.get(name, {})
             carried = counted.get("tx_bytes", 0) + counted.get("rx_bytes", 0)
-            found[port.peer] = found.get(port.peer, 0) + carried
-    return found
+            totals[port.peer] = totals.get(port.peer, 0) + carried
+    return totals
 
 
 def _link(cluster: str, peers: list[PeerLiveness], epoch: float, rates: Mapping[str, int]) -> Link:
-    lost = [peer for peer in peers if not peer.live]
-    last = max(lost, key=lambda peer: peer.since, default=None)
+    down = [peer for peer in peers if not peer.live]
+    latest_loss = max(down, key=lambda peer: peer.since, default=None)
     return Link(
         cluster=cluster,
-        live=len(peers) - len(lost),
+        live=len(peers) - len(down),
         tunnels=len(peers),
         since=rfc3339(max(peer.since for peer in peers) + epoch),
-        why=last.text if last is not None else "",
+        why=latest_loss.text if latest_loss is not None else "",
         bytes_per_second=rates.get(cluster, 0),
     )

@@ -1,4 +1,4 @@
-"""Makes backends and what watches them from the configuration, and reads the facts of the Node through them."""
+"""Creates the dataplane backends and their watchers from the configuration, and reads the Node's facts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from mcagent.agent.config import Settings, WireGuardChoice
 from mcagent.agent.failover import Failover
 from mcagent.agent.reachability import Reachability
-from mcagent.agent.reports.counters import handed_packets
+from mcagent.agent.reports.counters import forwarded_packets
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
@@ -33,10 +33,13 @@ from mcagent.model.wireguard import WireGuardImplementation
 log = logging.getLogger(__name__)
 
 
-class FactsReader:
-    """Adds what WireGuard says to facts. A key file that cannot be used is reported once, and means: no key.
+class WireGuardFacts:
+    """Adds WireGuard's implementation and public keys to facts.
 
-    Where the Node's addresses changed, wireguard-go is made to forget the one by which it sent.
+    A key file that cannot be used is logged once: no key.
+
+    When the Node's addresses change, wireguard-go binds its socket again: it keeps the source address it sent
+    from.
     """
 
     def __init__(self, backend: WireGuardBackend) -> None:
@@ -45,11 +48,11 @@ class FactsReader:
         self._addresses: tuple[Address, ...] | None = None
 
     def add(self, facts: Facts) -> Facts:
-        """Return the facts with implementation and public keys."""
-        self._see_addresses(facts.addresses)
+        """Return the facts with implementation and public keys; unchanged where the keys cannot be read."""
+        self._rebind_after_change(facts.addresses)
         try:
             keys = self._backend.keys()
-            found = replace(
+            with_wireguard = replace(
                 facts,
                 wireguard=self._backend.implementation(),
                 wireguard_public_key=keys.current.public,
@@ -61,19 +64,19 @@ class FactsReader:
             self._reported = str(error)
             return facts
         self._reported = ""
-        return found
+        return with_wireguard
 
-    def _see_addresses(self, addresses: tuple[Address, ...]) -> None:
-        before, self._addresses = self._addresses, addresses
-        if before not in {None, addresses}:
+    def _rebind_after_change(self, addresses: tuple[Address, ...]) -> None:
+        previous, self._addresses = self._addresses, addresses
+        if previous not in {None, addresses}:
             try:
-                self._backend.bind_again()
+                self._backend.rebind()
             except BackendError as error:
                 log.warning("%s", error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facilities:
+class NodeBackends:
     """The Node's backends."""
 
     ovsdb: OvsdbBackend
@@ -84,22 +87,28 @@ class Facilities:
 
     @property
     def by_name(self) -> Mapping[Backend, DataplaneBackend]:
-        """All of them, as the loop takes them."""
-        every: tuple[DataplaneBackend, ...] = (self.ovsdb, self.openflow, self.netlink, self.nft, self.wireguard)
-        return {backend.name: backend for backend in every}
+        """All backends by name, as the control loop takes them."""
+        backends: tuple[DataplaneBackend, ...] = (
+            self.ovsdb,
+            self.openflow,
+            self.netlink,
+            self.nft,
+            self.wireguard,
+        )
+        return {backend.name: backend for backend in backends}
 
     def close(self) -> None:
-        """Let go of sockets and threads; what was programmed stays."""
+        """Close sockets and end threads; the dataplane stays as it is."""
         for backend in self.by_name.values():
             backend.close()
 
 
-def make_facilities(settings: Settings) -> Facilities:
-    """Return the backends; none connects before it is used."""
+def make_backends(settings: Settings) -> NodeBackends:
+    """Create the backends; each connects when it is first used."""
     core, choice = settings.core, settings.wireguard_implementation
     # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
     directory = settings.ovsdb.removeprefix("unix:").rpartition("/")[0]
-    return Facilities(
+    return NodeBackends(
         ovsdb=OvsdbBackend(settings.ovsdb, core.bridge),
         openflow=OpenFlowBackend(f"unix:{directory}/{core.bridge}.mgmt"),
         netlink=NetlinkBackend(
@@ -119,44 +128,43 @@ def make_facilities(settings: Settings) -> Facilities:
 
 
 def key_store(settings: Settings) -> KeyStore:
-    """Return where this Node's WireGuard keys are kept."""
+    """Return the file of this Node's WireGuard keys."""
     return KeyStore(Path(settings.wireguard_key_dir) / f"{settings.core.wireguard_device}.json")
 
 
 def facts_reader(
-    settings: Settings, facilities: Facilities, api_servers: Callable[[], tuple[Address, ...]]
+    settings: Settings, backends: NodeBackends, api_servers: Callable[[], tuple[Address, ...]]
 ) -> Callable[[Address | None], Facts]:
-    """Return what reads the facts of this Node, given its address as the API knows it."""
+    """Return a function that reads the facts of this Node, given its InternalIP in the API (None: unknown)."""
 
     def read(address: Address | None) -> Facts:
-        facts = observe_facts(settings.core, address, facilities.ovsdb.ofports(), settings.resolv_conf)
+        facts = observe_facts(settings.core, address, backends.ovsdb.ofports(), settings.resolv_conf)
         facts = replace(facts, api_servers=api_servers())
         return wireguard.add(facts) if settings.core.encrypts else facts
 
-    wireguard = FactsReader(facilities.wireguard)
+    wireguard = WireGuardFacts(backends.wireguard)
     return read
 
 
-def make_prober(settings: Settings, facilities: Facilities) -> Prober:
-    """Return what asks connections when a gateway is lost, not started."""
-    # The kernel's own zone, and ARRIVAL: whichever the CNI lets a Pod's packets pass.
+def make_prober(settings: Settings, backends: NodeBackends) -> Prober:
+    """Create the prober of connections, which works after a gateway is lost; not started."""
+    # Pods' connections are in the kernel's own zone or in ARRIVAL, depending on the CNI.
     zones = (0, settings.core.ct_zone_base)
-    return Prober(connections=lambda: open_connections(zones), send=facilities.openflow.send)
+    return Prober(connections=lambda: open_connections(zones), send=backends.openflow.send)
 
 
-def make_live(
+def make_failover(
     settings: Settings,
-    facilities: Facilities,
+    backends: NodeBackends,
     gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
     reachability: Reachability | None = None,
     probes: TunnelProbes | None = None,
 ) -> Failover:
-    """Return what knows of BFD and drain on this Node; `gateway_lost`, `reachability`, `probes`: see there."""
-
+    """Create the state of BFD and drain of this Node; other arguments as in `Failover`."""
     return Failover(
-        state=facilities.ovsdb.liveness,
-        packets=lambda: handed_packets(facilities.openflow),
-        counters=facilities.ovsdb.statistics,
+        state=backends.ovsdb.liveness,
+        packets=lambda: forwarded_packets(backends.openflow),
+        counters=backends.ovsdb.statistics,
         damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),
         drain_timeout=settings.drain_timeout,
         gateway_lost=gateway_lost,
@@ -165,8 +173,8 @@ def make_live(
     )
 
 
-def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> NetlinkMonitor:
-    """Return what notices changes in the kernel (netlink, nft), not started."""
+def make_monitor(settings: Settings, backends: NodeBackends, wake: Callable[[], None]) -> NetlinkMonitor:
+    """Create the monitor of changes in the kernel (netlink, nft); `wake` is called for each. Not started."""
     core = settings.core
     return NetlinkMonitor(
         wake,
@@ -174,5 +182,5 @@ def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], 
         route_protocol=core.route_protocol,
         devices=(core.host_port, core.wireguard_device),
         nft_table=core.nft_table,
-        own_port=lambda: facilities.netlink.port,
+        own_port=lambda: backends.netlink.port,
     )

@@ -1,0 +1,63 @@
+"""Values that describe a finished pass: what it did, which backends failed, and when these are tried again.
+
+The control loop makes them; logs, metrics and pages are made from them. Imports neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mcagent.model.errors import BackendError
+from mcagent.model.objects import Kind
+from mcagent.model.plan import Desired, Step
+from mcagent.model.resources import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A backend that did not do all that it was asked."""
+
+    errors: tuple[BackendError, ...]
+    unreachable: bool = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether what the backend held is lost (see BackendError)."""
+        return any(error.gone for error in self.errors)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether trying the same again may help."""
+        return any(error.retryable for error in self.errors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """A failing backend: tried again at `at`, and for new input from `on_change_at` (monotonic seconds)."""
+
+    failures: int
+    at: float
+    on_change_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOutcome:
+    """`converged`: the whole dataplane is known to equal the desired state."""
+
+    needs: frozenset[Kind] = frozenset()  # kinds to read from now on; empty: as before
+    all_pods: bool = False  # where Pods are among them, those of all Nodes
+    all_services: bool = False  # where Services are among them, also those that are not imported
+    waiting_for: frozenset[Kind] = frozenset()
+    desired: Desired | None = None
+    done: tuple[Step, ...] = ()
+    drift: tuple[Step, ...] = ()  # the part of `done` that reverted changes made outside of the agent
+    failures: Mapping[Backend, Failure] = field(default_factory=dict)
+    contended: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # what is left alone, and why
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of facts, compile, observe, diff, apply_…
+    converged: bool = False
+
+
+def kind_of(step: Step) -> str:
+    """Return the kind of resource that a step changes: "FlowEntry", "Route", ..."""
+    return type(step.resource).__name__
