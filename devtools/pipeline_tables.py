@@ -1,4 +1,4 @@
-"""The tables of docs/pipeline.md: `python -m devtools.pipeline_tables FILE` puts the declaration into the page."""
+"""Writes the tables of docs/pipeline.md from the declaration: `python -m devtools.pipeline_tables FILE`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _END = "<!-- end of declaration -->"
 
 
 def filled(page: str, pipeline: Pipeline = PIPELINE) -> str:
-    """Return the page with its declaration made anew. ValueError when it has no place for one."""
-    head, found, rest = page.partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
-    if not found or not end:
+    """Replace the declaration in a page; ValueError if the page lacks the marker lines."""
+    head, begin, after_begin = page.partition(_BEGIN)
+    _, end, tail = after_begin.partition(_END)
+    if not begin or not end:
         raise ValueError(f"no place for the declaration: the file needs the lines {_BEGIN} and {_END}")
     declaration = "\n".join(_sections(pipeline))
     return f"{head}{_BEGIN}\n\n{declaration}\n{_END}{tail}"
@@ -26,22 +26,24 @@ def filled(page: str, pipeline: Pipeline = PIPELINE) -> str:
 
 def _sections(pipeline: Pipeline) -> Iterator[str]:
     yield from ("## Tables", "")
-    yield from _table(("#", "name", "does", "matches", "goes on to"), _tables(pipeline))
+    yield from _table(("#", "table", "purpose", "match fields", "next tables"), _tables(pipeline))
     yield from ("## Registers, marks and labels", "")
-    yield from _table(("name", "bits", "holds"), ((b.name, f"`{_range(b)}`", b.purpose) for b in pipeline.bits))
+    yield from _table(("name", "bits", "content"), ((b.name, f"`{_range(b)}`", b.purpose) for b in pipeline.bits))
     yield from ("## Conntrack zones", "", "Numbers are the configured base plus the offset.", "")
     zones = ((f"base+{zone.offset}", zone.name, zone.purpose) for zone in pipeline.zones)
-    yield from _table(("zone", "name", "holds"), zones)
-    yield from ("## Groups", "", "A group's number is `kind << 24 | number`.", "")
+    yield from _table(("zone", "name", "content"), zones)
+    yield from ("## Groups", "", "A group ID is `kind << 24 | number`.", "")
     kinds = ((str(k.number), k.name, k.purpose, _names(pipeline, k.next)) for k in pipeline.groups)
-    yield from _table(("kind", "name", "chooses", "goes on to"), kinds)
+    yield from _table(("kind", "name", "selects", "next tables"), kinds)
     owner = f"`{pipeline.cookies.owner:#06x} << 48 | category << 40 | number`"
     yield from ("## Cookies", "", f"{owner} (the number has 32 bits). Drops:", "")
-    yield from _table(("category", "name", "dropped"), _categories(c for c in pipeline.categories if c.drops))
-    yield from ("Everything else:", "")
-    yield from _table(("category", "name", "for"), _categories(c for c in pipeline.categories if not c.drops))
+    yield from _table(
+        ("category", "name", "dropped packets"), _categories(c for c in pipeline.categories if c.drops)
+    )
+    yield from ("Other categories:", "")
+    yield from _table(("category", "name", "flows"), _categories(c for c in pipeline.categories if not c.drops))
     yield from ("## Priorities", "")
-    yield from _table(("priority", "for"), ((str(number), text) for number, text in pipeline.priorities))
+    yield from _table(("priority", "flows"), ((str(number), text) for number, text in pipeline.priorities))
 
 
 def _tables(pipeline: Pipeline) -> Iterator[Sequence[str]]:
@@ -65,8 +67,8 @@ def _range(bits: Bits) -> str:
     )
 
 
-def _categories(found: Iterable[Category]) -> Iterator[Sequence[str]]:
-    return ((f"{category.number:#04x}", category.name, category.purpose) for category in found)
+def _categories(categories: Iterable[Category]) -> Iterator[Sequence[str]]:
+    return ((f"{category.number:#04x}", category.name, category.purpose) for category in categories)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -60,8 +60,8 @@ def base(env: Env) -> Iterator[Flow]:
             from_this_node = set_bits(r.INGRESS_PORT, r.HOST_OFPORT)
             yield e.flow(t.ARRIVE, d.NORMAL, (family, e.FROM_REMOTE), from_this_node, track)
         yield e.flow(t.ADMIT, d.ELSE, (family,), e.goto(table))
-        yield from remember(env, (family, e.NEW))
-        yield from remember(env, (family, e.ESTABLISHED))
+        yield from store_ingress(env, (family, e.NEW))
+        yield from store_ingress(env, (family, e.ESTABLISHED))
         # A request that conntrack considers a reply: conntrack was lost (with the userspace datapath's process),
         # and the server sent first since. A gateway translates requests only, so the direction is certain.
         reversed_request = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, force=True, exec_=e.REMEMBER[1])
@@ -75,7 +75,7 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(table, d.ELSE, (family, e.TRACKED, r.TRANSLATED.is_(bit)), *_DELIVER[bit])
 
 
-def remember(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
+def store_ingress(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
     """Store the gateway through which a request arrived, and the translated Service; then output to the kernel."""
     for bit, marks in e.REMEMBER.items():
         commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=marks)

@@ -31,11 +31,11 @@ def base(env: Env) -> Iterator[Flow]:
         commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=opened)
         yield e.flow(table, d.NORMAL, (family, e.NEW), commit, route)
         yield e.flow(table, d.NORMAL, (family, e.REQUEST), route)
-        yield from by_gateway(env, d.EXACT, (family, e.REPLY))
-        yield from by_itself(env, d.NORMAL, (family, e.REPLY))
+        yield from replies_by_gateway(env, d.EXACT, (family, e.REPLY))
+        yield from direct_replies(env, d.NORMAL, (family, e.REPLY))
 
 
-def by_gateway(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flow]:
+def replies_by_gateway(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flow]:
     """Route replies through the gateway of their connection's last request, or another one if that is dead."""
     for port in env.local_gateways:
         marked, prefer = (*reply, r.MARK_PORT.is_(port)), ToGroup(d.GROUP_PREFER.group_id(port))
@@ -44,7 +44,7 @@ def by_gateway(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flo
             yield e.flow(t.DEPARTURE, priority, (*marked, _RAW), *e.AS_REPLY, prefer)
 
 
-def by_itself(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flow]:
+def direct_replies(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator[Flow]:
     """Route replies of connections that arrived at this Node directly, or through a removed gateway."""
     undo, go_on = (e.un_dnat(env), e.goto(t.ROUTE)) if env.gateway else (e.TO_LOCAL_GATEWAY, e.TO_LOCAL_GATEWAY)
     yield e.flow(t.DEPARTURE, priority, (*reply, _TRANSLATED), *_TO_UNDO, undo)

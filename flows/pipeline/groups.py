@@ -41,7 +41,7 @@ def bucket_ids(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in names_by_id.items()}
 
 
-def choose(
+def next_hop_groups(
     env: Env, group_id: int, hops: Mapping[int, NextHop], *, ordered: bool, last_resort: bool
 ) -> Iterator[Group]:
     """Yield the group that selects a next hop, and the groups that it refers to. `hops`: by bucket ID.
@@ -66,7 +66,7 @@ def choose(
         order = [*first.values(), *standby.values()]
         if last_resort and first:
             order.append(replace(order[0], watched=False))
-        buckets = tuple(watching(n, hop, Output(hop.ofport)) for n, hop in enumerate(order))
+        buckets = tuple(watching_bucket(n, hop, Output(hop.ofport)) for n, hop in enumerate(order))
         yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, buckets))
         return
     levels = {d.GROUP_FIRST.group_id(group_id & _NUMBER): first}
@@ -80,7 +80,7 @@ def choose(
         return
     for number, level in levels.items():
         yield _by_hash(number, level, hashed=hashed)
-    nested = tuple(passing_on(n, number) for n, number in enumerate(levels))
+    nested = tuple(nested_bucket(n, number) for n, number in enumerate(levels))
     yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
 
 
@@ -101,18 +101,18 @@ def to_gateway(env: Env, port: int) -> act.Action:
     return ToGroup(d.GROUP_GATEWAYS.group_id(port)) if keeps_width(env) else Output(port)
 
 
-def single(env: Env, ports: Iterable[int]) -> Iterator[Group]:
+def single_gateway_groups(env: Env, ports: Iterable[int]) -> Iterator[Group]:
     """Yield the groups that `to_gateway` refers to."""
     if keeps_width(env):
         for port in sorted(ports):
-            yield select(d.GROUP_GATEWAYS.group_id(port), (Bucket(port, (Output(port),)),), hashed=True)
+            yield select_group(d.GROUP_GATEWAYS.group_id(port), (Bucket(port, (Output(port),)),), hashed=True)
 
 
 def _unwatched(hops: Mapping[int, NextHop]) -> dict[int, NextHop]:
     return {number: replace(hop, watched=False) for number, hop in hops.items()}
 
 
-def watching(number: int, hop: NextHop | None, *actions: act.Action) -> Bucket:
+def watching_bucket(number: int, hop: NextHop | None, *actions: act.Action) -> Bucket:
     """Return a bucket of a fast-failover group, for a next hop or, with `hop` None, for other actions.
 
     Such a bucket must watch something (ofp-group.c, ofputil_check_group_mod). Without known liveness it watches
@@ -121,12 +121,12 @@ def watching(number: int, hop: NextHop | None, *actions: act.Action) -> Bucket:
     return Bucket(number, actions, watch_port=hop.ofport if hop and hop.watched else r.HOST_OFPORT)
 
 
-def passing_on(number: int, group_id: int) -> Bucket:
+def nested_bucket(number: int, group_id: int) -> Bucket:
     """Return a bucket of a fast-failover group that leads to another group while a bucket of that is live."""
     return Bucket(number, (ToGroup(group_id),), watch_group=group_id)
 
 
-def select(
+def select_group(
     group_id: int,
     buckets: tuple[Bucket, ...],
     fields: tuple[f.MatchField, ...] = CONNECTION,
@@ -150,7 +150,7 @@ def _by_hash(group_id: int, hops: Mapping[int, NextHop], *, hashed: bool) -> Gro
         Bucket(number, (Output(hop.ofport),), watch_port=hop.ofport if hop.watched else None)
         for number, hop in sorted(hops.items())
     )
-    return select(group_id, tuple(buckets), hashed=hashed)
+    return select_group(group_id, tuple(buckets), hashed=hashed)
 
 
 def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
@@ -159,10 +159,10 @@ def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
         return
     hops = {hop.ofport: hop for hop in group.next_hops}
     # A gateway needs no other gateway while none is live (`route.cluster_groups`).
-    yield from choose(env, e.LOCAL_GATEWAYS, hops, ordered=group.ordered, last_resort=not env.gateway)
-    other = watching(1, None, e.un_dnat(env)) if env.gateway else passing_on(1, e.LOCAL_GATEWAYS)
-    yield from single(env, hops)
+    yield from next_hop_groups(env, e.LOCAL_GATEWAYS, hops, ordered=group.ordered, last_resort=not env.gateway)
+    other = watching_bucket(1, None, e.un_dnat(env)) if env.gateway else nested_bucket(1, e.LOCAL_GATEWAYS)
+    yield from single_gateway_groups(env, hops)
     for port, hop in sorted(hops.items()):
         # Standby does not count: a reply follows the last request, since others may not know the connection.
-        buckets = (watching(0, hop, to_gateway(env, port)), other)
+        buckets = (watching_bucket(0, hop, to_gateway(env, port)), other)
         yield d.PIPELINE.group(Group(d.GROUP_PREFER.group_id(port), GroupType.FAST_FAILOVER, buckets))

@@ -21,7 +21,7 @@ from flows.pipeline.values import Env
 ANY_CLUSTER = 0
 
 
-def departing(env: Env) -> Ct:
+def departure_action(env: Env) -> Ct:
     """Return the action that continues with packets of this Node."""
     return Ct(env.zone(r.ZONE_ARRIVAL), table=(t.EGRESS_TIERS if env.identities else t.DEPARTURE).number)
 
@@ -30,7 +30,7 @@ def base(env: Env) -> Iterator[Flow]:
     """Handle unknown senders: Classify has marked packets of the host; mark those of remote clusters."""
     if env.identities:
         for family in r.FAMILIES:
-            yield e.flow(t.IDENTITY, d.ELSE, (family, e.FROM_HOST), departing(env))
+            yield e.flow(t.IDENTITY, d.ELSE, (family, e.FROM_HOST), departure_action(env))
             if env.gateway:
                 yield e.flow(t.IDENTITY, d.ELSE, (family, e.FROM_REMOTE), e.UNKNOWN, e.goto(t.UNTRANSLATE))
 
@@ -38,7 +38,7 @@ def base(env: Env) -> Iterator[Flow]:
 def pod(env: Env, address: Address, identity: int) -> Iterator[Flow]:
     """Set the label identity of a Pod of this Node."""
     terms = (e.FROM_HOST, *source_in(address))
-    yield e.flow(t.IDENTITY, d.NORMAL, terms, set_whole(TUN_ID, identity), departing(env))
+    yield e.flow(t.IDENTITY, d.NORMAL, terms, set_whole(TUN_ID, identity), departure_action(env))
 
 
 def claimed(cluster: int, identities: Iterable[int]) -> Iterator[Flow]:

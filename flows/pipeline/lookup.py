@@ -34,7 +34,14 @@ from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
-from flows.pipeline.service import Remember, choice, name_of, new_connections, translate, with_id
+from flows.pipeline.service import (
+    LabelWrites,
+    commit_to_endpoint,
+    endpoint_name,
+    endpoint_selection,
+    new_connections,
+    write_service_id,
+)
 from flows.pipeline.values import Env, LocalService, RemoteCluster, ServiceEndpoint
 
 # The maximal number of copies of a packet. The kernel accepts at most 32 KiB of actions for a packet
@@ -53,11 +60,11 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(t.ARRIVE, d.EXACT, question, set_bits(r.LOOKUP, number), query)
             if env.gateway:
                 yield e.flow(t.ARRIVE, d.EXACT, (family, e.FROM_REMOTE, r.LOOKUP.is_(number)), query)
-        yield from _yes(env, t.LOOKUP, family)
+        yield from _positive_answers(env, t.LOOKUP, family)
         if env.userspace_conntrack:
             yield from _restored(env, family)
         else:
-            yield from _no(env, t.LOOKUP, family)
+            yield from _negative_answers(env, t.LOOKUP, family)
 
 
 def _restored(env: Env, family: Term) -> Iterator[Flow]:
@@ -67,25 +74,25 @@ def _restored(env: Env, family: Term) -> Iterator[Flow]:
     commit = Ct(zone, commit=True, exec_=(set_bits(r.MARK_TRANSLATED, 1),))
     yield e.flow(t.CLASSIFY, d.NORMAL, from_agent, commit)
     yield e.flow(t.LOOKUP, d.ELSE, (family,), Ct(zone, table=t.LOOKUP_RESTORED.number))
-    yield from _yes(env, t.LOOKUP_RESTORED, family)
-    yield from _no(env, t.LOOKUP_RESTORED, family)
+    yield from _positive_answers(env, t.LOOKUP_RESTORED, family)
+    yield from _negative_answers(env, t.LOOKUP_RESTORED, family)
 
 
-def _yes(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
+def _positive_answers(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
     """Answer that this Node has the connection, which then has a mark."""
-    for origin, back in _ways_back(env):
+    for origin, back in _answer_paths(env):
         terms = (family, origin, r.MARK_TRANSLATED.is_(1))
         yield e.flow(table, d.NORMAL, terms, set_whole(f.ETH_DST, r.MAC_HERE), back)
 
 
-def _no(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
+def _negative_answers(env: Env, table: PipelineTable, family: Term) -> Iterator[Flow]:
     """Answer that this Node does not have the connection, if it is the only queried Node."""
-    for origin, back in _ways_back(env):
+    for origin, back in _answer_paths(env):
         terms = (family, origin, r.LOOKUP.is_(1))
         yield e.flow(table, d.ELSE, terms, set_whole(f.ETH_DST, r.MAC_NOT_HERE), back)
 
 
-def _ways_back(env: Env) -> Iterator[tuple[Term, Action]]:
+def _answer_paths(env: Env) -> Iterator[tuple[Term, Action]]:
     """Yield (origin of the query, action that returns the answer). A gateway may query itself."""
     yield e.FROM_GATEWAY, Output(PORT_IN_PORT)
     if env.gateway:
@@ -120,22 +127,22 @@ def service(env: Env, s: LocalService) -> Iterator[Flow]:
         return
     # Without a selection, continue as after a negative answer.
     query: Actions = (set_whole(f.ETH_DST, r.MAC_NOT_HERE), e.goto(t.LOOKUP_RESULT))
-    if _chooses(s):
+    if _queries_one_first(s):
         query = (ToGroup(d.GROUP_ASK.group_id(s.id)),)
     mid_connection = (*new_connections(s), tcp_flags("-syn"))
-    yield e.flow(t.SERVICE, d.NORMAL + 1, mid_connection, *with_id(s), *query)
+    yield e.flow(t.SERVICE, d.NORMAL + 1, mid_connection, *write_service_id(s), *query)
     of_service = (r.SERVICE_ID.is_(s.id),)
     # Restore the state of a packet from the remote cluster; the Node that returned it may be queried again.
     again = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.TRANSLATED, 1), set_whole(f.IN_PORT, 0), CtClear())
     query_all = (*again, ToGroup(d.GROUP_ASK_ALL.group_id(s.id)))
     yield e.flow(t.LOOKUP_RESULT, d.NORMAL, (*of_service, e.mac(r.MAC_ASK_ALL)), *query_all)
-    as_sent = (*again, set_bits(r.LOOKUP, 0), *_to(s.address, s.port))
-    remember: Remember = (r.KEEP_CLIENT_PORT[s.protocol],) if env.userspace_conntrack else ()
+    as_sent = (*again, set_bits(r.LOOKUP, 0), *_set_destination(s.address, s.port))
+    label_writes: LabelWrites = (r.KEEP_CLIENT_PORT[s.protocol],) if env.userspace_conntrack else ()
     for endpoint in endpoints:
         port = (exact(f.IP_PROTO, s.protocol), exact(f.TCP_DST, endpoint.port))
         tunnel = () if endpoint.ofport is None else (r.INGRESS_PORT.is_(endpoint.ofport),)
         terms = (*of_service, e.mac(r.MAC_HERE), *destination_in(endpoint.address), *port, *tunnel)
-        commit = translate(env, s, endpoint, remember)
+        commit = commit_to_endpoint(env, s, endpoint, label_writes)
         yield e.flow(t.LOOKUP_RESULT, d.NORMAL, terms, *as_sent, commit)
 
 
@@ -144,17 +151,17 @@ def groups(s: LocalService) -> Iterator[Group]:
     endpoints = _all_endpoints(s)
     if s.protocol != f.IP_TCP or not endpoints:
         return
-    ids = bucket_ids(map(name_of, endpoints))
-    numbered = {ids[name_of(endpoint)]: endpoint for endpoint in endpoints}
-    buckets = tuple(Bucket(number, _ask(2, numbered[number])) for number in sorted(numbered))
+    ids = bucket_ids(map(endpoint_name, endpoints))
+    numbered = {ids[endpoint_name(endpoint)]: endpoint for endpoint in endpoints}
+    buckets = tuple(Bucket(number, _query(2, numbered[number])) for number in sorted(numbered))
     yield d.PIPELINE.group(Group(d.GROUP_ASK_ALL.group_id(s.id), GroupType.ALL, buckets))
-    if _chooses(s):
-        queries = {endpoint: _ask(1, endpoint) for endpoint in s.endpoints}
+    if _queries_one_first(s):
+        queries = {endpoint: _query(1, endpoint) for endpoint in s.endpoints}
         query_all = (ToGroup(d.GROUP_ASK_ALL.group_id(s.id)),)
-        yield from choice(s, (d.GROUP_ASK_LIVE, d.GROUP_ASK), queries, resort=query_all)
+        yield from endpoint_selection(s, (d.GROUP_ASK_LIVE, d.GROUP_ASK), queries, resort=query_all)
 
 
-def _chooses(s: LocalService) -> bool:
+def _queries_one_first(s: LocalService) -> bool:
     """Tell whether one Node is queried first: with a single endpoint, all are queried at once."""
     return bool(s.endpoints) and len(_all_endpoints(s)) > 1
 
@@ -164,11 +171,15 @@ def _all_endpoints(s: LocalService) -> tuple[ServiceEndpoint, ...]:
     return tuple(dict.fromkeys((*sorted(s.endpoints), *sorted(s.old_endpoints))))[:MAX_QUERIES]
 
 
-def _ask(number: int, endpoint: ServiceEndpoint) -> tuple[Action, ...]:
-    return (set_bits(r.LOOKUP, number), *_to(endpoint.address, endpoint.port), Resubmit(t.DELIVER.number))
+def _query(number: int, endpoint: ServiceEndpoint) -> tuple[Action, ...]:
+    return (
+        set_bits(r.LOOKUP, number),
+        *_set_destination(endpoint.address, endpoint.port),
+        Resubmit(t.DELIVER.number),
+    )
 
 
-def _to(address: f.Address, port: int) -> tuple[SetField, SetField]:
+def _set_destination(address: f.Address, port: int) -> tuple[SetField, SetField]:
     """Return the actions that set the destination of a TCP packet, without connection tracking."""
     field = f.IPV4_DST if address.version == 4 else f.IPV6_DST
     return set_whole(field, int(address)), set_whole(f.TCP_DST, port)

@@ -51,7 +51,7 @@ def base(env: Env, group: NextHopGroup) -> Entries:
     tables = [table for table in t.TABLES if env.identities or table not in t.POLICY_TABLES]
     flows = [e.drop(table, d.LOWEST, (), d.MISS.get(table.number, d.DROP_MISS), table.number) for table in tables]
     flows += [*classify.base(env), *source.base(env), *identity.base(env), *policy.base(env)]
-    flows += [*departure.base(env), *arrive.base(env), *lookup.base(env), *userspace.invalid(env)]
+    flows += [*departure.base(env), *arrive.base(env), *lookup.base(env), *userspace.invalid_tcp(env)]
     if env.gateway:
         flows += [*untranslate.base(env), *services.base(env), *userspace.client_table(env), *route.base(env)]
     return _owned(d.FOR_BASE, 0, flows, groups.local_gateways(env, group))
@@ -98,8 +98,8 @@ def service(env: Env, s: LocalService) -> Entries:
     """
     if not env.gateway:
         return Entries(flows=())
-    flows = (*services.service(s), *services.replies(env, s), *lookup.service(env, s))
-    chosen = services.endpoint_groups(env, s, userspace.remembered(env, s)) if s.endpoints else ()
+    flows = (*services.service(s), *services.service_replies(env, s), *lookup.service(env, s))
+    chosen = services.endpoint_groups(env, s, userspace.client_port_writes(env, s)) if s.endpoints else ()
     return _owned(d.FOR_SERVICE, s.id, flows, (*chosen, *lookup.groups(s)))
 
 

@@ -15,7 +15,14 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.groups import bucket_ids, choose, passing_on, single, to_gateway, watching
+from flows.pipeline.groups import (
+    bucket_ids,
+    nested_bucket,
+    next_hop_groups,
+    single_gateway_groups,
+    to_gateway,
+    watching_bucket,
+)
 from flows.pipeline.values import Env, NextHop, RemoteCluster
 
 Tunnels = Mapping[Address, NextHop]  # by the address of the gateway
@@ -107,21 +114,21 @@ def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Gro
     """Yield the groups that select a remote gateway, and, with siblings, decide whether one of them relays."""
     ids = bucket_ids(map(str, tunnels))
     numbered = {ids[str(address)]: hop for address, hop in tunnels.items()}
-    yield from choose(env, d.GROUP_CLUSTER.group_id(c.id), numbered, ordered=c.ordered, last_resort=True)
+    yield from next_hop_groups(env, d.GROUP_CLUSTER.group_id(c.id), numbered, ordered=c.ordered, last_resort=True)
     if env.local_gateways:
-        yield from single(env, (hop.ofport for hop in tunnels.values()))
+        yield from single_gateway_groups(env, (hop.ofport for hop in tunnels.values()))
         relay = d.GROUP_RELAY.group_id(c.id)
         if c.by is None:
-            yield _else_sibling(relay, tunnels.values(), Resubmit(t.SNAT_TABLE.number))
+            yield _group_with_sibling(relay, tunnels.values(), Resubmit(t.SNAT_TABLE.number))
         else:  # used even if BFD is down: the cluster answers no other gateway
             yield d.PIPELINE.group(Group(relay, GroupType.INDIRECT, (Bucket(0, (Output(c.by),)),)))
         for hop in tunnels.values():
             to_it = (e.PLAIN, DecTtl(), to_gateway(env, hop.ofport))
-            yield _else_sibling(d.GROUP_REPLY.group_id(hop.ofport), (hop,), *to_it)
+            yield _group_with_sibling(d.GROUP_REPLY.group_id(hop.ofport), (hop,), *to_it)
 
 
-def _else_sibling(group_id: int, hops: Collection[NextHop], *out: act.Action) -> Group:
+def _group_with_sibling(group_id: int, hops: Collection[NextHop], *out: act.Action) -> Group:
     """Return a group that executes `out` if a tunnel is live, else uses a live sibling, else executes `out`."""
-    live = [watching(n, hop, *out) for n, hop in enumerate(hops)]
-    buckets = (*live, passing_on(len(live), e.LOCAL_GATEWAYS), watching(len(live) + 1, None, *out))
+    live = [watching_bucket(n, hop, *out) for n, hop in enumerate(hops)]
+    buckets = (*live, nested_bucket(len(live), e.LOCAL_GATEWAYS), watching_bucket(len(live) + 1, None, *out))
     return d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, buckets))

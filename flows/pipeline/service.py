@@ -17,10 +17,10 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.groups import bucket_ids, passing_on, select, watching
+from flows.pipeline.groups import bucket_ids, nested_bucket, select_group, watching_bucket
 from flows.pipeline.values import Env, LocalService, RemoteCluster, ServiceEndpoint
 
-Remember = tuple[SetField | Move, ...]  # writes to the label of a connection, in addition to the Service
+LabelWrites = tuple[SetField | Move, ...]  # writes to the label of a connection, in addition to the Service
 
 
 def base(env: Env) -> Iterator[Flow]:
@@ -58,7 +58,7 @@ def new_connections(s: LocalService) -> tuple[Term, ...]:
     return (exact(f.IP_PROTO, s.protocol), *destination_in(s.address), service_port, e.NEW)
 
 
-def with_id(s: LocalService) -> tuple[Action, ...]:
+def write_service_id(s: LocalService) -> tuple[Action, ...]:
     """Return the actions that write the Service's ID into the packet, for the endpoint's Node."""
     return (set_bits(r.TRANSLATED, 1), set_whole(f.ETH_SRC, r.MAC_SERVICE | s.id))
 
@@ -69,30 +69,30 @@ def service(s: LocalService) -> Iterator[Flow]:
     if not s.endpoints:
         yield e.drop(t.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.id)
         return
-    yield e.flow(t.SERVICE, d.NORMAL, terms, *with_id(s), ToGroup(d.GROUP_SERVICE.group_id(s.id)))
+    yield e.flow(t.SERVICE, d.NORMAL, terms, *write_service_id(s), ToGroup(d.GROUP_SERVICE.group_id(s.id)))
 
 
-def replies(env: Env, s: LocalService) -> Iterator[Flow]:
+def service_replies(env: Env, s: LocalService) -> Iterator[Flow]:
     """Restore the Service's address in replies of endpoints."""
     by_id_first = env.userspace_conntrack and not s.shares_endpoints
     if s.endpoints or s.old_endpoints:
         yield from _un_dnat_by_id(s, d.EXACT if by_id_first else d.ELSE)
 
 
-def endpoint_groups(env: Env, s: LocalService, remember: Remember) -> Iterator[Group]:
+def endpoint_groups(env: Env, s: LocalService, label_writes: LabelWrites) -> Iterator[Group]:
     """Yield the groups that assign a new connection its endpoint."""
-    actions = {endpoint: (translate(env, s, endpoint, remember),) for endpoint in s.endpoints}
-    yield from choice(s, (d.GROUP_ENDPOINTS, d.GROUP_SERVICE), actions)
+    actions = {endpoint: (commit_to_endpoint(env, s, endpoint, label_writes),) for endpoint in s.endpoints}
+    yield from endpoint_selection(s, (d.GROUP_ENDPOINTS, d.GROUP_SERVICE), actions)
 
 
-def translate(env: Env, s: LocalService, endpoint: ServiceEndpoint, remember: Remember) -> Ct:
+def commit_to_endpoint(env: Env, s: LocalService, endpoint: ServiceEndpoint, label_writes: LabelWrites) -> Ct:
     """Return the ct action that commits a connection to the Service with an endpoint."""
     nat = Nat("dst", endpoint.address, endpoint.port)
-    keep = (set_bits(r.LABEL_SERVICE, s.id), *remember)
-    return Ct(env.zone(r.ZONE_SERVICE), t.CLIENT.number, commit=True, nat=nat, exec_=keep)
+    writes = (set_bits(r.LABEL_SERVICE, s.id), *label_writes)
+    return Ct(env.zone(r.ZONE_SERVICE), t.CLIENT.number, commit=True, nat=nat, exec_=writes)
 
 
-def choice(
+def endpoint_selection(
     s: LocalService,
     kinds: tuple[GroupKind, GroupKind],
     actions: Mapping[ServiceEndpoint, Actions],
@@ -106,26 +106,26 @@ def choice(
     """
     live_id, group_id = (kind.group_id(s.id) for kind in kinds)
     tunnels = {endpoint.ofport for endpoint in s.endpoints}
-    ids = bucket_ids(map(name_of, s.endpoints))
-    numbered = {ids[name_of(endpoint)]: endpoint for endpoint in s.endpoints}
+    ids = bucket_ids(map(endpoint_name, s.endpoints))
+    numbered = {ids[endpoint_name(endpoint)]: endpoint for endpoint in s.endpoints}
     buckets = tuple(
         Bucket(number, actions[endpoint], watch_port=endpoint.ofport if len(tunnels) > 1 else None)
         for number, endpoint in sorted(numbered.items())
     )
     if None in tunnels or len(tunnels) == 1:
-        yield select(group_id, buckets, _hashed(s))
+        yield select_group(group_id, buckets, _hash_fields(s))
         return
-    yield select(live_id, buckets, _hashed(s))
-    last = watching(1, None, *(resort or buckets[0].actions))
-    yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, (passing_on(0, live_id), last)))
+    yield select_group(live_id, buckets, _hash_fields(s))
+    last = watching_bucket(1, None, *(resort or buckets[0].actions))
+    yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, (nested_bucket(0, live_id), last)))
 
 
-def name_of(endpoint: ServiceEndpoint) -> str:
+def endpoint_name(endpoint: ServiceEndpoint) -> str:
     """Return the name from which an endpoint's bucket ID is derived (`groups.bucket_ids`)."""
     return f"{endpoint.address} {endpoint.port}"
 
 
-def _hashed(s: LocalService) -> tuple[MatchField, ...]:
+def _hash_fields(s: LocalService) -> tuple[MatchField, ...]:
     source, destination = (f.IPV4_SRC, f.IPV4_DST) if s.address.version == 4 else (f.IPV6_SRC, f.IPV6_DST)
     if s.client_ip_affinity:
         return (source,)
@@ -144,9 +144,9 @@ def _un_dnat_by_id(s: LocalService, priority: int) -> Iterator[Flow]:
     undo = (set_whole(source, int(s.address)), set_whole(source_port, s.port))
     reply = (exact(f.IP_PROTO, s.protocol), r.SERVICE_ID.is_(s.id))
     service_address = ServiceEndpoint(address=s.address, port=s.port)
-    for sender, translate in (
+    for sender, rewrite in (
         (service_address, ()),
         *((endpoint, undo) for endpoint in sorted({*s.endpoints, *s.old_endpoints})),
     ):
         terms = (*reply, *source_in(sender.address), exact(source_port, sender.port))
-        yield e.flow(t.UN_DNAT, priority, terms, *translate, *e.UNTRANSLATED, e.goto(t.ROUTE))
+        yield e.flow(t.UN_DNAT, priority, terms, *rewrite, *e.UNTRANSLATED, e.goto(t.ROUTE))

@@ -14,7 +14,7 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.identity import departing
+from flows.pipeline.identity import departure_action
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 
@@ -51,7 +51,7 @@ def cluster_tunnel(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> It
 
 def own_node(env: Env, n: LocalNode) -> Iterator[Flow]:
     """Accept packets of the host from this Node's networks, and pass them through conntrack."""
-    go_on = e.goto(t.IDENTITY) if env.identities else departing(env)
+    go_on = e.goto(t.IDENTITY) if env.identities else departure_action(env)
     for net in dict.fromkeys(n.networks):
         yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_HOST, *source_in(net)), go_on)
 

@@ -30,10 +30,10 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(table, d.NORMAL, (family, origin, e.mac(r.MAC_PLAIN)), route)
             yield e.flow(table, d.NORMAL, (family, origin, e.mac(r.MAC_REPLY)), set_bits(r.REPLY, 1), route)
             yield e.flow(table, d.NORMAL, (family, origin, e.mac(r.MAC_TRANSLATED)), e.un_dnat(env))
-        yield from to_opener((family, e.REPLY))
+        yield from replies_to_opener((family, e.REPLY))
 
 
-def to_opener(reply: tuple[Term, ...]) -> Iterator[Flow]:
+def replies_to_opener(reply: tuple[Term, ...]) -> Iterator[Flow]:
     """Send replies to the Node stored in the label of their SNATed connection."""
     yield e.flow(t.UN_SNAT, d.NORMAL, (*reply, r.LABEL_PORT.is_(r.HOST_OFPORT)), e.goto(t.ARRIVE))
     back = Move(r.LABEL_PORT, r.EGRESS_PORT)

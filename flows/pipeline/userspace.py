@@ -1,7 +1,7 @@
 """Flows that only the userspace datapath needs, because of its conntrack; `owners` includes them.
 
 Its conntrack may change a client's port (table Client), considers TCP packets invalid that the kernel accepts
-(`invalid`), and is lost with ovs-vswitchd: then packets of endpoints with unknown connections are held back
+(`invalid_tcp`), and is lost with ovs-vswitchd: then packets of endpoints with unknown connections are held back
 (`endpoints`).
 """
 
@@ -18,7 +18,7 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.service import Remember
+from flows.pipeline.service import LabelWrites
 from flows.pipeline.values import Env, LocalService, ServiceEndpoint
 
 
@@ -52,7 +52,7 @@ def _differences(first: Bits, second: Bits) -> Iterator[tuple[Term, Term]]:
             yield first_bit.is_(value), second_bit.is_(1 - value)
 
 
-def remembered(env: Env, s: LocalService) -> Remember:
+def client_port_writes(env: Env, s: LocalService) -> LabelWrites:
     """Return the write of a new client's port to the connection's label; () if the port may change.
 
     An earlier connection with the same addresses and ports that has expired or was just closed still occupies its
@@ -64,7 +64,7 @@ def remembered(env: Env, s: LocalService) -> Remember:
     return () if keep is None or not env.userspace_conntrack or s.shares_endpoints else (keep,)
 
 
-def invalid(env: Env) -> Iterator[Flow]:
+def invalid_tcp(env: Env) -> Iterator[Flow]:
     """Route TCP packets with invalid sequence numbers like their connection.
 
     The server of a client that reuses a port may still have an earlier connection. It then answers with an ACK,
@@ -80,14 +80,16 @@ def invalid(env: Env) -> Iterator[Flow]:
         tcp = (family, e.INVALID, exact(f.IP_PROTO, f.IP_TCP))
         not_opened_here = (*tcp, r.MARK_OPENED.is_(0))
         yield e.flow(t.DEPARTURE, priority, (*tcp, r.MARK_OPENED.is_(1)), e.goto(t.ROUTE))
-        yield from departure.by_gateway(env, priority + 1, not_opened_here)
+        yield from departure.replies_by_gateway(env, priority + 1, not_opened_here)
         no_connection = (*not_opened_here, r.MARK_PORT.is_(0))
         yield e.drop(t.DEPARTURE, priority + 1, no_connection, d.DROP_INVALID, t.DEPARTURE.number)
-        yield from departure.by_itself(env, priority, not_opened_here)
-        yield from arrive.remember(env, (family, e.NO_STATE, exact(f.IP_PROTO, f.IP_TCP), r.MARK_OPENED.is_(0)))
+        yield from departure.direct_replies(env, priority, not_opened_here)
+        yield from arrive.store_ingress(
+            env, (family, e.NO_STATE, exact(f.IP_PROTO, f.IP_TCP), r.MARK_OPENED.is_(0))
+        )
         if env.gateway:
             yield e.flow(t.SNAT_STATE, d.SPECIAL, (family, e.INVALID_SNATED), e.goto(t.EXIT))
-            yield from untranslate.to_opener((family, e.INVALID_SNATED))
+            yield from untranslate.replies_to_opener((family, e.INVALID_SNATED))
 
 
 def endpoints(local_endpoints: Iterable[ServiceEndpoint]) -> Iterator[Flow]:

@@ -68,11 +68,12 @@ class RemoteCluster:
     """A remote cluster. `id` (1..2^24-1) is the same on every Node of this cluster.
 
     `snat`: connections to the cluster are SNATed to the address of the gateway that sends them, or to
-    `snat_address` (one of `Env.own_gateway_ips`) if that cluster uses another address of the gateway. `ordered`:
-    see `NextHopGroup`. `meter`: limits the connections that the cluster opens to this one; None: no limit.
+    `snat_address` (one of `Env.own_gateway_ips`) if that cluster uses another address of the gateway.
+    `ordered`: see `NextHopGroup`.
+    `meter`: limits the connections that the cluster opens to this one; None: no limit.
     `probe_meter`: limits probes through the tunnels to it; None: probes and their answers are dropped.
-    `ask_meter`: limits its packets that query the Nodes of all endpoints; None: no limit. `by`: port of the tunnel
-    to the only gateway of this cluster that sends to it; None: this Node may send.
+    `ask_meter`: limits its packets that query the Nodes of all endpoints; None: no limit.
+    `by`: port of the tunnel to the only gateway of this cluster that sends to it; None: this Node may send.
     """
 
     id: int

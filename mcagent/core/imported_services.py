@@ -123,7 +123,7 @@ def share_endpoints(
     default: Traffic,
     cluster_id: str,
     unreachable: frozenset[str] = frozenset(),
-    place: NodeLocation = NodeLocation(),
+    location: NodeLocation = NodeLocation(),
 ) -> ServiceShares:
     """Compute the shares of a Service's endpoints; none where kube-proxy chooses. `cluster_id`: of this cluster.
 
@@ -159,7 +159,7 @@ def share_endpoints(
         weights = _weights(reached, reported_ready, traffic, cluster_id) or _weights(
             ready, reported_ready, traffic, cluster_id
         )
-        near = _near(ready, service, cluster_id, place)
+        near = _near(ready, service, cluster_id, location)
         shares = _shares({**ready, **near}, weights)
         if shares:
             ports += [

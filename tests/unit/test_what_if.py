@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from flows.actions import ToGroup
 from flows.flow import Flow, Match
 from flows.pipeline import Env, NextHop
-from flows.pipeline.groups import choose
+from flows.pipeline.groups import next_hop_groups
 from flows.simulator import Packet, SimulatedSwitch
 from mcagent.cli.main import main
 from mcagent.core.compile import compile_desired
@@ -359,7 +359,9 @@ def test_shares_are_what_the_switch_does(
     """What many connections really take in the simulator is what shares tell, for any liveness."""
     nexts = {n: NextHop(ofport=n, watched=watched, standby=standby) for n, (watched, standby) in hops.items()}
     env = Env(gateway=False, ct_zone_base=1, local_gateways=(), userspace_conntrack=userspace)
-    groups = {g.group_id: g for g in choose(env, 4 << 24, nexts, ordered=ordered, last_resort=last_resort)}
+    groups = {
+        g.group_id: g for g in next_hop_groups(env, 4 << 24, nexts, ordered=ordered, last_resort=last_resort)
+    }
     live = frozenset(data.draw(st.sets(st.sampled_from(sorted(hops))))) | {1}
     told = shares(groups, 4 << 24, lambda port: port in live)
     switch = SimulatedSwitch.of([Flow(0, 1, Match(), (ToGroup(4 << 24),))], groups.values())

@@ -28,36 +28,44 @@ _SPECIAL_RANGES = tuple((int(n.network_address), int(n.broadcast_address), n, na
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class AddressRefusal:
     """The cause of a refusal: the word for `Problem.reason` and a sentence for people."""
 
     reason: str
     message: str
 
 
-def refuse_network(network: Network) -> Refusal | None:
+def refuse_network(network: Network) -> AddressRefusal | None:
     """Check whether packets can be routed to a CIDR; None if they can."""
     if not isinstance(network, IPv4Network):
-        return Refusal(reason="IPv6NotSupported", message=f"{network} is not used: IPv6 is not supported yet")
+        return AddressRefusal(
+            reason="IPv6NotSupported", message=f"{network} is not used: IPv6 is not supported yet"
+        )
     if network.prefixlen < SHORTEST_PREFIX:
-        return Refusal(
+        return AddressRefusal(
             reason="PrefixTooShort",
             message=f"{network} is not used: a prefix shorter than /{SHORTEST_PREFIX} covers too much",
         )
     for special, name in _SPECIAL:
         if network.overlaps(special):
-            return Refusal(reason="NotUnicast", message=f"{network} is not used: it overlaps {special} ({name})")
+            return AddressRefusal(
+                reason="NotUnicast", message=f"{network} is not used: it overlaps {special} ({name})"
+            )
     return None
 
 
-def refuse_address(address: Address) -> Refusal | None:
+def refuse_address(address: Address) -> AddressRefusal | None:
     """Check the address of a Pod or Service; None if it is valid. For tunnel endpoints see `refuse_underlay`."""
     if not isinstance(address, IPv4Address):
-        return Refusal(reason="IPv6NotSupported", message=f"{address} is not used: IPv6 is not supported yet")
+        return AddressRefusal(
+            reason="IPv6NotSupported", message=f"{address} is not used: IPv6 is not supported yet"
+        )
     value = int(address)
     for first, last, special, name in _SPECIAL_RANGES:
         if first <= value <= last:
-            return Refusal(reason="NotUnicast", message=f"{address} is not used: it lies in {special} ({name})")
+            return AddressRefusal(
+                reason="NotUnicast", message=f"{address} is not used: it lies in {special} ({name})"
+            )
     return None
 
 

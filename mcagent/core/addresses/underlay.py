@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from mcagent.core.addresses.rules import Refusal, refuse_address
+from mcagent.core.addresses.rules import AddressRefusal, refuse_address
 from mcagent.model.net import Address
 
 # No two private addresses (RFC 1918) differ in their first four bits only, so no two IPv4 gateways in private
@@ -32,15 +32,17 @@ _SPECIAL6 = (
 )
 
 
-def refuse_underlay(address: Address) -> Refusal | None:
+def refuse_underlay(address: Address) -> AddressRefusal | None:
     """Check the endpoint address of a tunnel or WireGuard session; None if it is valid."""
     if isinstance(address, IPv4Address):
         return refuse_address(address)
     if address.scope_id:
-        return Refusal(reason="NotUnicast", message=f"{address} is not used: it has a zone")
+        return AddressRefusal(reason="NotUnicast", message=f"{address} is not used: it has a zone")
     for special, name in _SPECIAL6:
         if address in special:
-            return Refusal(reason="NotUnicast", message=f"{address} is not used: it lies in {special} ({name})")
+            return AddressRefusal(
+                reason="NotUnicast", message=f"{address} is not used: it lies in {special} ({name})"
+            )
     return None
 
 

@@ -182,10 +182,11 @@ def advance(
 
 def _with_bfd_start(peer: PeerLiveness, before: PeerLiveness | None, now: float) -> PeerLiveness:
     """Record the time `now` if BFD was started since the last step."""
-    bfd_on, bfd_was_on = (
-        bool(version and not version.gone and version.last and version.last.bfd) for version in (peer, before)
-    )
-    return replace(peer, bfd_since=now) if bfd_on and not bfd_was_on else peer
+    return replace(peer, bfd_since=now) if _bfd_is_on(peer) and not _bfd_is_on(before) else peer
+
+
+def _bfd_is_on(peer: PeerLiveness | None) -> bool:
+    return peer is not None and not peer.gone and peer.last is not None and peer.last.bfd
 
 
 def _damped(peers: Collection[PeerLiveness]) -> dict[str, float]:

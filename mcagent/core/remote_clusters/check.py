@@ -12,8 +12,8 @@ from functools import cached_property
 
 from mcagent.core.addresses.rules import (
     PRIVATE,
+    AddressRefusal,
     PrefixRange,
-    Refusal,
     ReservedRanges,
     prefix_range,
     refuse_network,
@@ -161,7 +161,7 @@ class ClusterValidator:
         config = self.config
         return config.source_nat is SourceNat.ALWAYS or not (self.publishes and all_pod_cidrs_accepted)
 
-    def _refuse(self, network: Network) -> Refusal | None:
+    def _refuse(self, network: Network) -> AddressRefusal | None:
         """Check a CIDR of a remote cluster; None if it is accepted."""
         refusal = refuse_network(network)
         if refusal is not None:
@@ -180,7 +180,7 @@ class ClusterValidator:
             return _refused("NotAllowed", network, problem)
         return None
 
-    def _refuse_gateway(self, address: Address, source: Address) -> Refusal | None:
+    def _refuse_gateway(self, address: Address, source: Address) -> AddressRefusal | None:
         """Check the address of a remote gateway and its SNAT address `source`; None if both are accepted."""
         refusal = refuse_underlay(address)
         if refusal is not None:
@@ -252,5 +252,5 @@ def _report_redundant(info: ClusterInfoImport, cidrs: list[RemoteClaim], problem
             outer = remote
 
 
-def _refused(reason: str, subject: Network | Address, why: str) -> Refusal:
-    return Refusal(reason=reason, message=f"{subject} is not used: {why}")
+def _refused(reason: str, subject: Network | Address, why: str) -> AddressRefusal:
+    return AddressRefusal(reason=reason, message=f"{subject} is not used: {why}")
