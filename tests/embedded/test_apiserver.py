@@ -13,6 +13,8 @@ import pytest
 
 from devtools.apiserver import ApiServer, Fault, FaultKind
 
+pytestmark = pytest.mark.apiserver
+
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 GATEWAYS = "/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/kube-system/gateways"
 

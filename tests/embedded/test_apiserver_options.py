@@ -8,7 +8,11 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from devtools.apiserver import ApiServer
+
+pytestmark = pytest.mark.apiserver
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 SERVICES = "/api/v1/namespaces/default/services"

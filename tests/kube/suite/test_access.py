@@ -15,6 +15,8 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 
+pytestmark = pytest.mark.apiserver
+
 MERGE = "application/merge-patch+json"
 RBAC = "rbac.authorization.k8s.io"
 

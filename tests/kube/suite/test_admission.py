@@ -20,6 +20,8 @@ from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 from tests.kube.suite.test_access import account, gateway, grant, rule, token_of
 
+pytestmark = pytest.mark.apiserver
+
 GROUP = "multicluster.crd.antrea.io"
 BASE = "/apis/admissionregistration.k8s.io/v1"
 

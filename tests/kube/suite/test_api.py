@@ -15,6 +15,8 @@ from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster
 
+pytestmark = pytest.mark.apiserver
+
 
 @contextmanager
 def watching(cluster: Cluster, path: str, **query: str) -> Iterator[Iterator[Any]]:

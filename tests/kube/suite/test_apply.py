@@ -9,6 +9,8 @@ import pytest
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
 
+pytestmark = pytest.mark.apiserver
+
 GATEWAY = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "Gateway"}
 
 

@@ -10,6 +10,8 @@ from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 
+pytestmark = pytest.mark.apiserver
+
 
 def gone(cluster: Cluster, path: str) -> bool:
     """Tell whether there is nothing at a path."""

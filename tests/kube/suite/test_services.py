@@ -10,6 +10,8 @@ import pytest
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import SERVICE_CIDR, Cluster
 
+pytestmark = pytest.mark.apiserver
+
 
 def service(cluster: Cluster, name: str, **spec: Any) -> Any:
     """Create a Service with one port and return it."""

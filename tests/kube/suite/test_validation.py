@@ -9,6 +9,8 @@ import pytest
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
 
+pytestmark = pytest.mark.apiserver
+
 MULTICLUSTER = "multicluster.crd.antrea.io"
 
 

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
+
+pytestmark = pytest.mark.apiserver
 
 
 @contextmanager
