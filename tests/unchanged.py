@@ -20,6 +20,7 @@ SOURCES = (
     "devtools/apiserver",
     "devtools/realapi",
     "tests/apiservers.py",
+    "tests/kube/access.py",
     "tests/kube/apiserver",
     "tests/kube/build-apiserver",
 )
