@@ -108,7 +108,6 @@ def _start(kind: str, directory: Path) -> Server:
             bookmark_interval=0.5,
             tls=certificates.server_identity(directory / "pki", ["127.0.0.1", "localhost"]),
             service_cidr=SERVICE_CIDR,
-            rbac=True,
             tokens=frozenset({"admin-token"}),
         ).start()
         api.write_kubeconfig(file)

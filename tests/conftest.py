@@ -7,14 +7,15 @@ import os
 import pytest
 
 from mcagent.model.facts import DatapathType
-from tests import flaky, properties
+from tests import flaky, properties, unchanged
 
 __all__ = ["properties"]  # imported for the hypothesis profile
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let failed tests that depend on timing run once more."""
+    """Let failed tests that depend on timing run once more, and leave out tests of unchanged API servers."""
     flaky.register(config)
+    unchanged.register(config)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -80,7 +80,7 @@ def api_server(kind: str, directory: Path, service_cidr: str = "10.96.0.0/16") -
             pids = real.pids()
         else:
             argv = ["-m", "devtools.apiserver", "--kubeconfig", str(kubeconfig), "--service-cidr", service_cidr]
-            argv += ["--tls", str(directory / "pki"), "--token-file", str(directory / "token"), "--rbac"]
+            argv += ["--tls", str(directory / "pki"), "--token-file", str(directory / "token")]
             argv += ["--history", "100000"]
             process = stack.enter_context(_process(argv, directory / "apiserver.log", out=subprocess.PIPE))
             assert process.stdout is not None

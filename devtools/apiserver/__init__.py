@@ -3,11 +3,12 @@
     with ApiServer() as api:
         client = ...(api.url)
 
-It does what clients rely on: resourceVersion, uid, generation, conflicts, finalizers, watches with bookmarks,
-timeouts and 410, selectors, pagination, the status subresource, the four patch formats, discovery, schemas of
-CustomResourceDefinitions; and if asked, tokens of ServiceAccounts, RBAC, validating webhooks, ClusterIPs.
-`tests/kube` holds it against a real server. It does not collect garbage by owner, evaluate CEL (schema rules,
-admission policies), call mutating webhooks, check who grants which rights, or serve Pods' logs and the like.
+It has what mcagent's controllers, agents and tests of their faults need: lists, watches with bookmarks, timeouts
+and 410, selectors, pages, JSON merge patches, resourceVersion, uid, generation, conflicts, finalizers, namespaces,
+the status subresource, discovery, validating webhooks, ClusterIPs, tokens of ServiceAccounts, faults on demand.
+`tests/kube` holds it against a real server. Everything else is left to that one (`devtools.realapi`): rights (here
+every user may do everything), schemas and other checks of objects, field ownership (an apply is a merge patch that
+creates), other patch formats, CEL, mutating webhooks, garbage collection.
 """
 
 from __future__ import annotations

@@ -44,7 +44,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--history", type=int, default=10_000, metavar="EVENTS", help="events kept per resource")
     parser.add_argument("--service-cidr", type=IPv4Network, help="of ClusterIPs [none are allocated]")
     parser.add_argument("--tls", type=Path, metavar="DIRECTORY", help="speak HTTPS; where keys are kept")
-    parser.add_argument("--rbac", action="store_true", help="check rights; needs --token-file")
     parser.add_argument("--token-file", type=Path, help="of the administrator's token; made if missing")
     args = parser.parse_args(argv)
     stop = threading.Event()
@@ -58,7 +57,6 @@ def main(argv: list[str] | None = None) -> int:
             history_limit=args.history,
             tokens=_tokens(args.token_file),
             tls=certificates.server_identity(args.tls, [args.listen[0], "localhost"]) if args.tls else None,
-            rbac=args.rbac,
             service_cidr=args.service_cidr,
         ).start()
         if args.kubeconfig:

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devtools.apiserver import admin
-from devtools.apiserver.access.authorize import attributes
-from devtools.apiserver.access.reviews import is_review, review
-from devtools.apiserver.access.users import MASTERS, User
+from devtools.apiserver.access.users import MASTERS
 from devtools.apiserver.discovery import discover
 from devtools.apiserver.errors import ApiError, Json, no_such_path
 from devtools.apiserver.faults import Fault, FaultKind
 from devtools.apiserver.handlers import dumps, read_json
-from devtools.apiserver.objects.resources import POLICIES
-from devtools.apiserver.routes import Request, route, split_target
+from devtools.apiserver.routes import route, split_target
 from devtools.apiserver.storage.writes import handle
 from devtools.apiserver.watch import WatchStream
 
@@ -124,20 +121,16 @@ class Connection(BaseHTTPRequestHandler):
             return
         document = discover(api.registry, steps, api.address)
         if steps[:1] not in (["api"], ["apis"]) or document is not None:
-            self._path(user, steps, document)
+            self._path(steps, document)
             return
-        backend = api.backend
-        if self.command == "POST" and backend.authorizer is not None and is_review(steps):
+        if self.command == "POST" and (answer := api.accounts.review(steps, read_json(body))):
             api.note("create", self.path)
-            answer = review(backend.accounts, backend.authorizer, user, steps, read_json(body))
             self._answer(201, dumps(answer))
             return
         request = route(
             api.registry, self.command, self.path, headers=dict(self.headers.items()), body=body, user=user
         )
         api.note(request.verb, self.path)
-        if api.backend.authorizer is not None:
-            api.backend.authorizer.check(user, attributes(request))
         fault = api.faults.pick(request.verb, self.path)
         if request.verb == "watch":
             if fault is not None and fault.kind in (FaultKind.SLOW, FaultKind.STATUS, FaultKind.DROP):
@@ -152,13 +145,11 @@ class Connection(BaseHTTPRequestHandler):
             self.wfile.write(text[: len(text) // 2])
             self.wfile.flush()
             raise _Cut
-        self._answer(code, text, warning=_warning(request))
+        self._answer(code, text)
 
-    def _path(self, user: User, steps: list[str], document: Json | None) -> None:
+    def _path(self, steps: list[str], document: Json | None) -> None:
         """Answer a path that is no resource: discovery, health. Raises ApiError."""
         api = self.server.api
-        if api.backend.authorizer is not None:
-            api.backend.authorizer.check_path(user, self.command.lower(), "/" + "/".join(steps))
         if steps[:1] in (["healthz"], ["readyz"], ["livez"]):
             self._answer(200, b"ok", "text/plain")
             return
@@ -198,10 +189,8 @@ class Connection(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def _answer(self, code: int, body: bytes, kind: str = "application/json", warning: str = "") -> None:
+    def _answer(self, code: int, body: bytes, kind: str = "application/json") -> None:
         headers = [("Content-Length", str(len(body)))]
-        if warning:
-            headers.append(("Warning", f'299 - "{warning}"'))
         if code in (429, 503):
             headers.append(("Retry-After", "1"))
         if self.close_connection:
@@ -271,10 +260,3 @@ class Connection(BaseHTTPRequestHandler):
         if data:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.flush()
-
-
-def _warning(request: Request) -> str:
-    """Return what a client should know about a write."""
-    if request.rt in POLICIES and request.verb in ("create", "update", "patch"):
-        return f"{request.rt.kind} is stored, but this embedded API server does not enforce it"
-    return ""

@@ -5,33 +5,9 @@ Reasons and codes: k8s.io/apimachinery/pkg/apis/meta/v1/types.go, type StatusRea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
-
-_REASONS = {  # beginnings of what is wrong with a field -> metav1.CauseType
-    "Required value": "FieldValueRequired",
-    "Unsupported value": "FieldValueNotSupported",
-    "Duplicate value": "FieldValueDuplicate",
-    "Forbidden": "FieldValueForbidden",
-    "Too long": "FieldValueTooLong",
-    "Too many": "FieldValueTooMany",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One field of an object that cannot be as it is, and why."""
-
-    field: str
-    why: str
-
-    @property
-    def reason(self) -> str:
-        """Return the word that clients go by (metav1.CauseType)."""
-        return next((word for start, word in _REASONS.items() if self.why.startswith(start)), "FieldValueInvalid")
 
 
 class ApiError(Exception):
@@ -97,18 +73,10 @@ def conflict(group: str, plural: str, name: str, why: str = "") -> ApiError:
 
 def invalid(kind: str, name: str, field: str, why: str) -> ApiError:
     """Return 422 for an object whose `field` cannot be as it is. `kind` as `ResourceType.group_kind` has it."""
-    return invalid_all(kind, name, [Cause(field, why)])
-
-
-def invalid_all(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """Return 422 for an object with one or more fields that cannot be as they are."""
-    told = ", ".join(f"{cause.field}: {cause.why}" for cause in causes)
-    if len(causes) > 1:
-        told = f"[{told}]"
-    group = kind.partition(".")[2]
-    about = {"name": name, "kind": kind.partition(".")[0], **({"group": group} if group else {})}
-    listed = [{"reason": cause.reason, "message": cause.why, "field": cause.field} for cause in causes]
-    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {told}', {**about, "causes": listed})
+    plain, _, group = kind.partition(".")
+    causes = [{"reason": "FieldValueInvalid", "message": why, "field": field}]
+    about = {**details(group, plain, name), "causes": causes}
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {field}: {why}', about)
 
 
 def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from devtools.apiserver.access.accounts import Accounts
 from devtools.apiserver.access.admission import Admission
-from devtools.apiserver.access.authorize import Authorizer
-from devtools.apiserver.access.users import ADMIN, ANONYMOUS, User
+from devtools.apiserver.access.users import ADMIN, User
 from devtools.apiserver.connection import Listener
 from devtools.apiserver.errors import ApiError, Json
 from devtools.apiserver.faults import Faults
@@ -39,10 +38,9 @@ class ApiServer:
     `data` names a file that keeps the objects over a restart (saved within a second of a change).
     `bookmark_interval` is in seconds; `history_limit` counts events kept per resource. `tokens`, when set, are
     the bearer tokens of administrators, beside those of ServiceAccounts; it may be replaced while the server runs.
-    Without `tokens` who brings none is an administrator. `rbac`: rights are checked, and who brings no token is
-    anonymous. `service_cidr`: ClusterIPs are allocated from it (without: taken as they come);
-    `legacy_services`: in the manner of servers before 1.33, without ServiceCIDR objects. `requests` holds the last
-    requests as (monotonic time, verb, path with query). Without `tls` the server speaks plain HTTP.
+    Without `tokens` who brings none is an administrator. All users may do everything. `service_cidr`: ClusterIPs
+    are allocated from it (without: taken as they come). `requests` holds the last requests as (monotonic time,
+    verb, path with query). Without `tls` the server speaks plain HTTP.
     """
 
     def __init__(
@@ -55,9 +53,7 @@ class ApiServer:
         history_limit: int = 10_000,
         tokens: frozenset[str] | None = None,
         tls: Identity | None = None,
-        rbac: bool = False,
         service_cidr: IPv4Network | None = None,
-        legacy_services: bool = False,
     ) -> None:
         self.registry = Registry()
         self.faults = Faults()
@@ -72,7 +68,7 @@ class ApiServer:
         self._listener: Listener | None = None
         self._threads: list[threading.Thread] = []
         kept = _load(data)
-        addresses = ServiceAddresses(service_cidr, legacy=legacy_services) if service_cidr else None
+        addresses = ServiceAddresses(service_cidr) if service_cidr else None
         self.store = Store(
             self.registry,
             history_limit=history_limit,
@@ -90,19 +86,17 @@ class ApiServer:
             store=self.store,
             accounts=self.accounts,
             admission=Admission(self.store),
-            authorizer=Authorizer(self.store) if rbac else None,
         )
 
     def _create_services(self, addresses: ServiceAddresses) -> None:
         """Create what the real server makes of its Service CIDR."""
-        if not addresses.legacy:
-            cidr = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [addresses.cidr]}}
-            self.store.create(SERVICE_CIDRS, "", cidr)
-            ready = {"type": "Ready", "status": "True", "message": "Kubernetes Service CIDR is ready"}
-            self.store.update(
-                *(SERVICE_CIDRS, "", "kubernetes", lambda old: {**old, "status": {"conditions": [ready]}}),
-                subresource="status",
-            )
+        cidr = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [str(addresses.cidr)]}}
+        self.store.create(SERVICE_CIDRS, "", cidr)
+        ready = {"type": "Ready", "status": "True", "message": "Kubernetes Service CIDR is ready"}
+        self.store.update(
+            *(SERVICE_CIDRS, "", "kubernetes", lambda old: {**old, "status": {"conditions": [ready]}}),
+            subresource="status",
+        )
         spec = {"clusterIP": addresses.api_address, "ports": [{"name": "https", "port": 443, "targetPort": 6443}]}
         self.store.create(SERVICES, "default", {"metadata": {"name": "kubernetes"}, "spec": spec})
 
@@ -113,10 +107,7 @@ class ApiServer:
             return ADMIN
         if token and (user := self.accounts.authenticate(token)):
             return user
-        if self.backend.authorizer is not None:
-            if not token:
-                return ANONYMOUS
-        elif self.tokens is None:
+        if self.tokens is None:
             return ADMIN
         raise ApiError(401, "Unauthorized", "Unauthorized")
 

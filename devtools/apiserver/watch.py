@@ -6,13 +6,11 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from devtools.apiserver.errors import ApiError, Json, bad_request
+from devtools.apiserver.errors import ApiError, Json
 from devtools.apiserver.handlers import chosen_by, dumps
 from devtools.apiserver.routes import Request
 from devtools.apiserver.storage.history import Event, too_large
 from devtools.apiserver.storage.store import Store
-
-INITIAL_END = {"k8s.io/initial-events-end": "true"}
 
 
 def _line(kind: str, text: bytes) -> bytes:
@@ -31,9 +29,6 @@ class WatchStream:
         # 30 to 60 minutes unless asked otherwise (kube-apiserver --min-request-timeout)
         self._timeout = request.number("timeoutSeconds") or random.uniform(1800, 3600)  # noqa: S311
         self._wanted = request.number("resourceVersion") or 0
-        self._initial = request.flag("sendInitialEvents")
-        if self._initial and request.query.get("resourceVersionMatch") != "NotOlderThan":
-            raise bad_request("sendInitialEvents needs resourceVersionMatch=NotOlderThan")
         if self._wanted > store.rv:
             raise too_large(self._wanted, store.rv)
 
@@ -49,15 +44,13 @@ class WatchStream:
         history = store.history(request.rt.store_key)
         first: list[bytes] = []
         with store.lock:
-            if self._wanted == 0 or self._initial:
+            if self._wanted == 0:
                 found, rv = store.select(request.rt, request.namespace)
                 first = [_line("ADDED", s.text(request.api_version)) for s in found if self._chosen(s.obj)]
                 position = history.position(rv)
             else:
                 rv = self._wanted
                 position = history.position(rv)
-        if self._initial and self._bookmarks:
-            first.append(self._bookmark(rv, INITIAL_END))
         yield first
         end = time.monotonic() + self._timeout
         bookmark_due = time.monotonic() + self._interval
@@ -92,9 +85,7 @@ class WatchStream:
         kind = "MODIFIED" if now and before else "ADDED" if now else "DELETED"
         return _line(kind, event.new.text(request.api_version))
 
-    def _bookmark(self, rv: int, annotations: dict[str, str] | None = None) -> bytes:
+    def _bookmark(self, rv: int) -> bytes:
         meta: Json = {"resourceVersion": str(rv), "creationTimestamp": None}
         obj = {"kind": self._request.rt.kind, "apiVersion": self._request.api_version}
-        if annotations:
-            meta["annotations"] = annotations
         return _line("BOOKMARK", dumps({**obj, "metadata": meta}))

@@ -127,7 +127,7 @@ class RunningLab:
         if real:
             argv += ["--data", str(directory / "data")]
         else:
-            argv += ["--data", str(directory / "objects.json"), "--rbac", "--tls", str(directory / "pki")]
+            argv += ["--data", str(directory / "objects.json"), "--tls", str(directory / "pki")]
             argv += ["--token-file", str(directory / "pki" / "token")]
         key = f"api-{cluster.name}"
         self.state.spawn(key, self.api_namespace(cluster), argv, log=directory / "api.log", env=environment())

@@ -29,7 +29,7 @@ from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, Server, collection, leave_out, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.controllers import controller
-from tests.kube.suite.test_access import MERGE, RBAC, grant, token_of, token_of_pod
+from tests.kube.access import MERGE, RBAC, grant, token_of, token_of_pod
 from tests.unit.leader_world import announce, service
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

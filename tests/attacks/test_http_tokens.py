@@ -1,4 +1,4 @@
-"""Attacks on pages that are not for everybody: tokens, and real and embedded API servers that vouch for them."""
+"""Attacks on pages that are not for everybody: tokens, and a real API server that vouches for them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tests.apiservers import Cluster
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import ATTACKER, PAGES, connect, exchange, get, served
 from tests.waiting import until
+
+pytestmark = pytest.mark.real_only  # the embedded server checks no rights
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 

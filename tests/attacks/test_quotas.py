@@ -20,15 +20,16 @@ from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+from tests.admission_objects import World as Lookups
+from tests.admission_objects import a_label, a_service, an_endpoints, put, sa
+from tests.admission_objects import account as bound_account
 from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, export_of, stage, stopped
 from tests.unit import member_world
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.leader_world import AREA, FLAT, Leader, account, endpoints, service
-from tests.unit.test_admission import World as Lookups
-from tests.unit.test_admission import a_label, a_service, an_endpoints, ask, put, sa
-from tests.unit.test_admission import account as bound_account
+from tests.unit.test_admission import ask
 
 __all__ = ["_stages", "stage"]  # fixtures
 

@@ -9,6 +9,10 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.apiserver
+
 COMMAND = [sys.executable, "-m", "devtools.apiserver"]
 
 

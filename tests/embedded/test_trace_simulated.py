@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devtools.apiserver import ApiServer
+from devtools.apiserver import ApiServer, Fault, FaultKind
 from devtools.lab import objects
 from devtools.lab.topology import SERVICE_PORT, Cluster, generate
 from mcagent.cli.main import main
@@ -21,7 +21,6 @@ from mcagent.model.objects import Kind
 
 CRDS = sorted((Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds").glob("*.yaml"))
 AGENT = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "agent"}
-RBAC = "rbac.authorization.k8s.io"
 TOPOLOGY = generate(name="objects", clusters=2, gateways=2, workers=1, pods=1)
 HERE, FAR = TOPOLOGY.clusters
 
@@ -55,21 +54,9 @@ def fill(client: Client, cluster: Cluster, config: str) -> None:
         put(client, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"agent.yaml": config}})
 
 
-def few_rights(client: Client) -> None:
-    """Let an account list Pods and Nodes, and nothing else."""
-    role = {"rules": [{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list"]}]}
-    binding = {
-        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "few"},
-        "subjects": [{"kind": "ServiceAccount", "name": "few", "namespace": "default"}],
-    }
-    client.request("POST", "/api/v1/namespaces/default/serviceaccounts", body={"metadata": {"name": "few"}})
-    for plural, body in (("clusterroles", role), ("clusterrolebindings", binding)):
-        client.request("POST", f"/apis/{RBAC}/v1/{plural}", body={"metadata": {"name": "few"}, **body})
-
-
 @pytest.fixture(scope="module")
 def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Give the kubeconfigs of both clusters, one of the second with few rights, and its agents' configuration.
+    """Give the kubeconfigs of both clusters, one that may read nothing, and the second's agents' configuration.
 
     The first cluster has that of its own in a ConfigMap.
     """
@@ -77,17 +64,15 @@ def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     found = {name: directory / name for name in (HERE.name, FAR.name, "few", "config")}
     with ExitStack() as stack:
         for cluster, config in ((HERE, agents_of(HERE)), (FAR, "")):
-            server = stack.enter_context(ApiServer(rbac=True, tokens=frozenset({"root"})))
+            server = stack.enter_context(ApiServer())
             server.write_kubeconfig(found[cluster.name])
             client = Client(str(found[cluster.name]))
             stack.callback(client.close)
             fill(client, cluster, config)
         found["config"].write_text(agents_of(FAR))
-        few_rights(client)
-        token, _ = server.accounts.issue("default", "few", 600)
-        found["few"].write_text(
-            json.dumps({**server.kubeconfig(), "users": [{"name": "lab", "user": {"token": token}}]})
-        )
+        forbidding = stack.enter_context(ApiServer())
+        forbidding.write_kubeconfig(found["few"])
+        forbidding.faults.add(Fault(kind=FaultKind.STATUS, code=403, path="/multicluster"))
         yield found
 
 

@@ -1,17 +1,24 @@
-"""Reconcilers of the control plane over API servers that are values in memory: no threads, no network, own time.
+"""Reconcilers of the control plane over API servers in memory: no threads, no network, own time.
 
-`Api` holds one cluster's objects by the rules of Kubernetes that reconcilers rest on (merge, finalizers,
-generation, allocation of ClusterIPs, namespaces that must exist). `MemoryView` is what a reconciler reads;
-`Controller` carries out what it returns until nothing changes, as `mcagent.controller.machinery.engine` does.
+`Api` is the store of the embedded API server. `MemoryView` is what a reconciler reads; `Controller` carries out
+what it returns until nothing changes, as `mcagent.controller.machinery.engine` does.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from ipaddress import ip_network
+from ipaddress import IPv4Network
+from itertools import count
 
+from devtools.apiserver.errors import ApiError
+from devtools.apiserver.objects.registry import Registry
+from devtools.apiserver.objects.resources import BUILT_IN, ResourceType
+from devtools.apiserver.objects.services import ServiceAddresses
+from devtools.apiserver.storage.merge import merge_patch
+from devtools.apiserver.storage.store import Store
 from mcagent.controller.machinery.reconciler import (
     DesiredObjects,
     Index,
@@ -57,8 +64,27 @@ class RefusedError(Exception):
     """The API server refuses a write."""
 
 
+def _resource_type(kind: Kind) -> ResourceType:
+    info = KINDS[kind]
+    for rt in BUILT_IN:
+        if (rt.group, rt.plural) == (info.group, info.plural):
+            return rt if rt.versions[0] == info.version else replace(rt, versions=(info.version,))
+    return ResourceType(
+        group=info.group,
+        versions=(info.version,),
+        plural=info.plural,
+        kind=info.name,
+        namespaced=info.namespaced,
+        custom=True,
+    )
+
+
+TYPES = {kind: _resource_type(kind) for kind in KINDS}
+_KINDS = {rt.store_key: kind for kind, rt in TYPES.items()}
+
+
 class Api:
-    """One API server's objects. Stored objects are replaced, never changed in place.
+    """One API server's objects: the embedded server's store, in memory, with a clock that a test moves.
 
     `refuse` (kind, old, new) returns why a write is not allowed, "" if it is: what an admission webhook does.
     While it is asked, `caller` is the user name of the controller that writes.
@@ -71,94 +97,103 @@ class Api:
         self.refuse: Callable[[Kind, RawObject | None, RawObject | None], str] = lambda kind, old, new: ""
         self.caller = ""
         self.writes: list[str] = []  # "create Service default/web", ... of controllers only
-        self._objects: dict[Key, RawObject] = {}
-        self._watchers: list[Watcher] = []
-        self._version = 0
-        self._hosts: Iterator[object] = iter(ip_network(service_cidr).hosts())
-        self._changed: dict[Key, float] = {}
-        for name in ("default", "kube-system", *namespaces):
+        self.changes: dict[Key, float] = {}  # when objects were last written
+        numbers = count(1)
+        self._store = Store(
+            Registry(TYPES.values()),
+            addresses=ServiceAddresses(IPv4Network(service_cidr)),
+            now=lambda: timestamp(clock()),
+            uid=lambda: f"uid-{next(numbers)}",
+        )
+        self.watch(self._note)
+        for name in namespaces:
             self.put({"kind": "Namespace", "metadata": {"name": name}})
+
+    def _note(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
+        meta = (new or old or {})["metadata"]
+        self.changes[kind, meta.get("namespace", ""), meta["name"]] = self.clock()
 
     def watch(self, watcher: Watcher) -> None:
         """Call this with every change from now on."""
-        self._watchers.append(watcher)
+        self._store.listen(lambda rt, _key, old, new: watcher(_KINDS[rt.store_key], old, new))
 
     def get(self, kind: Kind, namespace: str, name: str) -> RawObject | None:
         """Return an object, None if there is none."""
-        return self._objects.get((kind, namespace, name))
+        stored = self._store.find(TYPES[kind], namespace, name)
+        return stored.obj if stored else None
 
     def list(self, kind: Kind, namespace: str | None = None) -> list[RawObject]:
         """Return the objects of a kind, sorted by namespace and name."""
-        found = [key for key in self._objects if key[0] is kind and namespace in (None, key[1])]
-        return [self._objects[key] for key in sorted(found)]
+        return [stored.obj for stored in self._store.select(TYPES[kind], namespace or "")[0]]
 
     def objects(self) -> dict[Key, RawObject]:
         """Return all objects as they are now."""
-        return dict(self._objects)
+        return {
+            (kind, *stored.key): stored.obj
+            for kind, rt in TYPES.items()
+            for stored in self._store.select(rt, "")[0]
+        }
 
     def changed(self, kind: Kind, namespace: str, name: str) -> float:
         """Return when an object was last written, by this test's clock."""
-        return self._changed.get((kind, namespace, name), self.clock())
+        return self.changes.get((kind, namespace, name), self.clock())
 
     def put(self, obj: RawObject, *, created: str | None = None) -> RawObject:
         """Create or replace an object, as a person with all rights does. Metadata and status given are taken."""
-        kind, meta = Kind(obj["kind"]), obj["metadata"]
-        key = (kind, meta.get("namespace", ""), meta["name"])
-        new = copy.deepcopy(obj)
+        obj = copy.deepcopy(obj)
         if created is not None:
-            new["metadata"]["creationTimestamp"] = created
-        return self._store(key, self._objects.get(key), new)
+            obj["metadata"]["creationTimestamp"] = created
+        return self._store.put(TYPES[Kind(obj["kind"])], obj).obj
 
     def change(self, kind: Kind, namespace: str, name: str, patch: RawObject) -> RawObject:
         """Merge fields into an object that is there, as a person with all rights does."""
-        old = self._objects[kind, namespace, name]
-        return self._store((kind, namespace, name), old, merged(old, patch))
+        old = self._store.get(TYPES[kind], namespace, name).obj
+        return self._store.put(TYPES[kind], merge_patch(old, patch)).obj
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete an object if it is there; one with finalizers stays until they are gone."""
-        key = (kind, namespace, name)
-        old = self._objects.get(key)
-        if old is None:
-            return
-        if old["metadata"].get("finalizers"):
-            if "deletionTimestamp" not in old["metadata"]:
-                self._store(key, old, merged(old, {"metadata": {"deletionTimestamp": timestamp(self.clock())}}))
-            return
-        del self._objects[key]
-        self._notify(kind, old, None)
+        if self._store.find(TYPES[kind], namespace, name):
+            self._store.delete(TYPES[kind], namespace, name)
 
     def apply(self, wanted: Wanted) -> bool:
         """Make an object what a reconciler wants; tell whether that took a write. Raises RefusedError."""
+        try:
+            return self._apply(wanted, TYPES[wanted.ref.kind])
+        except ApiError as err:
+            raise RefusedError(err.message) from None
+
+    def _apply(self, wanted: Wanted, rt: ResourceType) -> bool:
         ref = wanted.ref
-        key = (ref.kind, ref.namespace, ref.name)
-        old = self._objects.get(key)
-        if old is None:
-            if not wanted.create:
-                return False
-            if KINDS[ref.kind].namespaced and (Kind.NAMESPACE, "", ref.namespace) not in self._objects:
-                raise RefusedError(f'namespaces "{ref.namespace}" not found')
-            base: RawObject = {"metadata": {"name": ref.name, "namespace": ref.namespace}}
-            new = merged(base, dict(wanted.body))
-        else:
-            new = merged(old, dict(wanted.body))
-        if wanted.status is not None:
-            new = merged(new, {"status": wanted.status})
-        if old is not None and new == old:
+        place = (rt, ref.namespace, ref.name)
+        stored = self._store.find(*place)
+        if stored is None and not wanted.create:
             return False
-        self._check(ref.kind, old, new)
-        self.writes.append(f"{'create' if old is None else 'update'} {ref.kind} {_name(key)}")
-        self._store(key, old, new)
+        body = {**wanted.body, **({"status": wanted.status} if wanted.status is not None else {})}
+        if stored is None:
+            new = merge_patch({"metadata": {"name": ref.name, "namespace": ref.namespace}}, body)
+            self._check(ref.kind, None, new)
+            self._store.create(rt, ref.namespace, new)
+        else:
+            new = merge_patch(stored.obj, body)
+            tried = self._store.update(*place, lambda _old: new, dry_run=True)
+            if tried is stored and not (rt.status and new.get("status") != stored.obj.get("status")):
+                return False
+            self._check(ref.kind, stored.obj, new)
+            self._store.update(*place, lambda _old: new)
+        if rt.status and "status" in new and self._store.find(*place):
+            status = {"status": new["status"]}
+            self._store.update(*place, lambda old: {**old, **status}, subresource="status")
+        self.writes.append(f"{'create' if stored is None else 'update'} {_name(ref)}")
         return True
 
     def delete(self, ref: Ref) -> bool:
         """Delete an object for a reconciler; tell whether that took a write. Raises RefusedError."""
-        key = (ref.kind, ref.namespace, ref.name)
-        old = self._objects.get(key)
+        old = self.get(ref.kind, ref.namespace, ref.name)
         if old is None or "deletionTimestamp" in old["metadata"]:
             return False
         self._check(ref.kind, old, None)
-        self.writes.append(f"delete {ref.kind} {_name(key)}")
-        self.remove(*key)
+        self.writes.append(f"delete {_name(ref)}")
+        self.remove(ref.kind, ref.namespace, ref.name)
         return True
 
     def _check(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
@@ -166,68 +201,9 @@ class Api:
         if reason:
             raise RefusedError(reason)
 
-    def _store(self, key: Key, old: RawObject | None, new: RawObject) -> RawObject:
-        kind, namespace, name = key
-        self._version += 1
-        info = KINDS[kind]
-        meta = new["metadata"]
-        meta["name"] = name
-        if namespace:
-            meta["namespace"] = namespace
-        else:
-            meta.pop("namespace", None)
-        new |= {"apiVersion": info.api_version, "kind": str(kind)}
-        before: RawObject = old["metadata"] if old is not None else {}
-        meta["resourceVersion"] = str(self._version)
-        meta.setdefault("uid", before.get("uid", f"uid-{self._version}"))
-        meta.setdefault("creationTimestamp", before.get("creationTimestamp", timestamp(self.clock())))
-        same = old is not None and _content(old) == _content(new)
-        meta["generation"] = before.get("generation", 0) + (0 if same else 1)
-        if kind is Kind.SERVICE:
-            self._allocate(new)
-        self._changed[key] = self.clock()
-        if "deletionTimestamp" in meta and not meta.get("finalizers"):
-            self._objects.pop(key, None)
-            self._notify(kind, old, None)
-            return new
-        self._objects[key] = new
-        self._notify(kind, old, new)
-        return new
 
-    def _allocate(self, service: RawObject) -> None:
-        spec = service.setdefault("spec", {})
-        if not isinstance(spec, dict):
-            return  # what tests of bad objects put there
-        if spec.get("type", "ClusterIP") == "ExternalName" or spec.get("clusterIP"):
-            return
-        spec["clusterIP"] = str(next(self._hosts))
-        spec["clusterIPs"] = [spec["clusterIP"]]
-
-    def _notify(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
-        for watcher in tuple(self._watchers):
-            watcher(kind, old, new)
-
-
-def _name(key: Key) -> str:
-    return f"{key[1]}/{key[2]}" if key[1] else key[2]
-
-
-def _content(obj: RawObject) -> RawObject:
-    return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
-
-
-def merged(old: RawObject, patch: RawObject) -> RawObject:
-    """Return an object with fields changed: mappings field by field, None removes, lists are replaced whole."""
-    new = dict(old)
-    for name, value in patch.items():
-        if value is None:
-            new.pop(name, None)
-        elif isinstance(value, dict):
-            inner = new.get(name)
-            new[name] = merged(inner if isinstance(inner, dict) else {}, value)
-        else:
-            new[name] = copy.deepcopy(value)
-    return new
+def _name(ref: Ref) -> str:
+    return f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}"
 
 
 class MemoryView:
@@ -270,22 +246,23 @@ class MemoryView:
         """Return the API server of a side."""
         return self.local if side is Side.LOCAL else self.leader_api
 
-    def _objects(self, side: Side) -> dict[Key, RawObject]:
-        if side is Side.LEADER and self._frozen is not None:
-            return self._frozen
-        if side is Side.LEADER and self._leader is None:
-            return {}
-        api = self.api(side)
-        return api.objects() if api is not None else {}
+    def _readable(self, side: Side) -> Api | None:
+        return None if side is Side.LEADER and self._leader is None else self.api(side)
 
     def get(self, ref: Ref) -> RawObject | None:
         """Return an object, None if there is none."""
-        return self._objects(ref.side).get((ref.kind, ref.namespace, ref.name))
+        if ref.side is Side.LEADER and self._frozen is not None:
+            return self._frozen.get((ref.kind, ref.namespace, ref.name))
+        api = self._readable(ref.side)
+        return api.get(ref.kind, ref.namespace, ref.name) if api else None
 
     def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
         """Return the objects of a kind, sorted."""
-        objects = self._objects(side)
-        return [objects[key] for key in sorted(objects) if key[0] is kind and namespace in (None, key[1])]
+        if side is Side.LEADER and self._frozen is not None:
+            keys = sorted(key for key in self._frozen if key[0] is kind and namespace in (None, key[1]))
+            return [self._frozen[key] for key in keys]
+        api = self._readable(side)
+        return api.list(kind, namespace) if api else []
 
     def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
         """Return the objects that an index files under a value."""
@@ -394,9 +371,9 @@ class Controller:
 
     def run(self, limit: int = 10_000) -> int:
         """Work until the queue is empty; return how many keys that were. Fails when it does not end."""
-        for count in range(limit):
+        for worked in range(limit):
             if not self.step():
-                return count
+                return worked
         raise AssertionError(f"no end after {limit} keys: {list(self._queue)[:5]}")
 
     def due(self) -> None:

@@ -32,12 +32,12 @@ from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
+from tests.admission_objects import OWN, SET, WORLD, sa
 from tests.properties import costly
 from tests.unit import agentworld, leader_world, member_world, test_member_service_import
 from tests.unit.control_view import START, Controller
 from tests.unit.leader_world import AREA, Leader
 from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
-from tests.unit.test_admission import OWN, SET, WORLD, sa
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

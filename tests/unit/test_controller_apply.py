@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.apiserver.storage.patch import merge_patch
+from devtools.apiserver.storage.merge import merge_patch
 from mcagent.controller.machinery.apply import Verb, Write, plan
 from mcagent.controller.machinery.reconciler import Ref, Wanted
 from mcagent.model.objects import Kind

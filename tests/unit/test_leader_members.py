@@ -157,7 +157,7 @@ def test_a_restarted_leader_still_knows_who_is_away() -> None:
     leader.forward(50)
     away = leader.ready("east")
     leader.start()
-    leader.api._changed.clear()  # a new process has seen nothing yet
+    leader.api.changes.clear()  # a new process has seen nothing yet
     leader.settle()
     leader.forward(20)
     assert leader.ready("east") == away

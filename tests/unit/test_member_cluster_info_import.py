@@ -338,7 +338,7 @@ def test_no_json_makes_a_reconciler_raise(
             place[step] = place = inner if isinstance(inner, dict) else {}
         place[last] = value
     api = view.local if side is Side.LOCAL else north_of(view)
-    api._objects[kind, raw["metadata"]["namespace"], name] = raw  # as an API server that checks nothing has it
+    api.put(raw)
     keys = {r.name: set(r.all_keys(view)) for r in reconcilers}
     for r in reconcilers:
         if kind in r.reads.on(side):

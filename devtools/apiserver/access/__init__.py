@@ -1,1 +1,1 @@
-"""Who may do what: accounts, tokens, authorization, reviews, admission."""
+"""Who makes a request: accounts, tokens, admission."""

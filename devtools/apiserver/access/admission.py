@@ -1,8 +1,8 @@
 """Validating admission webhooks: which of them a write goes to, the question, the answer.
 
 Reference: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers. Not done: mutating
-webhooks, `matchConditions` (CEL: a configuration with them is refused). What the server deletes by itself, in a
-namespace or of a definition that goes, is not asked about.
+webhooks, `matchConditions` (CEL; they are ignored). What the server deletes by itself, in a namespace or of a
+definition that goes, is not asked about.
 """
 
 from __future__ import annotations

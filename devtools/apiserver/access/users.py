@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from devtools.apiserver.errors import Json
 
@@ -17,13 +17,11 @@ class User:
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
-    extra: dict[str, list[str]] = field(default_factory=dict)
 
     def as_json(self) -> Json:
         """Return the user as AdmissionReview and SelfSubjectReview have it."""
         told: Json = {"username": self.name, "groups": list(self.groups)}
-        return told | ({"uid": self.uid} if self.uid else {}) | ({"extra": self.extra} if self.extra else {})
+        return told | ({"uid": self.uid} if self.uid else {})
 
 
 ADMIN = User(name="admin", groups=(MASTERS, AUTHENTICATED))
-ANONYMOUS = User(name="system:anonymous", groups=("system:unauthenticated",))

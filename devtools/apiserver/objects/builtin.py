@@ -1,25 +1,13 @@
-"""Built-in kinds: the defaults that clients rely on, and the mistakes that the real server would refuse. Pure.
-
-Only what a control plane for Services and its tests meet; everything else of a built-in object is taken as it is.
-"""
+"""Built-in kinds: the defaults that clients rely on. Pure. All else of a built-in object is taken as it is."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
-import re
-from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Any
 
-from devtools.apiserver.errors import Cause, Json, bad_request
-from devtools.apiserver.objects.resources import ACCOUNT_NAME, ACCOUNT_TOKEN, ADMISSION, ResourceType
-from devtools.apiserver.objects.validation import label
-
-MAX_DATA = 1024 * 1024  # bytes of a ConfigMap's or Secret's data
-MAX_ENDPOINTS = 1000  # of one EndpointSlice
-_MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
+from devtools.apiserver.errors import Json, bad_request
+from devtools.apiserver.objects.resources import ResourceType
 
 
 def defaults(rt: ResourceType, obj: Json) -> Json:
@@ -28,16 +16,6 @@ def defaults(rt: ResourceType, obj: Json) -> Json:
         return obj
     filler = _DEFAULTS.get((rt.group, rt.kind))
     return filler(obj) if filler else obj
-
-
-def causes(rt: ResourceType, obj: Json) -> Iterator[Cause]:
-    """Yield what is wrong with an object."""
-    checker = None if rt.custom else _CHECKS.get((rt.group, rt.kind))
-    if checker:
-        yield from checker(obj)
-
-
-# --- defaults -------------------------------------------------------------------------------------------------
 
 
 def _service(obj: Json) -> Json:
@@ -120,132 +98,4 @@ _DEFAULTS = {
     ("", "Secret"): _secret,
     ("", "Endpoints"): _endpoints,
     ("discovery.k8s.io", "EndpointSlice"): _slice,
-}
-
-# --- checks ---------------------------------------------------------------------------------------------------
-
-
-def _check_service(obj: Json) -> Iterator[Cause]:
-    spec = obj["spec"]
-    ports = spec.get("ports") or []
-    if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
-        yield Cause("spec.ports", "Required value")
-    if spec["type"] == "ExternalName" and not spec.get("externalName"):
-        yield Cause("spec.externalName", "Required value")
-    seen: list[tuple[Any, Any]] = []
-    names: list[Any] = []
-    for at, port in enumerate(ports):
-        path = f"spec.ports[{at}]"
-        name, number, protocol = port.get("name"), port.get("port"), port.get("protocol")
-        if not name and len(ports) > 1:
-            yield Cause(f"{path}.name", "Required value")
-        elif name and (wrong := label(name)):
-            yield Cause(f"{path}.name", wrong)
-        elif name and name in names:
-            yield Cause(f"{path}.name", f"Duplicate value: {json.dumps(name)}")
-        if not isinstance(number, int) or not 0 < number < 65536:
-            yield Cause(f"{path}.port", f"Invalid value: {number}: must be between 1 and 65535, inclusive")
-        if protocol not in ("TCP", "UDP", "SCTP"):
-            listed = '"SCTP", "TCP", "UDP"'
-            yield Cause(
-                f"{path}.protocol", f"Unsupported value: {json.dumps(protocol)}: supported values: {listed}"
-            )
-        if (number, protocol) in seen:
-            yield Cause(path, f"Duplicate value: {json.dumps({'port': number, 'protocol': protocol})}")
-        seen.append((number, protocol))
-        names.append(name)
-
-
-def _check_data(obj: Json) -> Iterator[Cause]:
-    data = {**(obj.get("data") or {}), **(obj.get("binaryData") or {})}
-    text = obj.get("data") if obj["kind"] == "ConfigMap" else None
-    size = sum(len(value.encode()) for value in (text or {}).values() if isinstance(value, str))
-    size += sum(len(value) * 3 // 4 for key, value in data.items() if key not in (text or {}))
-    if size > MAX_DATA:
-        yield Cause("[]" if text else "data", f"Too long: may not be more than {MAX_DATA} bytes")
-    for key in data:
-        if not re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key):
-            yield Cause(f"data[{key}]", f"Invalid value: {json.dumps(key)}: a valid config key must consist of …")
-
-
-def _check_secret(obj: Json) -> Iterator[Cause]:
-    yield from _check_data(obj)
-    annotations = obj["metadata"].get("annotations") or {}
-    if obj["type"] == ACCOUNT_TOKEN and not annotations.get(ACCOUNT_NAME):
-        yield Cause(f"metadata.annotations[{ACCOUNT_NAME}]", "Required value")
-
-
-def _check_slice(obj: Json) -> Iterator[Cause]:
-    kind = obj.get("addressType")
-    if not kind:
-        yield Cause("addressType", "Required value")
-    elif kind not in ("IPv4", "IPv6", "FQDN"):
-        yield Cause(
-            "addressType", f'Unsupported value: {json.dumps(kind)}: supported values: "FQDN", "IPv4", "IPv6"'
-        )
-    endpoints = obj.get("endpoints") or []
-    if len(endpoints) > MAX_ENDPOINTS:
-        yield Cause("endpoints", f"Too many: {len(endpoints)}: must have at most {MAX_ENDPOINTS} items")
-        return
-    for at, endpoint in enumerate(endpoints):
-        addresses = endpoint.get("addresses") or []
-        if not addresses:
-            yield Cause(f"endpoints[{at}].addresses", "Required value: must contain at least 1 address")
-        for number, address in enumerate(addresses):
-            if kind != "FQDN" and not _is_address(address, 6 if kind == "IPv6" else 4):
-                why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-                yield Cause(f"endpoints[{at}].addresses[{number}]", f"Invalid value: {json.dumps(address)}: {why}")
-
-
-def _is_address(text: Any, version: int) -> bool:
-    try:
-        return ip_address(text).version == version
-    except ValueError:
-        return False
-
-
-def _check_lease(obj: Json) -> Iterator[Cause]:
-    spec = obj.get("spec") or {}
-    for field in ("leaseDurationSeconds", "leaseTransitions"):
-        value, least = spec.get(field), 1 if field == "leaseDurationSeconds" else 0
-        if value is not None and value < least:
-            words = "must be greater than 0" if least else "must be greater than or equal to 0"
-            yield Cause(f"spec.{field}", f"Invalid value: {value}: {words}")
-    for field in ("acquireTime", "renewTime"):
-        if spec.get(field) is not None and not _MICRO_TIME.fullmatch(str(spec[field])):
-            yield Cause(
-                f"spec.{field}", f"Invalid value: {json.dumps(spec[field])}: not RFC 3339 with microseconds"
-            )
-
-
-def _check_event(obj: Json) -> Iterator[Cause]:
-    about = (obj.get("involvedObject") or {}).get("namespace", "")
-    if about != obj["metadata"].get("namespace") and (about or obj["metadata"].get("namespace") != "default"):
-        yield Cause(
-            "involvedObject.namespace", f"Invalid value: {json.dumps(about)}: does not match event.namespace"
-        )
-
-
-def _check_webhooks(obj: Json) -> Iterator[Cause]:
-    for at, hook in enumerate(obj.get("webhooks") or ()):
-        path = f"webhooks[{at}]"
-        if hook.get("matchConditions"):
-            yield Cause(f"{path}.matchConditions", "Forbidden: this embedded API server does not read CEL")
-        if "v1" not in (hook.get("admissionReviewVersions") or ()):
-            yield Cause(f"{path}.admissionReviewVersions", "Required value: must include v1")
-        if hook.get("sideEffects") not in ("None", "NoneOnDryRun"):
-            yield Cause(f"{path}.sideEffects", 'Unsupported value: supported values: "None", "NoneOnDryRun"')
-        if len(str(hook.get("name", "")).split(".")) < 3:
-            why = "should be a domain with at least three segments separated by dots"
-            yield Cause(f"{path}.name", f"Invalid value: {json.dumps(hook.get('name'))}: {why}")
-
-
-_CHECKS = {
-    (ADMISSION, "ValidatingWebhookConfiguration"): _check_webhooks,
-    ("", "Service"): _check_service,
-    ("", "ConfigMap"): _check_data,
-    ("", "Secret"): _check_secret,
-    ("", "Event"): _check_event,
-    ("discovery.k8s.io", "EndpointSlice"): _check_slice,
-    ("coordination.k8s.io", "Lease"): _check_lease,
 }

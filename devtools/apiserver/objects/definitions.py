@@ -3,28 +3,15 @@ the clock of the status."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from devtools.apiserver.errors import ApiError, Json, invalid
 from devtools.apiserver.objects.resources import ResourceType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """A definition: the resource, the schema of each served version, and that of the version that is stored."""
-
-    rt: ResourceType
-    schemas: dict[str, Json] = field(default_factory=dict)
-    stored: Json = field(default_factory=dict)
-
-
 def parse_crd(crd: Json) -> ResourceType:
-    """Return the resource of a CustomResourceDefinition. Raises ApiError 422 when it cannot be read."""
-    return parse_definition(crd).rt
+    """Return the resource of a CustomResourceDefinition (apiextensions.k8s.io/v1).
 
-
-def parse_definition(crd: Json) -> Definition:
-    """Read a CustomResourceDefinition (apiextensions.k8s.io/v1). Raises ApiError 422 when it cannot be read."""
+    Raises ApiError 422 when it cannot be read.
+    """
     name = str(crd.get("metadata", {}).get("name", ""))
     kind = "CustomResourceDefinition.apiextensions.k8s.io"
     try:
@@ -33,8 +20,6 @@ def parse_definition(crd: Json) -> Definition:
         served = [v for v in spec["versions"] if v.get("served")]
         # The preferred version is the highest; here the storage version, which is good enough for one.
         served.sort(key=lambda v: not v.get("storage"))
-        schemas = {v["name"]: (v.get("schema") or {}).get("openAPIV3Schema") or {} for v in spec["versions"]}
-        stored = [schemas[v["name"]] for v in spec["versions"] if v.get("storage")]
         parsed = ResourceType(
             group=spec["group"],
             versions=tuple(v["name"] for v in served),
@@ -51,7 +36,7 @@ def parse_definition(crd: Json) -> Definition:
         raise invalid(kind, name, "metadata.name", "must be spec.names.plural+'.'+spec.group")
     if not parsed.versions:
         raise ApiError(422, "Invalid", f'{kind} "{name}" is invalid: no version is served')
-    return Definition(rt=parsed, schemas=schemas, stored=stored[0] if stored else {})
+    return parsed
 
 
 def crd_status(crd: Json, now: str) -> Json:

@@ -82,7 +82,7 @@ CRDS = _more(
     status=True,
     counted=True,
 )
-# Stored, but not enforced: their rules are CEL. A write is answered with a Warning that says so.
+# Stored, but not enforced: their rules are CEL.
 POLICIES = tuple(
     _more(ADMISSION, kind, plural, namespaced=False, status=not kind.endswith("Binding"), counted=True)
     for kind, plural in (

@@ -1,23 +1,17 @@
 """What the server itself sets in objects: uid, generation, timestamps, defaults; what a writer may not change.
 
-Pure but for uid and generated names: each function takes JSON objects and returns a new one. No storage, no HTTP.
+Pure: each function takes JSON objects and returns a new one. No storage, no HTTP.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
-import uuid
-from collections.abc import Iterable
 from typing import Any
 
-from devtools.apiserver.errors import Cause, Json, bad_request, conflict, invalid, invalid_all
-from devtools.apiserver.objects import builtin, schema
+from devtools.apiserver.errors import Json, bad_request, conflict, invalid
+from devtools.apiserver.objects import builtin
 from devtools.apiserver.objects.resources import ResourceType
-from devtools.apiserver.objects.validation import metadata_causes
 
-_GENERATED = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery/pkg/util/rand: no vowels, no look-alikes
-_MAX_GENERATE = 58  # characters of generateName that are kept
 _FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
@@ -62,54 +56,26 @@ def _tidy(rt: ResourceType, namespace: str, obj: Json, meta: Json) -> Json:
     return {"apiVersion": api_version, "kind": rt.kind, "metadata": meta, **rest}
 
 
-def prepare_create(rt: ResourceType, namespace: str, obj: Json, now: str, wanted: Json | None = None) -> Json:
-    """Return the object as it is first stored. Raises ApiError 422. `wanted`: the schema it must have."""
+def prepare_create(rt: ResourceType, namespace: str, obj: Json, now: str, uid: str) -> Json:
+    """Return the object as it is first stored. Raises ApiError 422."""
     meta = dict(obj.get("metadata", {}))
-    if not meta.get("name") and meta.get("generateName"):
-        ending = "".join(secrets.choice(_GENERATED) for _ in range(5))
-        meta["name"] = f"{meta['generateName'][:_MAX_GENERATE]}{ending}"
     name = meta.get("name", "")
     if not isinstance(name, str) or not name:
-        raise invalid(rt.group_kind, "", "metadata.name", "Required value: name or generateName is required")
+        raise invalid(rt.group_kind, "", "metadata.name", "Required value: name is required")
     for field in (*_FIXED, "resourceVersion"):
         meta.pop(field, None)
-    meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": now} | ({"generation": 1} if rt.generation else {})
+    meta |= {"uid": uid, "creationTimestamp": now} | ({"generation": 1} if rt.generation else {})
     made = _tidy(rt, namespace, obj, meta)
     if rt.status and not rt.keeps_status:
         made.pop("status", None)
-    made = builtin.defaults(rt, made)
-    _refuse(rt, name, [*metadata_causes(rt, made["metadata"]), *_causes(rt, made, wanted)])
-    return made
+    return builtin.defaults(rt, made)
 
 
-def _causes(rt: ResourceType, obj: Json, wanted: Json | None) -> Iterable[Cause]:
-    yield from builtin.causes(rt, obj)
-    if wanted is not None:
-        yield from schema.validate(obj, wanted)
-
-
-def _refuse(rt: ResourceType, name: str, causes: list[Cause]) -> None:
-    if causes:
-        raise invalid_all(rt.group_kind, name, causes)
-
-
-def _ratcheted(old: Json, new: Json, cause: Cause) -> bool:
-    """Tell whether a field is as wrong as it was before: an update may leave it so (ratcheting validation)."""
-    path = cause.field
-    if cause.why.startswith("Required value"):
-        path = path.rpartition(".")[0]  # what lacks the field must be as it was
-    return (
-        bool(path)
-        and schema.at_path(old, path) is not None
-        and schema.at_path(old, path) == schema.at_path(new, path)
-    )
-
-
-def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str, wanted: Json | None = None) -> Json:
+def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> Json:
     """Return the object as it is stored after a write of `new` over `old`.
 
     A write to the object leaves a status subresource as it was, a write to the subresource leaves the rest.
-    Raises ApiError 409 for another uid, 422 for what may not be or may not change. `wanted`: the schema.
+    Raises ApiError 409 for another uid, 422 for what may not change.
     """
     before, after = old["metadata"], dict(new.get("metadata", {}))
     name = before["name"]
@@ -118,15 +84,8 @@ def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str, wan
     if after.get("uid", before["uid"]) != before["uid"]:
         raise conflict(rt.group, rt.plural, name, f"Precondition failed: UID in precondition: {after['uid']}")
     if subresource == "status":
-        managed = after.get("managedFields", before.get("managedFields"))
-        merged = {key: value for key, value in old.items() if key != "status"}
-        merged["metadata"] = {**before, **({"managedFields": managed} if managed else {})}
-        if "status" in new:
-            merged["status"] = new["status"]
-        merged["apiVersion"] = new.get("apiVersion", old["apiVersion"])
-        checked = schema.validate(merged, wanted) if wanted is not None else ()
-        _refuse(rt, name, [cause for cause in checked if not _ratcheted(old, merged, cause)])
-        return merged
+        merged = {**old, "status": new.get("status"), "apiVersion": new.get("apiVersion", old["apiVersion"])}
+        return {key: value for key, value in merged.items() if value is not None}
     for field in _FIXED:
         after.pop(field, None)
         if field in before:
@@ -144,25 +103,17 @@ def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str, wan
         if "status" in old:
             made["status"] = old["status"]
     made = builtin.defaults(rt, made)
-    causes = [*metadata_causes(rt, made["metadata"]), *_causes(rt, made, wanted)]
-    _refuse(rt, name, [cause for cause in causes if not _ratcheted(old, made, cause)])
-    if rt.generation and _spec_of(made) != _spec_of(old):
+    if rt.generation and spec_of(made) != spec_of(old):
         made["metadata"]["generation"] = before.get("generation", 0) + 1
     return made
 
 
 def same_but_version(old: Json, new: Json) -> bool:
     """Tell whether a write changes nothing (then the version stays, as in the real server)."""
-
-    def essence(obj: Json) -> Json:
-        meta = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
-        meta["managedFields"] = [
-            {k: v for k, v in entry.items() if k != "time"} for entry in meta.get("managedFields") or ()
-        ]
-        return {**obj, "metadata": meta}
-
-    return essence(old) == essence(new)
+    rv = {"resourceVersion": old["metadata"].get("resourceVersion")}
+    return old == {**new, "metadata": {**new["metadata"], **rv}}
 
 
-def _spec_of(obj: Json) -> Json:
+def spec_of(obj: Json) -> Json:
+    """Return what metadata.generation counts changes of."""
     return {key: value for key, value in obj.items() if key not in ("apiVersion", "metadata", "status")}

@@ -6,20 +6,21 @@ It must not know HTTP. Everything stored is treated as immutable: a write stores
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 
 from devtools.apiserver import errors
 from devtools.apiserver.clock import utc_now
 from devtools.apiserver.errors import Json
-from devtools.apiserver.objects import schema
 from devtools.apiserver.objects.definitions import crd_status, parse_crd
 from devtools.apiserver.objects.registry import Registry
-from devtools.apiserver.objects.resources import CRDS, NAMESPACES, SERVICE_CIDRS, SERVICES, ResourceType
+from devtools.apiserver.objects.resources import CRDS, NAMESPACES, SERVICES, ResourceType
 from devtools.apiserver.objects.services import ServiceAddresses
 from devtools.apiserver.storage import lifecycle
 from devtools.apiserver.storage.history import Event, History, ObjectKey, Stored, too_large
 
 StoreKey = tuple[str, str]  # group, plural
+Listener = Callable[[ResourceType, ObjectKey, Json | None, Json | None], None]  # resource, key, before, after
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -38,8 +39,12 @@ class Store:
         first_rv: int = 1,
         namespaces: bool = True,
         addresses: ServiceAddresses | None = None,
+        now: Callable[[], str] = utc_now,
+        uid: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._addresses = addresses
+        self._now, self._uid = now, uid
+        self._listeners: list[Listener] = []
         self.lock = threading.RLock()
         self.registry = registry
         self._rv = first_rv
@@ -55,6 +60,10 @@ class Store:
     def rv(self) -> int:
         """Return the version of the last write."""
         return self._rv
+
+    def listen(self, listener: Listener) -> None:
+        """Call this with every change from now on, with the lock held."""
+        self._listeners.append(listener)
 
     def history(self, key: StoreKey) -> History:
         """Return the watch cache of a resource."""
@@ -74,13 +83,17 @@ class Store:
 
     # --- reading ------------------------------------------------------------------------------------------
 
+    def find(self, rt: ResourceType, namespace: str, name: str) -> Stored | None:
+        """Return an object, None if there is none."""
+        with self.lock:
+            return self._objects.get(rt.store_key, {}).get((namespace, name))
+
     def get(self, rt: ResourceType, namespace: str, name: str) -> Stored:
         """Return an object. Raises ApiError 404."""
-        with self.lock:
-            found = self._objects.get(rt.store_key, {}).get((namespace, name))
-        if found is None:
+        stored = self.find(rt, namespace, name)
+        if stored is None:
             raise errors.not_found(rt.group, rt.plural, name)
-        return found
+        return stored
 
     def select(self, rt: ResourceType, namespace: str, *, at: int | None = None) -> tuple[list[Stored], int]:
         """Return the objects (of one namespace, or "" for all), sorted by key, and the version they are of.
@@ -122,10 +135,7 @@ class Store:
     def prepare(self, rt: ResourceType, namespace: str, obj: Json) -> Json:
         """Return a new object as `insert` takes it. Raises ApiError 404 or 403 for its namespace, 422."""
         self._check_home(rt, namespace)
-        made = lifecycle.prepare_create(
-            rt, namespace, obj, utc_now(), self.registry.schema(rt, str(obj.get("apiVersion", "")))
-        )
-        return self._as_stored(rt, made)
+        return lifecycle.prepare_create(rt, namespace, obj, self._now(), self._uid())
 
     def insert(self, rt: ResourceType, made: Json, *, dry_run: bool = False) -> Stored:
         """Store a new object as it is. Raises ApiError 404 or 403 for its namespace, 409 when it exists, 422."""
@@ -138,7 +148,7 @@ class Store:
             if rt is SERVICES and self._addresses is not None:
                 made = self._addresses.assign(key, made, None)
             if rt is CRDS:
-                made = {**made, "status": crd_status(made, utc_now())}
+                made = {**made, "status": crd_status(made, self._now())}
                 self.registry.define(made)
             return self._write(rt, key, made, None, dry_run)
 
@@ -154,10 +164,28 @@ class Store:
                 why = f"unable to create new content in namespace {namespace} because it is being terminated"
                 raise errors.forbidden(rt.group, rt.plural, "", why)
 
-    def _as_stored(self, rt: ResourceType, made: Json) -> Json:
-        """Return an object without what the stored version of its resource has no field for."""
-        kept = self.registry.stored_schema(rt)
-        return made if kept is None else schema.prune(made, kept)
+    def put(self, rt: ResourceType, obj: Json) -> Stored:
+        """Store an object as it is given, with its metadata and status: what tests find on a server.
+
+        Only what the server counts and allocates is added where it is missing.
+        """
+        with self.lock:
+            meta = obj["metadata"]
+            key = (meta.get("namespace", "") if rt.namespaced else "", meta["name"])
+            old = self.find(rt, *key)
+            before: Json = old.obj["metadata"] if old else {"uid": self._uid(), "creationTimestamp": self._now()}
+            kept = {name: before[name] for name in ("uid", "creationTimestamp")}
+            about = {"apiVersion": rt.api_version(rt.versions[0]), "kind": rt.kind}
+            new: Json = {**about, **obj, "metadata": {**kept, **meta}}
+            if rt.generation:
+                changed = old is None or lifecycle.spec_of(old.obj) != lifecycle.spec_of(new)
+                new["metadata"]["generation"] = before.get("generation", 0) + changed
+            spec = new.get("spec")
+            if rt is SERVICES and self._addresses and isinstance(spec, dict) and not spec.get("clusterIP"):
+                new = self._addresses.assign(key, new, None)
+            if old is not None and meta.get("deletionTimestamp") and not meta.get("finalizers"):
+                return self._remove(rt, old, new, False)
+            return self._write(rt, key, new, old, False)
 
     def update(
         self,
@@ -191,8 +219,7 @@ class Store:
                 )
             if wanted and wanted != str(old.rv):
                 raise errors.conflict(rt.group, rt.plural, name)
-            wants = self.registry.schema(rt, str(new.get("apiVersion", "")))
-            made = self._as_stored(rt, lifecycle.prepare_update(rt, old.obj, new, subresource, wants))
+            made = lifecycle.prepare_update(rt, old.obj, new, subresource)
             if rt is SERVICES and self._addresses is not None and not subresource:
                 made = self._addresses.assign(old.key, made, old.obj)
             if lifecycle.same_but_version(old.obj, made):
@@ -240,7 +267,7 @@ class Store:
                 return self._remove(rt, old, old.obj, dry_run), True
             if meta.get("deletionTimestamp"):
                 return old, False
-            marked = {**meta, "deletionTimestamp": utc_now(), "deletionGracePeriodSeconds": 0}
+            marked = {**meta, "deletionTimestamp": self._now(), "deletionGracePeriodSeconds": 0}
             if "generation" in meta:
                 marked["generation"] = meta["generation"] + 1
             made = {**old.obj, "metadata": marked}
@@ -256,7 +283,7 @@ class Store:
         self._noted(rt, key, old.obj if old else None, stored.obj)
         self._rv = rv
         self._objects.setdefault(rt.store_key, {})[key] = stored
-        self.history(rt.store_key).append(Event("MODIFIED" if old else "ADDED", rv, stored, old))
+        self._tell(Event("MODIFIED" if old else "ADDED", rv, stored, old), rt)
         return stored
 
     def _remove(self, rt: ResourceType, old: Stored, last: Json, dry_run: bool) -> Stored:
@@ -267,7 +294,7 @@ class Store:
         self._noted(rt, old.key, old.obj, None)
         self._rv = rv
         del self._objects[rt.store_key][old.key]
-        self.history(rt.store_key).append(Event("DELETED", rv, gone, old))
+        self._tell(Event("DELETED", rv, gone, old), rt)
         if rt.namespaced:
             self._finish_namespace(old.key[0])
         return gone
@@ -275,8 +302,12 @@ class Store:
     def _noted(self, rt: ResourceType, key: ObjectKey, old: Json | None, new: Json | None) -> None:
         if self._addresses is not None and rt is SERVICES:
             self._addresses.note(key, old, new)
-        elif self._addresses is not None and rt is SERVICE_CIDRS:
-            self._addresses.note_range(new or old or {}, gone=new is None)
+
+    def _tell(self, event: Event, rt: ResourceType) -> None:
+        self.history(rt.store_key).append(event)
+        old, new = event.old.obj if event.old else None, event.new.obj if event.type != "DELETED" else None
+        for listener in self._listeners:
+            listener(rt, event.new.key, old, new)
 
     def _empty(self, key: StoreKey) -> None:
         rt = self.registry.get(key)

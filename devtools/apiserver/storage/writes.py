@@ -1,8 +1,7 @@
-"""The verbs that write: from a Request through pruning, admission and the store to an answer.
+"""The verbs that write: from a Request through admission and the store to an answer.
 
-The way of a write: decode, prune and default by the schema of its version; patch or apply; check; ask the
-webhooks, with no lock held; store, if the object is still at the version that was checked, else once more.
-It must not know sockets.
+The way of a write: decode; merge a patch; ask the webhooks, with no lock held; store, if the object is still at
+the version that was checked, else once more. It must not know sockets.
 """
 
 from __future__ import annotations
@@ -14,16 +13,13 @@ from typing import Any
 from devtools.apiserver import errors, handlers
 from devtools.apiserver.access.accounts import Accounts
 from devtools.apiserver.access.admission import Admission, Operation
-from devtools.apiserver.access.authorize import Authorizer, attributes
-from devtools.apiserver.clock import utc_now
 from devtools.apiserver.errors import ApiError, Json, bad_request
 from devtools.apiserver.handlers import Answer, chosen_by, dry_run, dumps, read_json
-from devtools.apiserver.objects import schema
 from devtools.apiserver.objects.resources import SECRETS, SERVICE_ACCOUNTS
 from devtools.apiserver.routes import Request
-from devtools.apiserver.storage import ownership, patch
 from devtools.apiserver.storage.history import Stored
 from devtools.apiserver.storage.lifecycle import check_shape
+from devtools.apiserver.storage.merge import merge_patch
 from devtools.apiserver.storage.store import MovedError, Store
 
 _ATTEMPTS = 20  # of a write that others overtake
@@ -33,12 +29,11 @@ MAX_STORED = 1_572_864
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What a request is answered from. `authorizer` None: everybody may do everything."""
+    """What a request is answered from."""
 
     store: Store
     accounts: Accounts
     admission: Admission
-    authorizer: Authorizer | None = None
 
 
 def handle(backend: Backend, request: Request) -> Answer:
@@ -53,21 +48,10 @@ def handle(backend: Backend, request: Request) -> Answer:
     return _VERBS[request.verb](backend, request)
 
 
-def _decoded(store: Store, request: Request, body: Any) -> Json:
+def _decoded(request: Request, body: Any) -> Json:
     """Return a body as an object of the request's resource and version. Raises ApiError 400."""
     obj = check_shape(request.rt, request.version, request.namespace, body)
-    obj = {**obj, "apiVersion": request.api_version, "kind": request.rt.kind}
-    wanted = store.registry.schema(request.rt, request.api_version)
-    if wanted is None:
-        return obj
-    dropped: list[str] = []
-    pruned: Json = schema.default(schema.prune(obj, wanted, dropped), wanted)
-    if dropped and request.query.get("fieldValidation") == "Strict":
-        kind, told = request.rt.kind, ", ".join(f'unknown field "{path}"' for path in dropped)
-        raise bad_request(
-            f'{kind} in version "{request.version}" cannot be handled as a {kind}: strict decoding error: {told}'
-        )
-    return pruned
+    return {**obj, "apiVersion": request.api_version, "kind": request.rt.kind}
 
 
 def _check_size(obj: Json) -> None:
@@ -92,9 +76,7 @@ def _operation(request: Request, kind: str, new: Json | None, old: Json | None) 
 
 
 def _create(backend: Backend, request: Request) -> Answer:
-    body = _decoded(backend.store, request, read_json(request.body))
-    lists = backend.store.registry.lists(request.rt, request.api_version)
-    return _insert(backend, request, ownership.record_update(None, body, request.manager, utc_now(), lists=lists))
+    return _insert(backend, request, _decoded(request, read_json(request.body)))
 
 
 def _insert(backend: Backend, request: Request, obj: Json) -> Answer:
@@ -110,25 +92,8 @@ def _insert(backend: Backend, request: Request, obj: Json) -> Answer:
 
 
 def _update(backend: Backend, request: Request) -> Answer:
-    body = _decoded(backend.store, request, read_json(request.body))
-    return _change(backend, request, lambda _old: body, unconditional=not request.rt.custom)
-
-
-def _change(
-    backend: Backend, request: Request, change: Callable[[Json], Json], *, unconditional: bool = True
-) -> Answer:
-    lists = backend.store.registry.lists(request.rt, request.api_version)
-
-    def made(old: Json) -> Json:
-        new = {**change(old), "apiVersion": request.api_version}
-        if request.subresource:  # nothing but the status is written, so nothing else gets a new owner
-            new = {**old, "status": new.get("status"), "metadata": {**old["metadata"], **_versioned(new)}}
-            new = {key: value for key, value in new.items() if value is not None}
-        return ownership.record_update(
-            old, new, request.manager, utc_now(), lists=lists, subresource=request.subresource
-        )
-
-    return _store_change(backend, request, made, unconditional=unconditional)
+    body = _decoded(request, read_json(request.body))
+    return _store_change(backend, request, lambda _old: body, unconditional=not request.rt.custom)
 
 
 def _store_change(
@@ -165,77 +130,34 @@ def _store_change(
     raise errors.conflict(request.rt.group, request.rt.plural, request.name)
 
 
-def _versioned(obj: Json) -> Json:
-    """Return what identifies the version that a write was made from; empty values say "whatever is there"."""
-    meta = obj.get("metadata", {})
-    return {key: meta.get(key) for key in ("resourceVersion", "uid") if key in meta}
-
-
 def _patch(backend: Backend, request: Request) -> Answer:
-    rt, kind = request.rt, request.content_type
-    if kind in ("application/apply-patch+yaml", "application/apply-patch+cbor"):
-        return _apply(backend, request)
-    body = read_json(request.body)
-    if kind == "application/merge-patch+json":
-        apply: Any = patch.merge_patch
-    elif kind == "application/json-patch+json":
-        apply = patch.json_patch
-    elif kind == "application/strategic-merge-patch+json" and not rt.custom:
-        apply = patch.strategic_merge
-    else:
+    """Merge a patch. Server-side apply creates what is not there and merges else: nothing owns fields here."""
+    body, apply = read_json(request.body), request.content_type == "application/apply-patch+yaml"
+    if not apply and request.content_type != "application/merge-patch+json":
         raise ApiError(
             415,
             "UnsupportedMediaType",
-            f"the body of the request was in an unknown format - {kind!r} cannot patch {rt.plural}",
+            f"the body of the request was in an unknown format - {request.content_type!r} cannot patch "
+            f"{request.rt.plural} here: this embedded API server has JSON merge patches only",
         )
-    if kind != "application/json-patch+json" and not isinstance(body, dict):
+    if not isinstance(body, dict):
         raise bad_request("the patch is not a JSON object")
 
     def change(old: Json) -> Json:
-        return _decoded(backend.store, request, apply({**old, "apiVersion": request.api_version}, body))
+        return _decoded(request, merge_patch({**old, "apiVersion": request.api_version}, body))
 
-    return _change(backend, request, change)
-
-
-def _apply(backend: Backend, request: Request) -> Answer:
-    store, rt = backend.store, request.rt
-    if not request.query.get("fieldManager"):
-        why = "Required value: is required for apply patch"
-        raise errors.invalid("PatchOptions.meta.k8s.io", "", "fieldManager", why)
-    body = _decoded(store, request, read_json(request.body, "yaml"))
-    body["metadata"] = {**body.get("metadata", {}), "name": request.name}
-    if body["metadata"].get("managedFields"):
-        raise bad_request("metadata.managedFields must be nil")
-    if request.subresource:  # the rest of the object is none of this endpoint's business
-        kept = {"apiVersion": body["apiVersion"], "kind": rt.kind, "metadata": {"name": request.name}}
-        kept["metadata"] |= _versioned(body)
-        body = kept | ({"status": body["status"]} if "status" in body else {})
-    elif rt.status and not rt.keeps_status:
-        body.pop("status", None)
-    manager, force = request.manager, request.flag("force")
-    lists = store.registry.lists(rt, request.api_version)
-
-    def applied(old: Json | None) -> Json:
-        return ownership.apply(
-            *(old, body, manager, utc_now()), force=force, lists=lists, subresource=request.subresource
-        )
-
-    for _ in range(_ATTEMPTS):
+    if apply and not request.subresource:
+        if not request.query.get("fieldManager"):
+            why = "Required value: is required for apply patch"
+            raise errors.invalid("PatchOptions.meta.k8s.io", "", "fieldManager", why)
         try:
-            store.get(rt, request.namespace, request.name)
-        except ApiError:
-            if request.subresource:
+            return _store_change(backend, request, change)
+        except ApiError as err:
+            if err.reason != "NotFound":
                 raise
-            if backend.authorizer is not None:
-                backend.authorizer.check(request.user, attributes(request, "create"))
-            try:
-                return _insert(backend, request, applied(None))
-            except ApiError as err:
-                if err.reason != "AlreadyExists":
-                    raise
-                continue  # somebody else was quicker
-        return _store_change(backend, request, applied)
-    raise errors.conflict(rt.group, rt.plural, request.name)
+        new = _decoded(request, body)
+        return _insert(backend, request, {**new, "metadata": {**new.get("metadata", {}), "name": request.name}})
+    return _store_change(backend, request, change)
 
 
 def _delete_options(request: Request) -> tuple[Json, bool]:

@@ -31,9 +31,8 @@ class Caller:
         return f"ServiceAccount {self.namespace}/{self.name}"
 
 
-_KUBERNETES = frozenset(
-    Caller(namespace=KUBE_SYSTEM, name=name) for name in ("generic-garbage-collector", "namespace-controller")
-)
+_COLLECTOR = Caller(namespace=KUBE_SYSTEM, name="generic-garbage-collector")
+_NAMESPACES = Caller(namespace=KUBE_SYSTEM, name="namespace-controller")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +91,14 @@ def node_of(user_info: Any) -> str:
     return values[0]
 
 
+def is_garbage_collector(user: str) -> bool:
+    """Tell whether it is the garbage collector, which deletes, and takes finalizers and owners off."""
+    return user == _MANAGER or caller_of(user) == _COLLECTOR
+
+
 def is_kubernetes(user: str) -> bool:
-    """Tell whether it is the garbage collector or what ends namespaces: they act for whoever deleted something."""
-    return user == _MANAGER or caller_of(user) in _KUBERNETES
+    """Tell whether the user deletes for others: the garbage collector or the namespace controller."""
+    return is_garbage_collector(user) or caller_of(user) == _NAMESPACES
 
 
 def is_administrator(user: str, accounts: Accounts) -> bool:

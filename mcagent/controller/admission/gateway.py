@@ -6,7 +6,7 @@ the Gateway that bears the name of its own Node, which its token says (contract 
 
 from __future__ import annotations
 
-from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts, is_kubernetes
+from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts, is_garbage_collector
 from mcagent.controller.admission.decision import (
     ALLOWED,
     HOUSEKEEPING,
@@ -25,7 +25,8 @@ AGENTS_FIELD = "wireGuard"
 def review_gateway(request: Request, accounts: Accounts) -> Decision:
     """Decide on a Gateway."""
     updating = request.operation is Operation.UPDATE
-    if updating and is_kubernetes(request.user) and changed_parts(request.old, request.object) <= HOUSEKEEPING:
+    collecting = updating and is_garbage_collector(request.user)
+    if collecting and changed_parts(request.old, request.object) <= HOUSEKEEPING:
         return ALLOWED
     if request.caller is None:
         return no_account(request)

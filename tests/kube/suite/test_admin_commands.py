@@ -35,6 +35,7 @@ def leader(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.mark.real_only
 @pytest.mark.controllers
 def test_a_member_token_opens_what_its_role_allows(leader: Cluster, tmp_path: Path) -> None:
     """The token in the file is the ServiceAccount's; after `delete` it is nobody's."""

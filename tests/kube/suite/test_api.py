@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster
+
+pytestmark = pytest.mark.apiserver
 
 
 @contextmanager
@@ -46,7 +49,7 @@ def test_refusals_are_typed(cluster: Cluster) -> None:
         cluster.refused("POST", cluster.configmaps, body),
         cluster.refused("GET", f"{cluster.configmaps}/none"),
         cluster.refused("PUT", f"{cluster.configmaps}/none", body | {"metadata": {"name": "none"}}),
-        cluster.refused("POST", cluster.configmaps, body | {"metadata": {"name": "A_"}}),
+        cluster.refused("POST", cluster.configmaps, body | {"metadata": {}}),
         cluster.refused("POST", cluster.configmaps, body | {"kind": "Secret"}),
         cluster.refused("GET", cluster.configmaps, labelSelector="a("),
     ]
@@ -171,30 +174,43 @@ def test_pages(cluster: Cluster) -> None:
 
 
 def test_patches(cluster: Cluster) -> None:
-    """Merge patch, JSON patch and strategic merge do what their documents say."""
+    """A merge patch changes and removes fields, and replaces lists."""
     cluster.create(cluster.configmaps, "a", data={"x": "1", "y": "1"}, metadata={"finalizers": ["example.org/a"]})
     path = f"{cluster.configmaps}/a"
     assert cluster.patch(path, {"data": {"x": None, "z": "1"}})["data"] == {"y": "1", "z": "1"}
-    steps = [{"op": "test", "path": "/data/y", "value": "1"}, {"op": "replace", "path": "/data/y", "value": "2"}]
-    assert cluster.patch(path, steps, "json")["data"]["y"] == "2"
-    merged = cluster.patch(path, {"metadata": {"finalizers": ["example.org/b"]}}, "strategic-merge")
-    assert sorted(merged["metadata"]["finalizers"]) == ["example.org/a", "example.org/b"]
+    merged = cluster.patch(path, {"metadata": {"finalizers": ["example.org/b"]}})
+    assert merged["metadata"]["finalizers"] == ["example.org/b"]
     cluster.patch(path, {"metadata": {"finalizers": None}})
 
 
-def test_server_side_apply(cluster: Cluster) -> None:
-    """Apply creates, merges, prunes what its manager gave before, and conflicts with other managers."""
+def test_an_apply_creates_or_merges(cluster: Cluster) -> None:
+    """As the lab and `mcagent deploy` use it: what is not there is made, what is there gets the fields given."""
+    path, query = f"{cluster.configmaps}/a", {"fieldManager": "one", "force": "true"}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    assert cluster.patch(path, body | {"data": {"x": "1"}}, "apply", **query)["data"] == {"x": "1"}
+    assert cluster.patch(path, body | {"data": {"x": "2", "y": "1"}}, "apply", **query)["data"] == {
+        "x": "2",
+        "y": "1",
+    }
 
-    def apply(manager: str, data: dict[str, str], **query: str) -> Any:
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}
-        return cluster.patch(f"{cluster.configmaps}/a", body, "apply", fieldManager=manager, **query)
 
-    apply("one", {"x": "1", "y": "1"})
-    assert apply("two", {"z": "1"})["data"] == {"x": "1", "y": "1", "z": "1"}
-    assert apply("one", {"x": "2"})["data"] == {"x": "2", "z": "1"}
-    with pytest.raises(Exception, match="conflict"):
-        apply("one", {"x": "2", "z": "9"})
-    assert apply("one", {"x": "2", "z": "9"}, force="true")["data"] == {"x": "2", "z": "9"}
+@pytest.mark.parametrize(
+    ("size", "code", "message"),
+    [
+        (1_400_000, 0, ""),
+        (1_600_000, 500, "etcdserver: request is too large"),
+        (3_300_000, 413, "Request entity too large: limit is 3145728"),
+    ],
+)
+def test_large_objects(cluster: Cluster, size: int, code: int, message: str) -> None:
+    """An object of 1.4 MB is stored; one over etcd's 1.5 MiB is refused with 500, one over 3 MiB with 413."""
+    if not code:
+        made = cluster.create(cluster.gateways, "big", gatewayIP="x" * size)
+        assert len(made["gatewayIP"]) == size
+        return
+    with pytest.raises(ApiRefusalError, match=message) as caught:
+        cluster.create(cluster.gateways, "big", gatewayIP="x" * size)
+    assert caught.value.code == code
 
 
 def test_dry_run_changes_nothing(cluster: Cluster) -> None:

@@ -12,8 +12,11 @@ import pytest
 import yaml
 
 from devtools.waiting import wait_until
+from mcagent.controller.admin import manifests
+from mcagent.controller.admin.manifests import Part, Site
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.engine import Engine, EngineTiming
+from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.discovery import discover_service_cidr
@@ -21,9 +24,11 @@ from mcagent.controller.settings import LeaderSettings, MemberSettings, WriteEnd
 from mcagent.kube.client import Client
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import SERVICE_CIDR, Cluster
+from tests.apiservers import SERVICE_CIDR, Cluster, collection
 from tests.objects import Objects
 
+MEMBER_EXAMPLE = Path(__file__).parents[3] / "deploy/examples/member-east-clusterset.yaml"
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Lease")
 HOST = "192.168.77.1"
 RULES = [
     {
@@ -48,12 +53,14 @@ class World(Objects):
     """One API server; the namespaces of the leader (`area`), of the member (`home`) and of a Service (`shop`)."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.client = cluster.client
+        self.cluster, self.client = cluster, cluster.client
         self.home = cluster.namespace
         self.area, self.shop = (f"{cluster.namespace}-{word}" for word in ("area", "shop"))
         self.node = f"node-{uuid.uuid4().hex[:8]}"
         self.kubeconfig = str(cluster.server.kubeconfig)
         self.engines: list[Engine] = []
+        self.kubeconfigs: dict[str, Any] = {}  # of accounts with the shipped rights, by namespace
+        self.made: list[str] = []  # paths of what is in no namespace
         for name in (self.area, self.shop):
             self.put(Kind.NAMESPACE, name)
         self.put(
@@ -75,13 +82,8 @@ class World(Objects):
         }
         rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.area}"
         self.client.request("POST", f"{rbac}/roles", body=role)
-        self.put(
-            Kind.ROLE_BINDING,
-            "member",
-            self.area,
-            roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "member"},
-            subjects=[{"kind": "ServiceAccount", "name": "member", "namespace": self.area}],
-        )
+        account = {"kind": "ServiceAccount", "name": "member", "namespace": self.area}
+        self.bind(Kind.ROLE_BINDING, "member", self.area, account, "member")
 
     def node_status(self, ready: str) -> dict[str, Any]:
         """Return the status of a Node."""
@@ -94,15 +96,63 @@ class World(Objects):
         """Start a controller."""
         engine = Engine(
             reconcilers,
-            Client(self.kubeconfig),
+            Client(self.kubeconfigs.get(namespace, self.kubeconfig)),
             namespace=namespace,
-            home="default",
+            home=namespace if namespace in self.kubeconfigs else "default",
             member=member,
             timing=EngineTiming(workers=2, look=0.1),
         )
         self.engines.append(engine)
         engine.start()
         return engine
+
+    def use_shipped_rights(self) -> None:
+        """Let both controllers, and the member at the leader, have the rights of the manifests and no more."""
+        self.delete(Kind.ROLE_BINDING, "member", self.area)
+        account = {"kind": "ServiceAccount", "name": "member", "namespace": self.area}
+        self.bind(Kind.ROLE_BINDING, "member", self.area, account, "antrea-mc-member-cluster-role")
+        site = Site(namespace=self.home, leader_namespace=self.area)
+        for part in (Part.LEADER, Part.MEMBER):
+            for manifest in manifests.objects({part}, site):
+                if manifest["kind"] in RIGHTS:
+                    self.create(manifest)
+            self.kubeconfigs[site.home(part)] = self.account(site.home(part), "mcagent-controller")
+        for manifest in yaml.safe_load_all(MEMBER_EXAMPLE.read_text()):  # as `mcagent clusterset join` makes it
+            if manifest["kind"] in RIGHTS:
+                manifest["metadata"]["namespace"] = self.home
+                for rule in manifest.get("rules", ()):
+                    rule["resourceNames"] = ["token"]
+                for subject in manifest.get("subjects", ()):
+                    subject["namespace"] = self.home
+                self.create(manifest)
+
+    def create(self, manifest: Any) -> None:
+        """Create an object of the manifests; one in no namespace gets a name of this test's own."""
+        meta = manifest["metadata"]
+        path = collection(self.client, manifest)
+        if "namespace" not in meta:
+            meta["name"] = f"{self.home}-{meta['name']}"
+            self.made.append(f"{path}/{meta['name']}")
+        if manifest.get("roleRef", {}).get("kind") == "ClusterRole":
+            manifest["roleRef"]["name"] = f"{self.home}-{manifest['roleRef']['name']}"
+        self.client.request("POST", path, body=manifest)
+
+    def account(self, namespace: str, name: str) -> Any:
+        """Return a kubeconfig with a token of a ServiceAccount."""
+        config = yaml.safe_load(Path(self.kubeconfig).read_text())
+        config["users"][0]["user"] = {"token": self.token(namespace, name)}
+        return config
+
+    def token(self, namespace: str, name: str) -> str:
+        """Return a token of a ServiceAccount."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        path = object_path(Kind.SERVICE_ACCOUNT, namespace, name) + "/token"
+        return str(self.client.request("POST", path, body=body)["status"]["token"])
+
+    def bind(self, kind: Kind, name: str, namespace: str, subject: Any, role: str) -> None:
+        """Bind a Role."""
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role}
+        self.put(kind, name, namespace, roleRef=ref, subjects=[subject])
 
     def start_both(self, **changes: Any) -> None:
         """Start the leader's controller and the member's."""
@@ -113,9 +163,7 @@ class World(Objects):
 
     def join(self) -> None:
         """Make Secret and ClusterSet of the member."""
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        path = object_path(Kind.SERVICE_ACCOUNT, self.area, "member") + "/token"
-        token = str(self.client.request("POST", path, body=body)["status"]["token"])
+        token = self.token(self.area, "member")
         config = yaml.safe_load(Path(self.kubeconfig).read_text())["clusters"][0]["cluster"]
         ca = config.get("certificate-authority-data")
         ca = ca or base64.b64encode(Path(config["certificate-authority"]).read_bytes()).decode()
@@ -171,6 +219,8 @@ def world(cluster: Cluster) -> Iterator[World]:
     made.delete(Kind.NODE, made.node)
     for name in (made.area, made.shop):
         made.delete(Kind.NAMESPACE, name)
+    for path in made.made:
+        made.client.request("DELETE", path)
 
 
 def soon(condition: Callable[[], object], what: str) -> None:
@@ -178,8 +228,24 @@ def soon(condition: Callable[[], object], what: str) -> None:
     wait_until(lambda: bool(condition()), what, timeout=20)
 
 
+@pytest.mark.real_only
+def test_the_rights_of_the_manifests_suffice(world: World) -> None:
+    """From nothing to an imported Service and back, with the manifests' rights: nothing is refused."""
+    world.use_shipped_rights()
+    there_and_back(world)
+    for engine in world.engines:
+        assert not [key for key in engine.worker.statistics.requests() if key[2] in ("403", "401")]
+        states = [state for states in engine.informers().values() for state in states]
+        assert not [state for state in states if state.error and state.kind not in OPTIONAL]
+
+
 def test_from_export_to_import_and_back(world: World) -> None:
     """Join, gateway, export, import, withdraw, leave: each object is as the API server keeps it, and then gone."""
+    there_and_back(world)
+
+
+def there_and_back(world: World) -> None:
+    """Join, export, import, withdraw and leave."""
     world.start_both(write_endpoints=WriteEndpoints.ALWAYS)
     world.join()
     soon(lambda: world.conditions(Kind.CLUSTER_SET, "set", world.home) == {"Ready": "True"}, "the member to join")

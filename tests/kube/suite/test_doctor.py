@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from mcagent.controller.admin import manifests
@@ -13,6 +14,7 @@ from mcagent.kube.doctor import needs, see_api
 from tests.apiservers import Cluster
 
 
+@pytest.mark.real_only
 def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
     """Without it every right is named as missing; with it none is; the clock is told."""
     accounts = cluster.path("serviceaccounts")
@@ -42,6 +44,7 @@ def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
         cluster.client.request("DELETE", f"{rbac}/clusterroles/{name}")
 
 
+@pytest.mark.real_only
 def test_a_cluster_is_read(cluster: Cluster) -> None:
     """Every list is answered, CRDs are of this version, and a Deployment's account without its role is named."""
     labels = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "member"}

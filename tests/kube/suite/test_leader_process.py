@@ -22,7 +22,7 @@ from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, refusal
 from tests.controllers import Controller, controller
-from tests.kube.suite.test_access import grant, rule, token_of
+from tests.kube.access import grant, rule, token_of
 from tests.objects import Objects
 from tests.unit.leader_world import announce, cluster_info, endpoints, service
 

@@ -25,7 +25,7 @@ from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, collection, leave_out, refusal
 from tests.controllers import Controller, controller
-from tests.kube.suite.test_access import grant, rule, token_of, token_of_pod
+from tests.kube.access import grant, rule, token_of, token_of_pod
 from tests.unit.leader_world import announce, export, service
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

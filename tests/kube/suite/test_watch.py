@@ -1,4 +1,4 @@
-"""Watches, as informers rely on them: resume, bookmarks, 410, the initial events of a streaming list."""
+"""Watches, as informers rely on them: resume, bookmarks, 410."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
+
+pytestmark = pytest.mark.apiserver
 
 
 @contextmanager
@@ -68,20 +72,6 @@ def test_a_version_of_the_future_is_told(cluster: Cluster) -> None:
     told = cluster.refused("GET", cluster.gateways, resourceVersion=str(now + 100_000))
     assert (told.code, told.reason) == (504, "Timeout")
     assert "Too large resource version" in str(told)
-
-
-def test_a_streaming_list(cluster: Cluster) -> None:
-    """With sendInitialEvents a watch begins with all objects and a bookmark that says that this was all."""
-    for name in ("a", "b"):
-        cluster.create(cluster.gateways, name)
-    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
-    with watching(cluster, cluster.gateways, **query) as events:
-        seen = [next(events) for _ in range(3)]
-        assert sorted(event["object"]["metadata"]["name"] for event in seen[:2]) == ["a", "b"]
-        assert [event["type"] for event in seen] == ["ADDED", "ADDED", "BOOKMARK"]
-        assert seen[2]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-        cluster.create(cluster.gateways, "c")
-        assert next(events)["object"]["metadata"]["name"] == "c"
 
 
 def test_a_watch_of_all_namespaces(cluster: Cluster) -> None:

@@ -1,0 +1,66 @@
+"""ServiceAccounts, their tokens and rights, on an API server under test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.apiservers import Cluster
+
+MERGE = "application/merge-patch+json"
+RBAC = "rbac.authorization.k8s.io"
+
+
+def account(cluster: Cluster, name: str) -> Any:
+    """Create a ServiceAccount."""
+    return cluster.create(cluster.path("serviceaccounts"), name)
+
+
+def token_of(cluster: Cluster, name: str, seconds: int = 3600) -> str:
+    """Return a token by TokenRequest."""
+    body: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    body["spec"] = {"expirationSeconds": seconds}
+    answer = cluster.client.request("POST", cluster.path("serviceaccounts", name) + "/token", body=body)
+    return str(answer["status"]["token"])
+
+
+def token_of_pod(cluster: Cluster, name: str, node: str) -> str:
+    """Return a token as the kubelet of a Node gets it for a Pod of its own."""
+    spec = {
+        "nodeName": node,
+        "serviceAccountName": name,
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "agent", "image": "mcagent"}],
+    }
+    pod = cluster.client.request(
+        "POST", cluster.path("pods"), body={"metadata": {"name": f"{name}-{node}"}, "spec": spec}
+    )
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}}
+    answer = cluster.client.request("POST", cluster.path("serviceaccounts", name) + "/token", body=body)
+    return str(answer["status"]["token"])
+
+
+def grant(cluster: Cluster, who: str, *rules: dict[str, Any]) -> None:
+    """Let a ServiceAccount do what the rules say, in the namespace."""
+    api = f"{RBAC}/v1"
+    role = {"apiVersion": api, "kind": "Role", "metadata": {"name": who}, "rules": list(rules)}
+    cluster.client.request("POST", cluster.path("roles", group=RBAC), body=role)
+    subject = {"kind": "ServiceAccount", "name": who, "namespace": cluster.namespace}
+    binding = {"apiVersion": api, "kind": "RoleBinding", "metadata": {"name": who}, "subjects": [subject]}
+    binding["roleRef"] = {"apiGroup": RBAC, "kind": "Role", "name": who}
+    cluster.client.request("POST", cluster.path("rolebindings", group=RBAC), body=binding)
+
+
+def rule(*verbs: str, resources: str = "gateways", **more: Any) -> dict[str, Any]:
+    """Return a rule about our own resources."""
+    return {
+        "apiGroups": ["multicluster.crd.antrea.io"],
+        "resources": resources.split(),
+        "verbs": list(verbs),
+        **more,
+    }
+
+
+def gateway(name: str) -> dict[str, Any]:
+    """Return a Gateway."""
+    return {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "Gateway", "metadata": {"name": name}}
