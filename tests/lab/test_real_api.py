@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -55,7 +56,10 @@ def test_an_api_server_whose_parent_is_killed_leaves_nothing(make_lab: MakeLab) 
         assert parent is not None
         assert len(marked(lab.state.directory)) >= 3
         os.kill(parent.pid, signal.SIGKILL)
-        wait_until(lambda: not any("etcd" in p.argv[0] for p in marked(lab.state.directory)), "etcd to end")
+        servers = ("etcd", "kube-apiserver")
+        wait_until(
+            lambda: not any(Path(p.argv[0]).name in servers for p in marked(lab.state.directory)), "both to end"
+        )
         lab.stop_api(cluster.name)
         lab.start_api(cluster)
         assert lab.api(cluster.name).get("Gateway", cluster.gateways[0].name, "kube-system") is not None
