@@ -129,6 +129,11 @@ class ApiClient:
             return connection
         context = ssl.create_default_context(cafile=cluster["certificate-authority"])
         secure = http.client.HTTPSConnection(self._address, self._port, timeout=TIMEOUT, context=context)
+        try:
+            plain.getpeername()  # wrap_socket would leave a socket open that the peer has reset (ssl.py, _create)
+        except OSError:
+            plain.close()
+            raise
         secure.sock = context.wrap_socket(plain, server_hostname=self._address)
         return secure
 
