@@ -107,6 +107,7 @@ def translated(switch: RealSwitch) -> list[tuple[str, ...]]:
     return [one.reply for one in switch.connections() if one.zone == ZONES.service]
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(TRACKING is Datapath.KERNEL, reason="the kernel looks at no connections that have expired")
 @REAL
 @given(world=worlds(min_clusters=2, max_clusters=2, plain=True), seed=SEEDS)
