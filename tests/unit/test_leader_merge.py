@@ -741,7 +741,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def only_members_endpoints(self) -> None:
         """No address is imported that no present export has, and none that never may be."""
-        exported = json.dumps([o["spec"] for o in self.leader.api.list(Kind.RESOURCE_EXPORT)])
+        exported = json.dumps([o.get("spec") for o in self.leader.api.list(Kind.RESOURCE_EXPORT)])
         for target in ("default-web", "a-b-c"):
             for ip in self.leader.addresses(f"{target}-endpoints"):
                 assert ip in exported
