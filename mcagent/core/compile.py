@@ -77,36 +77,43 @@ def compile_desired(snapshot: Snapshot, facts: Facts, config: Config) -> Compile
 
 def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
     forwards = forwarding(engine, snapshot, facts, config)
+    env, own = forwards.env, forwards.local.own
     source, source_problems = route_source(forwards.local, facts)
     fragments = [_base(engine, forwards, facts, config)]
     steered, enforced = Steering(), Enforcement()
-    if forwards.env is not None and config.steers:
-        steered = steering(engine, snapshot, facts.unreachable, forwards.remote.accepted, config)
-    if forwards.env is not None and forwards.env.identities:
-        enforced = enforcement(engine, snapshot, forwards.env, config, forwards.cluster_ids)
-    if forwards.env is not None and forwards.local.own is not None:
+    if env is not None and own is not None:
         fragments += [_guard(engine, forwards, config)]
-        fragments += _nodes(engine, forwards, forwards.env, forwards.local.own, config)
-        fragments += _clusters(engine, forwards, forwards.env, snapshot=snapshot, source=source, config=config)
-        fragments += enforced.fragments
-        fragments += steered.fragments
+        fragments += _nodes(engine, forwards, env, own, config)
+        fragments += _clusters(engine, forwards, env, snapshot=snapshot, source=source, config=config)
+        if env.identities:
+            enforced = enforcement(engine, snapshot, env, config, forwards.cluster_ids)
+            fragments += enforced.fragments
+        if config.steers:
+            steered = steering(engine, snapshot, facts.unreachable, forwards.remote.accepted, config)
+            fragments += steered.fragments
         if facts.datapath is DatapathType.NETDEV:
-            fragments += [engine.call(build.endpoints_fragment, forwards.exports, forwards.local.own)]
-        if forwards.env.gateway:
-            fragments += _services(engine, forwards, forwards.env)
+            fragments += [engine.call(build.endpoints_fragment, forwards.exports, own)]
+        if env.gateway:
+            fragments += _services(engine, forwards, env)
     unreachable = unreachable_peers(engine, forwards, facts, config)
     problems = engine.call(
         in_order,
         *(snapshot.problems, forwards.problems, source_problems),
         *(unreachable, enforced.problems, steered.problems),
     )
+    policy_kinds = policy_needs(snapshot, config, forwards.local.role)
+    serves = forwards.local.serves(facts.datapath)
+    needs = forwards.local.needs | policy_kinds
+    needs |= SERVICE_NEEDS if serves else frozenset()
+    needs |= imported_services.NEEDS if config.steers and env is not None else frozenset()
+    all_services = serves or Kind.ENDPOINT_SLICE in policy_kinds
     return Compiled(
         desired=Desired(
             fragments={fragment.owner: fragment for fragment in fragments},
             problems=problems,
-            state=_state(forwards, enforced, steered, snapshot=snapshot, facts=facts, config=config),
+            state=_state(forwards, enforced, steered, all_services=all_services, snapshot=snapshot, config=config),
         ),
-        needs=_needs(forwards, snapshot, facts, config),
+        needs=needs,
     )
 
 
@@ -123,9 +130,8 @@ def _base(engine: IncrementalEngine, forwards: Forwarding, facts: Facts, config:
     if forwards.env is not None:
         encrypted: build.Resources = ()
         if forwards.encrypting is not None:
-            clusters, lasting_facts = forwards.remote.accepted, wireguard.encryption_facts(facts)
-            decided = (forwards.encryption, clusters, forwards.encrypting, lasting_facts)
-            encrypted = call(wireguard_resources, *decided, config)
+            decision = (forwards.encryption, forwards.remote.accepted, forwards.encrypting)
+            encrypted = call(wireguard_resources, *decision, forwards.encryption_facts, config)
         parts.append(call(build.base, local.own_pods, forwards.env, forwards.next_hops, encrypted, config))
     return call(build.fragment, ("base", *parts))
 
@@ -190,14 +196,7 @@ def _services(engine: IncrementalEngine, forwards: Forwarding, env: Env) -> Iter
     return engine.each(build.fragment, joined(build.owners("service", flows), flows)).values()
 
 
-# --- needs and state
-
-
-def _needs(forwards: Forwarding, snapshot: Snapshot, facts: Facts, config: Config) -> frozenset[Kind]:
-    local = forwards.local
-    needs = local.needs | policy_needs(snapshot, config, local.role)
-    needs |= SERVICE_NEEDS if local.serves(facts.datapath) else frozenset()
-    return needs | (imported_services.NEEDS if config.steers and forwards.env is not None else frozenset())
+# --- state
 
 
 def _state(
@@ -205,20 +204,19 @@ def _state(
     enforced: Enforcement,
     steered: Steering,
     *,
+    all_services: bool,
     snapshot: Snapshot,
-    facts: Facts,
     config: Config,
 ) -> NodeState:
-    local, lasting_facts, encryption = forwards.local, wireguard.encryption_facts(facts), forwards.encryption
+    local, facts = forwards.local, forwards.encryption_facts
     gateway = local.role is Role.GATEWAY
-    published = wireguard.publication(snapshot.gateways, lasting_facts, config) if gateway else None
+    published = wireguard.publication(snapshot.gateways, facts, config) if gateway else None
     paths = (*forwards.paths_to_nodes.values(), *forwards.paths_to_clusters.values())
-    all_services = Kind.ENDPOINT_SLICE in policy_needs(snapshot, config, local.role)
     return NodeState(
         role=local.role,
         why=local.why,
         all_pods=gateway and Kind.POD in local.needs,
-        all_services=local.serves(facts.datapath) or all_services,
+        all_services=all_services,
         gateways=local.gateways,
         tunnels=sum(map(len, paths)),
         clusters=forwards.clusters,
@@ -229,5 +227,5 @@ def _state(
         policy_rules=enforced.names,
         isolating=enforced.isolating,
         unreachable=steered.unreachable,
-        encryption=wireguard.encryption_state(encryption, published, local.own_gateway_ip, lasting_facts, config),
+        encryption=wireguard.encryption_state(forwards.encryption, published, local.own_gateway_ip, facts, config),
     )

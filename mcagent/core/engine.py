@@ -95,8 +95,8 @@ class IncrementalEngine:
         memory.arguments, memory.values = arguments, values
         if results != memory.value:
             memory.value = results
-        unchanged_or_new: Mapping[K, T] = memory.value
-        return unchanged_or_new
+        current: Mapping[K, T] = memory.value
+        return current
 
     def _memory(self, kind: str, function: Hashable) -> _Memory:
         number = self._calls[kind, function]

@@ -7,8 +7,9 @@ expensive step gets only the parts that it needs. Must not know the resulting re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from flows.pipeline import Env, NextHopGroup
 from mcagent.core import wireguard
@@ -51,6 +52,7 @@ class Forwarding:
     accepted_and_checked: AcceptedAndChecked
     clusters: Mapping[str, AcceptedCluster]  # accepted clusters, adapted to the implementation of their gateways
     encrypting: LocalGateway | None  # this Node, if it encrypts traffic to remote clusters
+    encryption_facts: Facts  # those that encryption depends on
     encryption: Encryption
     tunnels_to_nodes: Tunnels
     tunnels_to_clusters: Tunnels
@@ -83,9 +85,18 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     remote = call(resolve_clusters, checked_clusters, pods.hosts, config)
     accepted_and_checked = call(joined, remote.accepted, remote.checked)
     encrypting = local.own_gateway if config.encrypts and local.role is Role.GATEWAY else None
-    encryption = _encryption(
-        engine, local, encrypting, remote, accepted_and_checked=accepted_and_checked, facts=facts, config=config
-    )
+    encryption_facts = wireguard.encryption_facts(facts)
+    encryption = Encryption()
+    if encrypting is not None:
+        encryption = _encryption(
+            engine,
+            local,
+            encrypting,
+            remote,
+            accepted_and_checked=accepted_and_checked,
+            facts=encryption_facts,
+            config=config,
+        )
 
     peers = {peer.name: peer for peer in local.peers if peer.address is not None}
     tunnels_to_nodes = call_each(node_tunnels, peers, config)
@@ -101,7 +112,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     observed_clusters = call(path_state.observe_tunnels, tunnels_to_clusters, ofports, **bfd)
     gateways_by_node = {gateway.node: gateway for gateway in local.gateways}
     paths_to_nodes = call_each(path_state.node_paths, joined(observed_nodes, gateways_by_node), rules)
-    next_hops = call(path_state.next_hops, tuple(_all_paths(paths_to_nodes)), rules)
+    next_hops = call(path_state.next_hops, tuple(chain.from_iterable(paths_to_nodes.values())), rules)
     other_addresses = wireguard.other_gateway_addresses(encryption)
     env = None
     if local.role is not Role.NONE:
@@ -115,6 +126,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
         accepted_and_checked=accepted_and_checked,
         clusters=clusters,
         encrypting=encrypting,
+        encryption_facts=encryption_facts,
         encryption=encryption,
         tunnels_to_nodes=tunnels_to_nodes,
         tunnels_to_clusters=tunnels_to_clusters,
@@ -181,25 +193,22 @@ def _exports(
 def _encryption(
     engine: IncrementalEngine,
     local: LocalCluster,
-    own: LocalGateway | None,
+    own: LocalGateway,
     remote: RemoteClusters,
     *,
     accepted_and_checked: AcceptedAndChecked,
     facts: Facts,
     config: Config,
 ) -> Encryption:
-    """Decide which gateways are encrypted to. `own`: this Node, if it encrypts."""
-    if own is None:
-        return Encryption()
-    encryption_facts = wireguard.encryption_facts(facts)
+    """Decide which gateways are encrypted to. `own`: this Node; `facts`: those of `encryption_facts`."""
     end = endpoint_of(own.gateway_ip)
     claims = engine.each(wireguard.endpoint_claims, accepted_and_checked, own.gateway_ip, own.service_cidr, config)
     own_claims = (facts.wireguard_public_key, facts.wireguard_next_key, end)
     lost_claims = engine.call(wireguard.lost_claims, claims, remote.accepted, own_claims)
     reserved = engine.call(ReservedRanges, local.reserved)
     claims_of_clusters = engine.call(joined, remote.checked, claims, lost_claims)
-    ends = engine.each(wireguard.ends_of, claims_of_clusters, reserved, encryption_facts, config)
-    return engine.call(wireguard.encryption, ends, end, encryption_facts, config)
+    ends = engine.each(wireguard.ends_of, claims_of_clusters, reserved, facts, config)
+    return engine.call(wireguard.encryption, ends, end, facts, config)
 
 
 def _tunnels_to_clusters(
@@ -210,7 +219,3 @@ def _tunnels_to_clusters(
         return {}
     clusters_and_ends = engine.call(joined, remote.accepted, encryption.ends)
     return engine.each(cluster_tunnels, clusters_and_ends, own_address, config)
-
-
-def _all_paths(paths: Paths) -> Iterable[PathState]:
-    return (path for paths_of_peer in paths.values() for path in paths_of_peer)

@@ -16,10 +16,8 @@ from mcagent.model.net import Address
 from mcagent.model.node_state import AcceptedCluster, RemoteEnd
 from mcagent.model.resources import PeerKind
 
-_TO_NODES, _TO_CLUSTERS = (
-    "mcn-",
-    "mcr-",
-)  # also when a worker becomes a gateway
+# One prefix for all Nodes of this cluster, so that a worker that becomes a gateway keeps its ports.
+_TO_NODES, _TO_CLUSTERS = "mcn-", "mcr-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from mcagent.model.net import Address
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.policies import Direction, Policy, Selector
-from mcagent.model.problem import Problem
+from mcagent.model.problem import Problem, in_order
 
 POLICY_NEEDS = frozenset({Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
 
@@ -77,7 +77,7 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config) 
         isolated=call_each(_isolated, policies, selected_pods),
         identities=call(label_matching.identities_selected, snapshot.label_identities, peer_matches),
         services=call(pipeline_input.backends, snapshot.endpoint_slices if services else {}, services),
-        problems=call(_all_sorted, call_each(rules.tier_problems, policies, tiers)),
+        problems=call(in_order, *call_each(rules.tier_problems, policies, tiers).values()),
     )
 
 
@@ -109,7 +109,3 @@ def _union(selectors: Mapping[str, frozenset[Selector]]) -> frozenset[Selector]:
 
 def _isolated(policy: Policy, selected: rules.Selected) -> Isolated:
     return Isolated(*(rules.isolated(policy, selected, direction) for direction in Direction))
-
-
-def _all_sorted(problems: Mapping[str, tuple[Problem, ...]]) -> tuple[Problem, ...]:
-    return tuple(sorted(chain.from_iterable(problems.values())))
