@@ -1,9 +1,9 @@
 """Standard language: `python -m devtools.language [--update]` checks the names and words of the product.
 
-Three checks: local names that say nothing of the value (EMPTY_NAMES), class names that several modules define, and
-pronouns in place of an actor (VAGUE_WORDS). tests/language/allowed.txt lists what is left over, with a number for
-each file and word. The list may only shrink: a larger number than listed fails, and so does a
-smaller one until `--update` has lowered the list. `--update` never raises a number.
+Three checks: local names that do not say what the value is (EMPTY_NAMES), class names that several modules define,
+and pronouns in place of an actor (VAGUE_WORDS). tests/language/allowed.txt lists the remaining exceptions, with a
+number for each file and word. The list may only shrink: a larger number than listed fails, and so does a smaller
+one until `--update` has lowered the list. `--update` never raises a number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ _EMPTY_NAMES = """asked both each every found given had held here kept known lef
 others ours rest said seen several some sought taken that theirs there these they this those told used wanted what
 which who"""
 EMPTY_NAMES = frozenset(_EMPTY_NAMES.split())
-"""Names of local variables that say nothing of the value."""
+"""Names of local variables that do not say what the value is."""
 
 _VAGUE_WORDS = "anybody anyone everybody everyone nobody somebody someone whoever whom whomever"
 VAGUE_WORDS = frozenset(_VAGUE_WORDS.split())
@@ -37,66 +37,61 @@ _CODE = re.compile(r"`[^`\n]+`")  # of a page: a name, which is checked where it
 Fault = tuple[str, str]  # file, word
 
 
-def class_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of public classes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield node.name
+def empty_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the empty names that functions bind, once for each binding; not parameters."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    nodes = {node for function in functions for node in ast.walk(function)}  # a function may contain another
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY_NAMES:
+            yield node.id
 
 
-def words_of(text: str) -> Iterator[str]:
-    """Yield the words of a text in small letters."""
-    return (match[0].lower() for match in _WORD.finditer(text))
+def vague_words(text: str) -> Iterator[str]:
+    """Yield the vague words of a text."""
+    return (word for word in map(str.lower, _WORD.findall(text)) if word in VAGUE_WORDS)
 
 
-def check_module(path: str, text: str) -> Iterator[Fault]:
-    """Yield the empty names and vague words of a Python module."""
-    names = set()
-    for node in ast.walk(ast.parse(text, path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names |= {
-                (name.lineno, name.col_offset, name.id)
-                for name in ast.walk(node)
-                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in EMPTY_NAMES
-            }
-    yield from ((path, name) for *_, name in names)
-    yield from ((path, word) for word in words_of(text) if word in VAGUE_WORDS)
-
-
-def check_classes(modules: Iterable[tuple[str, str]]) -> Iterator[Fault]:
-    """Yield the classes whose name several modules define, once for each further definition."""
+def repeated_classes(trees: Mapping[str, ast.AST]) -> Iterator[Fault]:
+    """Yield the public classes whose name several modules define, once for each further definition."""
     defined: dict[str, str] = {}
-    for path, text in modules:
-        for name in class_names(ast.parse(text, path)):
-            if defined.setdefault(name, path) != path:
+    for path, tree in trees.items():
+        classes = (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        for name in classes:
+            if not name.startswith("_") and defined.setdefault(name, path) != path:
                 yield path, f"class {name}"
+
+
+def pages(root: Path) -> Iterator[Path]:
+    """Yield the Markdown files that are written by hand."""
+    for page in (root / name for name in PAGES):
+        for path in sorted(page.rglob("*.md")) if page.is_dir() else [page]:
+            if not path.relative_to(root).as_posix().startswith(GENERATED):
+                yield path
 
 
 def all_faults(root: Path = ROOT) -> Counter[Fault]:
     """Return the number of faults by file and word."""
-    modules = [
-        (str(path.relative_to(root)), path.read_text())
-        for source in SOURCES
-        for path in sorted((root / source).rglob("*.py"))
-    ]
     faults: Counter[Fault] = Counter()
-    for path, text in modules:
-        faults.update(check_module(path, text))
-    faults.update(check_classes((path, text) for path, text in modules if not path.startswith("devtools/")))
-    for page in PAGES:
-        paths = sorted((root / page).rglob("*.md")) if (root / page).is_dir() else [root / page]
-        for name, text in ((str(path.relative_to(root)), path.read_text()) for path in paths):
-            if not name.startswith(GENERATED):
-                faults.update((name, word) for word in words_of(_CODE.sub("", text)) if word in VAGUE_WORDS)
+    trees: dict[str, ast.AST] = {}
+    for path in (path for source in SOURCES for path in sorted((root / source).rglob("*.py"))):
+        name, text = path.relative_to(root).as_posix(), path.read_text()
+        trees[name] = ast.parse(text, name)
+        faults.update((name, word) for word in (*empty_names(trees[name]), *vague_words(text)))
+    faults.update(
+        repeated_classes({name: tree for name, tree in trees.items() if not name.startswith("devtools/")})
+    )
+    for page in pages(root):
+        name = page.relative_to(root).as_posix()
+        faults.update((name, word) for word in vague_words(_CODE.sub("", page.read_text())))
     return faults
 
 
 def read_allowed(text: str) -> Counter[Fault]:
-    """Return the list of what is left over, from lines `FILE: WORD NUMBER`."""
+    """Return the list of exceptions, from lines `FILE: WORD NUMBER`."""
     allowed: Counter[Fault] = Counter()
     for line in text.splitlines():
-        path, _, rest = line.partition(": ")
-        word, _, number = rest.rpartition(" ")
+        path, _, entry = line.partition(": ")
+        word, _, number = entry.rpartition(" ")
         allowed[path, word] = int(number)
     return allowed
 
@@ -107,14 +102,15 @@ def write_allowed(faults: Counter[Fault]) -> str:
 
 
 def messages(faults: Counter[Fault], allowed: Counter[Fault]) -> list[str]:
-    """Return what is wrong, a sentence each."""
-    more = [
+    """Return the errors, a sentence each."""
+    errors = [
         f'{path}: {faults[path, word]} times "{word}", allowed: {allowed[path, word]}; name the value or the actor'
         for path, word in sorted(faults)
         if faults[path, word] > allowed[path, word]
     ]
-    fewer = sum(faults[fault] < number for fault, number in allowed.items())
-    return [*more, *([f"{ALLOWED}: {fewer} numbers can be lowered: run `make language`"] if fewer else [])]
+    if fewer := sum(faults[fault] < number for fault, number in allowed.items()):
+        errors.append(f"{ALLOWED}: {fewer} numbers can be lowered: run `make language`")
+    return errors
 
 
 def main() -> int:
@@ -128,9 +124,9 @@ def main() -> int:
     if options.update:
         allowed &= faults
         path.write_text(write_allowed(allowed))
-    wrong = messages(faults, allowed)
-    print("\n".join(wrong) if wrong else f"{allowed.total()} exceptions are left in {ALLOWED}")
-    return 1 if wrong else 0
+    errors = messages(faults, allowed)
+    print("\n".join(errors) if errors else f"{allowed.total()} exceptions are left in {ALLOWED}")
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":
