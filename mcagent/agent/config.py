@@ -83,8 +83,8 @@ class Settings:
         return Path(self.run_dir) / "status.sock"
 
     @property
-    def needs_socket(self) -> bool:
-        """Whether this Node's commands need the socket: `listen` requires a token that they do not have."""
+    def requires_token(self) -> bool:
+        """Whether `listen` requires a bearer token. This Node's commands have none: they need the socket then."""
         open_to_all = self.metrics_authentication is Authentication.NONE
         return not (open_to_all or is_loopback(self.listen_address[0]))
 

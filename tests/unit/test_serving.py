@@ -202,7 +202,7 @@ def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
     with pytest.raises(McagentError, match=r"status\.sock"):
         ask_agent(abroad)
     home = Settings(**more, listen="127.0.0.1:0")  # type: ignore[arg-type]
-    assert not home.needs_socket
+    assert not home.requires_token
     opened = Settings(**more, listen="0.0.0.0:0", metrics_authentication=Authentication.NONE)  # type: ignore[arg-type]
     servers = AgentServers(opened, pages)
     with socket.create_connection(("127.0.0.1", servers.port)) as made:

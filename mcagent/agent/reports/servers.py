@@ -10,7 +10,6 @@ from contextlib import ExitStack
 
 from mcagent.agent.config import Settings
 from mcagent.config.values import listen_address
-from mcagent.http.listening import Authentication, is_loopback
 from mcagent.http.server import Guard, HttpServer, Pages
 from mcagent.http.serving import serve_health, serve_pages
 
@@ -26,7 +25,7 @@ class AgentServers:
             try:
                 resources.callback(HttpServer(settings.status_socket, pages).close)
             except OSError as error:
-                level = logging.WARNING if settings.needs_socket else logging.INFO
+                level = logging.WARNING if settings.requires_token else logging.INFO
                 log.log(level, "commands cannot query this agent: %s", error)
             self._pages = serve_pages(
                 settings.listen_address,
@@ -51,11 +50,8 @@ class AgentServers:
 
 
 def _guard(settings: Settings, resources: ExitStack) -> Guard | None:
-    """Return the token reviewer; None if authentication is off or no API server is configured."""
-    requires_token = settings.metrics_authentication is Authentication.TOKEN and not is_loopback(
-        settings.listen_address[0]
-    )
-    if not requires_token or settings.source != "kube":
+    """Return the token reviewer; None if `listen` requires no token or no API server is configured."""
+    if not settings.requires_token or settings.source != "kube":
         return None
     from mcagent.kube.client import Client
     from mcagent.kube.reviews import Reviewer

@@ -31,7 +31,7 @@ def ask_agent(settings: Settings, page: str = STATUS, timeout: float = TIMEOUT) 
 
     Where the pages ask others for a token, the agent's own Node has a Unix socket, which is root's.
     """
-    if settings.needs_socket:
+    if settings.requires_token:
         return ask_socket(settings.status_socket, page, timeout)
     return ask(*settings.listen_address, page, timeout)
 
