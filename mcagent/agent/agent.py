@@ -7,13 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from mcagent.agent.backends import (
-    facts_reader,
-    make_backends,
-    make_failover,
-    make_monitor,
-    make_prober,
-)
+from mcagent.agent.backends import facts_reader, make_backends, make_failover, make_monitor, make_prober
 from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import NodeReconciler

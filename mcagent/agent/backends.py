@@ -36,10 +36,8 @@ log = logging.getLogger(__name__)
 class WireGuardFacts:
     """Adds WireGuard's implementation and public keys to facts.
 
-    A key file that cannot be used is logged once: no key.
-
-    When the Node's addresses change, wireguard-go binds its socket again: it keeps the source address it sent
-    from.
+    A key file that cannot be used is logged once, and the facts then have neither. When the Node's addresses
+    change, wireguard-go is made to bind its socket again, because it keeps sending from its last source address.
     """
 
     def __init__(self, backend: WireGuardBackend) -> None:

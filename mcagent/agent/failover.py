@@ -256,11 +256,11 @@ class Failover:
         """Return why this Node must not drain, "" if it may: a live gateway can take over."""
         if not gateway:
             return NO_GATEWAY
-        draining = self._draining is not None and self._draining.phase is not Phase.SERVING
+        is_draining = self._draining is not None and self._draining.phase is not Phase.SERVING
         for port, _ in state.tunnels:
             if port.peer_kind is PeerKind.GATEWAY and self._advance.peers[port.name].live:
                 node = snapshot.nodes.get(port.peer)
-                if draining or node is None or not node.drain:
+                if is_draining or node is None or not node.drain:
                     return ""
         return "no other gateway of this cluster is live to take over"
 

@@ -49,10 +49,7 @@ _DATA = b"mcagent trace --live"
 
 
 class LivePage:
-    """Sends probes. `lives_here`: whether an address is a Pod's of this Node.
-
-    `send`: into the bridge, by a port.
-    """
+    """Sends probes: by `send` into the bridge. `lives_here`: whether an address is a Pod's of this Node."""
 
     def __init__(
         self,

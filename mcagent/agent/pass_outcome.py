@@ -1,6 +1,6 @@
-"""Values that describe a finished pass: what it did, which backends failed, and when these are tried again.
+"""Values that describe a finished pass: its steps, the backends that failed, and when these are tried again.
 
-The control loop makes them; logs, metrics and pages are made from them. Imports neither.
+The control loop creates them; reports convert them to logs, metrics and pages. Imports neither.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from mcagent.model.resources import Backend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A backend that did not do all that it was asked."""
+    """The errors of a backend in a pass. `unreachable`: it could not be used at all."""
 
     errors: tuple[BackendError, ...]
     unreachable: bool = False
 
     @property
     def gone(self) -> bool:
-        """Whether what the backend held is lost (see BackendError)."""
+        """Whether the state of the backend is lost (see BackendError)."""
         return any(error.gone for error in self.errors)
 
     @property
     def retryable(self) -> bool:
-        """Whether trying the same again may help."""
+        """Whether a retry without new input may help."""
         return any(error.retryable for error in self.errors)
 
 
@@ -53,7 +53,7 @@ class PassOutcome:
     done: tuple[Step, ...] = ()
     drift: tuple[Step, ...] = ()  # the part of `done` that reverted changes made outside of the agent
     failures: Mapping[Backend, Failure] = field(default_factory=dict)
-    contended: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # what is left alone, and why
+    contended: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # resources left alone, and why
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds of facts, compile, observe, diff, apply_…
     converged: bool = False
 

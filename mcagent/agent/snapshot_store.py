@@ -57,9 +57,7 @@ class SnapshotStore:
         before = self._read
         self._read = apply_changes(before, (change for kind in changes.values() for change in kind.values()))
         problems = tuple(sorted({*self._read.problems, *self.source_problems()}))
-        if self._read is not before or (problems, self.selected) != (
-            self.snapshot.problems,
-            self.snapshot.selected,
-        ):
+        added = (problems, self.selected)
+        if self._read is not before or added != (self.snapshot.problems, self.snapshot.selected):
             self.snapshot = replace(self._read, problems=problems, selected=self.selected)
         return self.snapshot

@@ -55,7 +55,7 @@ class TunnelProbes:
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`send` sends frames out by ports; `changed` is called when a tunnel starts or stops passing the largest.
+        """`send` sends frames out by ports; `changed` is called when the largest packets begin or cease to pass.
 
         Without `on` no probe is sent.
         """
@@ -145,7 +145,7 @@ class TunnelProbes:
                 return
             before = tunnel.result
             if not before.answers:  # earlier probes may still be answered: they are not lost
-                self._sent = {token: probe for token, probe in self._sent.items() if probe.name != sent.name}
+                self._sent = {key: probe for key, probe in self._sent.items() if probe.name != sent.name}
             tunnel.result = probes.with_answer(before, now - sent.at, full=sent.full)
             if sent.full:
                 tunnel.full_due = now + probes.full_probe_period(tunnel.result, self._usual)

@@ -62,8 +62,8 @@ def observe_facts(
 
     `node_ip_hint` is the Node's InternalIP in the API, whose device is the uplink; without it, or when no device
     has it (the address is translated outside of the Node), the uplink is the device of the default route.
-    `ofports` (from OVSDB) is copied. `resolv_conf` is the file with the Node's resolvers, "" for none.
-    Raises BackendError when the kernel cannot be read.
+    `ofports` (from OVSDB) is copied. `resolv_conf` is the file with the Node's resolvers, "" for none. Raises
+    BackendError when the kernel cannot be read.
     """
     with closing(NetlinkSocket()) as netlink:
         ignored = _ignored(netlink, config)

@@ -27,17 +27,15 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.25  # seconds between two checks of deadlines
 _PATIENCE = 1.0  # seconds that a client may take to receive its answer while others wait for a slot
+# Stages of connections that are ended for a new one, in this order, each after so many seconds in its stage.
+_GIVING_WAY = ((RequestStage.ASKING, 0.0), (RequestStage.IDLE, 0.0), (RequestStage.ANSWERING, _PATIENCE))
 
 
 def oldest_of_most(waiting: Iterable[ClientConnection]) -> ClientConnection | None:
     """Return the oldest connection of the source that has the most."""
     candidates = list(waiting)
     count_by_source = Counter(connection.source for connection in candidates)
-    return min(
-        candidates,
-        key=lambda connection: (-count_by_source[connection.source], connection.since),
-        default=None,
-    )
+    return min(candidates, key=lambda c: (-count_by_source[c.source], c.since), default=None)
 
 
 class Listener:
@@ -88,11 +86,7 @@ class Listener:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         with self._lock:
-            waiting = [
-                connection
-                for connection in self._connections
-                if connection.stage in (RequestStage.ASKING, RequestStage.IDLE)
-            ]
+            waiting = [c for c in self._connections if c.stage in (RequestStage.ASKING, RequestStage.IDLE)]
         for connection in waiting:
             connection.end()
 
@@ -162,15 +156,9 @@ class Listener:
             if len(self._connections) < self._limits.slots and not always:
                 return True
             now = time.monotonic()
-            for stage, least in (
-                (RequestStage.ASKING, 0.0),
-                (RequestStage.IDLE, 0.0),
-                (RequestStage.ANSWERING, _PATIENCE),
-            ):
+            for stage, least in _GIVING_WAY:
                 victim = oldest_of_most(
-                    connection
-                    for connection in self._connections
-                    if connection.stage is stage and now - connection.since >= least
+                    c for c in self._connections if c.stage is stage and now - c.since >= least
                 )
                 if victim is not None:
                     self._connections.discard(victim)
@@ -208,17 +196,13 @@ class Listener:
     def _limit_bytes(self) -> None:
         """Above the limit of bytes, end the largest request of the source with the most bytes."""
         with self._lock:
-            receiving = [connection for connection in self._connections if connection.stage is RequestStage.ASKING]
-            if sum(len(connection.received) for connection in self._connections) <= self._limits.request_bytes:
+            receiving = [c for c in self._connections if c.stage is RequestStage.ASKING]
+            if sum(len(c.received) for c in self._connections) <= self._limits.request_bytes:
                 return
             bytes_by_source: Counter[str] = Counter()
             for connection in receiving:
                 bytes_by_source[connection.source] += len(connection.received)
-            victim = max(
-                receiving,
-                key=lambda connection: (bytes_by_source[connection.source], len(connection.received)),
-                default=None,
-            )
+            victim = max(receiving, key=lambda c: (bytes_by_source[c.source], len(c.received)), default=None)
             if victim is not None:
                 self._connections.discard(victim)
                 victim.end()

@@ -35,9 +35,7 @@ class PassReport:
     steps: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     drift: str = ""  # changes made outside of the agent that the pass reverted
-    contended: tuple[
-        str, ...
-    ] = ()  # resources not corrected for a while, because another program keeps changing them
+    contended: tuple[str, ...] = ()  # resources left alone, because another program keeps changing them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,9 +40,8 @@ class SavedFlows:
                 continue
             self._write(bridge, "meters", "\n".join(meter_lines(meters)))
             self._write(bridge, "groups", _REPLY.sub("", groups))
-            self._write(
-                bridge, "flows", _AGE.sub("", _REPLY.sub("", flows))
-            )  # last: `bridges` ignores a bridge without this file
+            # Last: `bridges` ignores a bridge without this file.
+            self._write(bridge, "flows", _AGE.sub("", _REPLY.sub("", flows)))
 
     def bridges(self) -> list[str]:
         """Return the names of the saved bridges."""

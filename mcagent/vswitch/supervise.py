@@ -40,7 +40,7 @@ class Supervisor:
     def __init__(self, tools: Tools, policy: DeployPolicy) -> None:
         self._tools, self._policy = tools, policy
         self._stop = threading.Event()
-        self._marker = tools.run / "mcagent-runs"  # exists: this container's ran since the Node started
+        self._marker = tools.run / "mcagent-runs"  # exists if our Open vSwitch ran since the Node started
         self._foreign_marker = tools.data / "another-was-found"
 
     def run(self) -> None:

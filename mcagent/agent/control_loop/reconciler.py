@@ -122,10 +122,8 @@ class NodeReconciler:
         self._contention = self._contention.update(contended_drift(drift, resource_counts), time.monotonic())
         plan, contended_backends = leave_alone(plan, self._contention)
         blank = _blank(changed, failures)
-        ports: Content = {}
-        if blank:
-            empty = Desired(fragments={})
-            ports = backend_state.observed_or_desired(self._state, changed, Backend.OVSDB, empty)
+        empty = Desired(fragments={})
+        ports = backend_state.observed_or_desired(self._state, changed, Backend.OVSDB, empty) if blank else {}
         plan = flows_first(plan, ports.values(), blank=blank)
         left_alone = blocked | failures.keys()
         done = Applier(self._backends, left_alone, failures, phases).plan(plan)
@@ -155,9 +153,8 @@ class NodeReconciler:
         _, facts = self._with_failover(snapshot, self._read_facts(own_address(snapshot, self.config.node_name)))
         desired = self._compile(snapshot, facts, self.config).desired
         observed = {name: backend.observe() for name, backend in self._backends.items()}
-        return desired, flows_first(
-            diff(observed, desired), observed[Backend.OVSDB].values(), blank=_blank(observed, {})
-        )
+        plan = flows_first(diff(observed, desired), observed[Backend.OVSDB].values(), blank=_blank(observed, {}))
+        return desired, plan
 
     def _with_failover(self, snapshot: Snapshot, facts: Facts) -> tuple[Snapshot, Facts]:
         if self._failover is None:

@@ -62,9 +62,8 @@ class Startup:
         self, snapshot: Snapshot, *, observe: frozenset[Backend], blocked: frozenset[Backend]
     ) -> PassOutcome:
         """Do one pass; arguments are those of `NodeReconciler.reconcile`."""
-        is_gateway = any(
-            gateway.meta.name == self._reconciler.config.node_name for gateway in snapshot.gateways.values()
-        )
+        gateway_nodes = {gateway.meta.name for gateway in snapshot.gateways.values()}
+        is_gateway = self._reconciler.config.node_name in gateway_nodes
         needs = ALWAYS_NEEDED | (SERVICE_NEEDS if is_gateway else frozenset())
         if missing := ALWAYS_NEEDED - snapshot.synced:
             if not self._flows_checked or Backend.OPENFLOW in observe:

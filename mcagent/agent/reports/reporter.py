@@ -46,7 +46,7 @@ class Reporter:
         """Log a pass, count it and update the report. `error`: why the pass failed as a whole, or ""."""
         previous, now = self.report, time.time()
         counts = Counter((step.backend, kind_of(step), step.op) for step in outcome.done)
-        failed = [str(problem) for failure in outcome.failures.values() for problem in failure.errors]
+        failed = [str(backend_error) for failure in outcome.failures.values() for backend_error in failure.errors]
         last = PassReport(
             at=now,
             trigger=trigger,

@@ -204,9 +204,7 @@ def _on_device(socket: NetlinkSocket, name: str, link: RawLink) -> Iterator[Reso
     if link.alias == links.LINK_ALIAS:
         yield link.state
     for entry in links.read_addresses(socket, link.index):
-        if (
-            entry.address.version == 4 or not entry.address.is_link_local
-        ):  # IPv6 link-local addresses are the kernel's
+        if entry.address.version == 4 or not entry.address.is_link_local:  # IPv6 link-local ones are the kernel's
             yield LinkAddress(device=name, address=entry.address, prefixlen=entry.prefixlen)
     for address, mac in links.read_permanent_neighbours(socket, link.index):
         yield Neighbour(device=name, address=address, mac=mac)

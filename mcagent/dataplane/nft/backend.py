@@ -87,6 +87,5 @@ def _list(table: NftTable, without: str = "-s") -> TableListing:
 
 def _family(step: Step) -> str:
     resource = step.resource
-    return (
-        resource.family if isinstance(resource, NftChain | NftSet) else "ip"
-    )  # where apply_steps refuses other resources
+    # `apply_steps` refuses other resources.
+    return resource.family if isinstance(resource, NftChain | NftSet) else "ip"

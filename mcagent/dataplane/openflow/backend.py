@@ -127,8 +127,7 @@ class OpenFlowBackend:
     def flow_stats(self, cookies: str = OURS) -> Mapping[int, int]:
         """Read packets by cookie, from any thread; empty while there is no such bridge.
 
-        `cookies` ("cookie=VALUE/MASK") selects flows.
-        Raises BackendError when ovs-vswitchd cannot be reached.
+        `cookies` ("cookie=VALUE/MASK") selects flows. Raises BackendError when ovs-vswitchd cannot be reached.
         """
         return printed.parse_packets(self._dump("dump-flows", cookies, options=("--no-names",)))
 

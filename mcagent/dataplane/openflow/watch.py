@@ -138,9 +138,8 @@ class BridgeWatch:
                 for event, cookie in openflow.flow_updates(report):
                     if event in (openflow.PAUSED, openflow.RESUMED):  # changes were not reported
                         self._suspect()
-                    elif event != openflow.REMOVED or is_ours(
-                        cookie
-                    ):  # another program's flow may have replaced one of the agent's
+                    # A flow of another program may have replaced one of the agent's.
+                    elif event != openflow.REMOVED or is_ours(cookie):
                         self._missing -= 1
             if self._applying or self._echoes:
                 return

@@ -163,36 +163,32 @@ def read_port(bridge: str, row: Any, ofport: int, port_tags: Mapping[str, str]) 
     `ofport` is its number (`read_ofport`), `port_tags` are the external_ids of its row in table Port.
     """
     # Read once: every access to a row of the IDL makes a copy.
-    row_values = {
+    values = {
         name: getattr(row, name) for name in ("type", "external_ids", "options", "bfd", "mac", "mtu_request")
     }
-    if OWNER not in row_values["external_ids"] and OWNER not in port_tags:
+    if OWNER not in values["external_ids"] and OWNER not in port_tags:
         return None
-    if row_values["type"] == "internal":
-        mac, mtu = "".join(row_values["mac"]), next(iter(row_values["mtu_request"]), 0)
+    if values["type"] == "internal":
+        mac, mtu = "".join(values["mac"]), next(iter(values["mtu_request"]), 0)
         port: HostPort | TunnelPort = HostPort(bridge=bridge, name=row.name, ofport=ofport, mac=mac, mtu=mtu)
-    elif row_values["type"] in set(TunnelType):
+    elif values["type"] in set(TunnelType):
         try:
-            port = _read_tunnel(bridge, row.name, ofport, row_values)
+            port = _read_tunnel(bridge, row.name, ofport, values)
         except (ValueError, KeyError):  # another program wrote values that the agent never writes
-            port = _read_tunnel(
-                bridge, row.name, ofport, row_values | {"options": {}, "external_ids": {}, "bfd": {}}
-            )
+            port = _read_tunnel(bridge, row.name, ofport, values | {"options": {}, "external_ids": {}, "bfd": {}})
     else:
         return None
-    expected = interface_columns(port, row_values["external_ids"])
-    intact = tags(port).items() <= port_tags.items() and all(
-        expected[name] == row_values[name] for name in row_values
-    )
+    expected = interface_columns(port, values["external_ids"])
+    intact = tags(port).items() <= port_tags.items() and values.items() <= expected.items()
     return port if intact else replace(port, intact=False)
 
 
-def _read_tunnel(bridge: str, name: str, ofport: int, row_values: Columns) -> TunnelPort:
-    options, external_ids, bfd = row_values["options"], row_values["external_ids"], row_values["bfd"]
+def _read_tunnel(bridge: str, name: str, ofport: int, values: Columns) -> TunnelPort:
+    options, external_ids, bfd = values["options"], values["external_ids"], values["bfd"]
     return TunnelPort(
         bridge=bridge,
         name=name,
-        type=TunnelType(row_values["type"]),
+        type=TunnelType(values["type"]),
         remote_ip=parse_address(options.get("remote_ip", "0.0.0.0")),
         dst_port=int(options.get("dst_port", "0")),
         ofport=ofport,

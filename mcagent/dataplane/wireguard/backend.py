@@ -181,18 +181,18 @@ class WireGuardBackend:
 
     def _running(self) -> tuple[Driver, RawDevice] | None:
         """Return the driver of the agent's device and its state; None: the device does not run."""
-        device = self._find()
-        if device is None:
+        existing = self._find()
+        if existing is None:
             return None
-        _, driver = device
+        _, driver = existing
         raw = driver.read()
         return (driver, raw) if raw is not None else None
 
     def _read_resources(self) -> tuple[WireGuardDevice | None, dict[str, WireGuardPeer]]:
-        found_device = self._find()
-        if found_device is None:
+        existing = self._find()
+        if existing is None:
             return None, {}
-        link, driver = found_device
+        link, driver = existing
         raw = driver.read()
         device = device_resource(link, driver.implementation, raw)
         peers = observed_peers(self._name, raw.peers if raw is not None else {}, self._applied, time.time())
