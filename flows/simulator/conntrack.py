@@ -1,8 +1,7 @@
 """Connection tracking as a value: zones, NAT both ways, marks and labels, related ICMP errors.
 
-Owns the effect of a `ct` action on one packet, and returns the resulting table; values are not modified in place.
-Must not know flows or topologies. The kernel and the userspace datapath differ in when a connection is
-established; both are modelled. Sources: net/openvswitch/conntrack.c, nf_conntrack_proto_tcp.c and nf_nat_core.c
+Owns the effect of a `ct` action on a packet and on the table, in the kernel and in the userspace datapath. Must
+not know flows or topologies. Sources: net/openvswitch/conntrack.c, nf_conntrack_proto_tcp.c and nf_nat_core.c
 (Linux), lib/conntrack.c and lib/conntrack-other.c (Open vSwitch 3.1).
 """
 
@@ -53,6 +52,12 @@ class Tuple5:
         """Return the other direction, without NAT."""
         return Tuple5(self.zone, self.proto, self.dst, self.dst_port, self.src, self.src_port)
 
+    def nat_to(self, translated: Tuple5) -> int:
+        """Return the NAT between this tuple and a translated one: CT_SNAT and CT_DNAT bits."""
+        snat = CT_SNAT if (self.src, self.src_port) != (translated.src, translated.src_port) else 0
+        dnat = CT_DNAT if (self.dst, self.dst_port) != (translated.dst, translated.dst_port) else 0
+        return snat | dnat
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConntrackEntry:
@@ -67,13 +72,11 @@ class ConntrackEntry:
     @property
     def nat(self) -> int:
         """The NAT of the connection: CT_SNAT and CT_DNAT bits."""
-        undone = self.reply.reversed()
-        state = 0
-        if (undone.src, undone.src_port) != (self.original.src, self.original.src_port):
-            state |= CT_SNAT
-        if (undone.dst, undone.dst_port) != (self.original.dst, self.original.dst_port):
-            state |= CT_DNAT
-        return state
+        return self.original.nat_to(self.translated(is_reply=False))
+
+    def translated(self, *, is_reply: bool) -> Tuple5:
+        """Return the tuple of the packets of one direction after NAT."""
+        return self.original.reversed() if is_reply else self.reply.reversed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +144,12 @@ class ConnectionTable:
         """Return the table with these connections added."""
         table = self
         for connection in connections:
-            table = table._stored(table.serial, connection, serial=table.serial + 1)
+            table = table._added(connection)
         return table
 
     def without(self, zone: int) -> ConnectionTable:
         """Return the table with a zone flushed."""
-        remaining = {n: c for n, c in self.connections.items() if c.original.zone != zone}
-        index = {key: entry for key, entry in self.index.items() if entry[0] in remaining}
-        return replace(self, connections=remaining, index=index)
+        return self._without(number for number, c in self.connections.items() if c.original.zone == zone)
 
     def expired(self, zone: int) -> ConnectionTable:
         """Return the table with a zone's connections expired, but not swept.
@@ -173,15 +174,13 @@ class ConnectionTable:
             return self._related(packet, packet.quoted, request)
         entry = self.index.get(key)
         if entry is not None and request.force and request.commit and entry[1]:
-            return self._removed(entry[0])._new(packet, key, request)
-        if entry is None and key in self.unswept:
-            return self._result(packet, zone, CT_INV | CT_TRK)
+            return self._without([entry[0]])._new(packet, key, request)
         if entry is None:
             return self._new(packet, key, request)
         return self._existing(packet, key, entry, request, cached)
 
     def _new(self, packet: Packet, key: Tuple5, request: CtRequest) -> CtResult:
-        if not may_begin(packet, self.datapath):
+        if key in self.unswept or not may_begin(packet, self.datapath):
             return self._result(packet, key.zone, CT_INV | CT_TRK)
         state = CT_NEW | CT_TRK
         if not request.commit:
@@ -190,11 +189,10 @@ class ConnectionTable:
         reply = self._translated(key, nat) if nat is not None and nat.kind else key.reversed()
         if reply is None or self._in_use(reply):
             return self._result(packet, key.zone, state, key, drop=f"ct zone {key.zone}: the reply tuple is taken")
-        connection = ConntrackEntry(
-            original=key, reply=reply, mark=request.mark.over(0), label=request.label.over(0)
-        )
-        table = self._stored(self.serial, connection, serial=self.serial + 1)
-        return table._result(_written(packet, reply.reversed()), key.zone, state | connection.nat, key, connection)
+        mark, label = request.mark.over(0), request.label.over(0)
+        connection = ConntrackEntry(original=key, reply=reply, mark=mark, label=label)
+        packet, state = _written(packet, reply.reversed()), state | connection.nat
+        return self._added(connection)._result(packet, key.zone, state, key, connection)
 
     def _existing(
         self, packet: Packet, key: Tuple5, entry: tuple[int, bool], request: CtRequest, cached: CtResult | None
@@ -209,47 +207,42 @@ class ConnectionTable:
         else:
             state = CT_TRK | (CT_NEW if self._still_new(connection) else CT_EST)
         if request.commit:
-            connection = replace(
-                connection, mark=request.mark.over(connection.mark), label=request.label.over(connection.label)
-            )
+            mark, label = request.mark.over(connection.mark), request.label.over(connection.label)
+            connection = replace(connection, mark=mark, label=label)
         if request.nat is not None and not state & (CT_SNAT | CT_DNAT) and self._translates(request.nat, state):
-            translated = connection.original if is_reply else connection.reply
-            packet = _written(packet, translated.reversed())
-            state |= _swapped(connection.nat) if is_reply else connection.nat
-        return self._stored(number, connection)._result(packet, key.zone, state, key, connection)
+            translated = connection.translated(is_reply=is_reply)
+            packet = _written(packet, translated)
+            state |= key.nat_to(translated)
+        return self._updated(number, connection)._result(packet, key.zone, state, key, connection)
 
     def _related(self, packet: Packet, quoted: Packet, request: CtRequest) -> CtResult:
         """Track an ICMP error by the packet that it quotes.
 
-        The quoted packet has the addresses with which it left this switch, after NAT, so its reverse is in
-        `index`.
+        The quoted packet left this switch after NAT, so the reverse of its tuple, `key`, is in `index`.
         """
         sent = tuple_of(quoted, request.zone)
-        entry = self.index.get(sent.reversed()) if sent is not None else None
-        if sent is None or entry is None:
+        key = sent.reversed() if sent is not None else None
+        if key is None or key not in self.index:
             return self._result(packet, request.zone, CT_INV | CT_TRK)
-        connection, is_reply = self.connections[entry[0]], entry[1]  # an error travels against what it quotes
+        number, is_reply = self.index[key]  # an error travels against the packet that it quotes
+        connection = self.connections[number]
         state = CT_REL | CT_TRK | (CT_RPL if is_reply else 0)
         # The kernel leaves an error of the original direction alone unless the action commits (ovs_ct_nat).
         reaches = self.datapath is Datapath.USERSPACE or is_reply or request.commit
         if request.nat is not None and connection.nat and reaches:
-            translated = connection.original if is_reply else connection.reply
-            nats = _swapped(connection.nat) if is_reply else connection.nat
+            translated = connection.translated(is_reply=is_reply)
+            nat = key.nat_to(translated)
             packet = replace(
                 packet,
-                src=translated.dst if nats & CT_SNAT else packet.src,
-                dst=translated.src if nats & CT_DNAT else packet.dst,
-                quoted=_written(quoted, translated),
+                src=translated.src if nat & CT_SNAT else packet.src,
+                dst=translated.dst if nat & CT_DNAT else packet.dst,
+                quoted=_written(quoted, translated.reversed()),
             )
-            state |= nats
-        return self._result(packet, request.zone, state, entry and sent.reversed(), connection)
+            state |= nat
+        return self._result(packet, request.zone, state, key, connection)
 
     def _still_new(self, connection: ConntrackEntry) -> bool:
-        if connection.replied:
-            return False
-        if self.datapath is Datapath.KERNEL:
-            return True
-        return connection.original.proto != IP_TCP
+        return not connection.replied and (self.datapath is Datapath.KERNEL or connection.original.proto != IP_TCP)
 
     def _translates(self, nat: Nat, state: int) -> bool:
         """Tell whether the action translates: the kernel translates a new connection only if `kind` is given."""
@@ -261,8 +254,7 @@ class ConnectionTable:
         if nat.kind == "src":
             reply = replace(key.reversed(), dst=nat.address, dst_port=self._first_port(key, nat))
         else:
-            port = nat.port or key.dst_port
-            reply = replace(key.reversed(), src=nat.address, src_port=port)
+            reply = replace(key.reversed(), src=nat.address, src_port=nat.port or key.dst_port)
         if not self._in_use(reply):
             return reply
         low, size = 1024, 65536 - 1024
@@ -280,9 +272,8 @@ class ConnectionTable:
     def _first_port(self, key: Tuple5, nat: Nat) -> int:
         """Return the first source port to try.
 
-        With a range the kernel keeps the client's port if it is in the range (get_unique_tuple in Linux'
-        nf_nat_core.c). The userspace datapath hashes the connection (set_sport_range in lib/conntrack.c); this
-        simulation uses a simpler hash.
+        With a range the kernel keeps a client's port inside it (get_unique_tuple in Linux' nf_nat_core.c). The
+        userspace datapath hashes the connection (set_sport_range in lib/conntrack.c); here the hash is simpler.
         """
         if nat.port is None or key.proto in (IP_ICMP, IP_ICMPV6):
             return key.src_port
@@ -294,18 +285,22 @@ class ConnectionTable:
     def _in_use(self, key: Tuple5) -> bool:
         return key in self.index or key in self.unswept
 
-    def _stored(self, number: int, connection: ConntrackEntry, serial: int | None = None) -> ConnectionTable:
-        if self.connections.get(number) == connection:
-            return self
+    def _added(self, connection: ConntrackEntry) -> ConnectionTable:
+        number = self.serial
         connections = {**self.connections, number: connection}
-        if serial is None:
-            return replace(self, connections=connections)
         index = {**self.index, connection.reply: (number, True), connection.original: (number, False)}
-        return replace(self, connections=connections, index=index, serial=serial)
+        return replace(self, connections=connections, index=index, serial=number + 1)
 
-    def _removed(self, number: int) -> ConnectionTable:
-        remaining = {n: c for n, c in self.connections.items() if n != number}
-        return replace(self, connections=remaining, index={k: e for k, e in self.index.items() if e[0] != number})
+    def _updated(self, number: int, connection: ConntrackEntry) -> ConnectionTable:
+        if self.connections[number] == connection:
+            return self
+        return replace(self, connections={**self.connections, number: connection})
+
+    def _without(self, numbers: Iterable[int]) -> ConnectionTable:
+        removed = set(numbers)
+        connections = {n: c for n, c in self.connections.items() if n not in removed}
+        index = {key: entry for key, entry in self.index.items() if entry[0] in connections}
+        return replace(self, connections=connections, index=index)
 
     def _result(
         self,
@@ -347,12 +342,6 @@ def may_begin(packet: Packet, datapath: Datapath = Datapath.KERNEL) -> bool:
     if packet.proto == IP_ICMPV6:
         return packet.icmp_type == ECHO6_REQUEST
     return True
-
-
-def _swapped(nat: int) -> int:
-    """Return the NAT bits of the reply direction, where undoing a source NAT rewrites the destination."""
-    swapped = CT_DNAT if nat & CT_SNAT else 0
-    return swapped | (CT_SNAT if nat & CT_DNAT else 0)
 
 
 def _written(packet: Packet, key: Tuple5) -> Packet:
