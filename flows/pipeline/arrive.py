@@ -17,8 +17,8 @@ from flows.pipeline import tables as t
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 # The source MAC tells the kernel whether a packet was translated (`mct_nodes` in nft). For translated packets it
-# is kept: writing it would create a datapath flow per Service. For others it is overwritten: a remote cluster sets
-# it.
+# is kept: writing it would create a datapath flow per Service. For others it is overwritten, since a remote
+# cluster may set any.
 _TO_KERNEL = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_OFPORT))
 _DELIVER = {0: (set_whole(ETH_SRC, r.MAC_PLAIN), *_TO_KERNEL), 1: _TO_KERNEL}  # by whether it was translated
 

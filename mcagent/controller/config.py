@@ -311,16 +311,16 @@ def load(role: Role, file: ConfigSource | None, environ: Mapping[str, str], flag
 
 
 def _conflicts(reading: ParsedConfig, role: Role) -> None:
-    said: dict[str, Any] = reading.effective()
+    values: dict[str, Any] = reading.effective()
     for path in ("health.healthProbeBindAddress", "metrics.bindAddress"):
-        if said[path] != "0" and (wrong := kinds.listen_problem(said[path])):
+        if values[path] != "0" and (wrong := kinds.listen_problem(values[path])):
             reading.conflict(path, wrong)
-    if role is Role.MEMBER and said["namespace"] == ALL_NAMESPACES:
+    if role is Role.MEMBER and values["namespace"] == ALL_NAMESPACES:
         reading.conflict("namespace", 'a member has one ClusterSet: "*" is for leaders')
     lease = "leaderElection"
-    if said[f"{lease}.renewDeadline"] >= said[f"{lease}.leaseDuration"]:
+    if values[f"{lease}.renewDeadline"] >= values[f"{lease}.leaseDuration"]:
         reading.conflict(f"{lease}.renewDeadline", "must be less than leaderElection.leaseDuration")
-    if said[f"{lease}.retryPeriod"] * _JITTER >= said[f"{lease}.renewDeadline"]:
+    if values[f"{lease}.retryPeriod"] * _JITTER >= values[f"{lease}.renewDeadline"]:
         reading.conflict(f"{lease}.retryPeriod", f"{_JITTER:g} times it must be less than renewDeadline")
-    if said["heartbeatPeriod"] >= said["heartbeatTimeout"]:
+    if values["heartbeatPeriod"] >= values["heartbeatTimeout"]:
         reading.conflict("heartbeatPeriod", "must be less than heartbeatTimeout")

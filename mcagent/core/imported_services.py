@@ -211,11 +211,13 @@ def _near(
         for endpoint in item.endpoints
         for address in endpoint.addresses
     }
-    same_zone = [item for item in ready[cluster_id] if location.zone and endpoints[item[0]].zone == location.zone]
+    same_zone = [
+        socket for socket in ready[cluster_id] if location.zone and endpoints[socket[0]].zone == location.zone
+    ]
     same_node = [
-        item
-        for item in ready[cluster_id]
-        if distribution == SAME_NODE and endpoints[item[0]].node_name == location.node
+        socket
+        for socket in ready[cluster_id]
+        if distribution == SAME_NODE and endpoints[socket[0]].node_name == location.node
     ]
     preferred = tuple(same_node or same_zone)
     return {cluster_id: preferred} if preferred else {}

@@ -262,7 +262,7 @@ def _contested(
 def encryption(cluster_ends: Mapping[str, ClusterEnds], own: Address, facts: Facts, config: Config) -> Encryption:
     """Combine the decisions on all clusters. `own`: this Node's tunnel endpoint."""
     problems = [problem for _, cluster_problems in cluster_ends.values() for problem in cluster_problems]
-    ends = {cluster_id: cluster_problems for cluster_id, (cluster_problems, _) in cluster_ends.items()}
+    ends = {cluster_id: used_ends for cluster_id, (used_ends, _) in cluster_ends.items()}
     why_not = _why_not(facts)
     if why_not:
         result = "nothing goes to other clusters"
@@ -272,10 +272,7 @@ def encryption(cluster_ends: Mapping[str, ClusterEnds], own: Address, facts: Fac
         where, reason = "trafficEncryptionMode", "EncryptionUnavailable"
         problems.append(Problem(subject="configuration", path=where, reason=reason, message=message))
         return Encryption(ends=ends, problems=tuple(problems))
-    addresses = {
-        own,
-        *(end.source for cluster_problems in ends.values() for end in cluster_problems if end.source is not None),
-    }
+    addresses = {own, *(end.source for used_ends in ends.values() for end in used_ends if end.source is not None)}
     return Encryption(ends=ends, addresses=tuple(sorted(addresses, key=int)), problems=tuple(problems))
 
 

@@ -66,15 +66,15 @@ def in_force(snapshot: Snapshot, config: Config) -> InForce:
     """Return what a Node enforces."""
     engine = IncrementalEngine()
     with engine.one_pass():
-        found = select_rules(engine, snapshot, config)
-    every = (rule for several in found.rules.values() for rule in several)
+        selection = select_rules(engine, snapshot, config)
+    rules = (rule for policy_rules in selection.rules.values() for rule in policy_rules)
     return InForce(
-        rules=tuple(sorted(every, key=lambda rule: (_stage(rule), rule.order, rule.key))),
-        isolating=isolating_policies(found.isolated),
-        unknown_dropped=frozenset(pipeline_input.unknown_dropped(found.rules)),
-        identities=found.identities,
-        services=found.services,
-        problems=found.problems,
+        rules=tuple(sorted(rules, key=lambda rule: (_stage(rule), rule.order, rule.key))),
+        isolating=isolating_policies(selection.isolated),
+        unknown_dropped=frozenset(pipeline_input.unknown_dropped(selection.rules)),
+        identities=selection.identities,
+        services=selection.services,
+        problems=selection.problems,
     )
 
 
@@ -123,8 +123,8 @@ def _peers(known: InForce, rule: LocalRule, request: Request) -> Iterator[bool]:
     for service in rule.services:
         yield (request.peer, request.protocol, request.port) in known.services.get(service, ())
     for selector in rule.selectors:
-        found = known.identities.get(selector, frozenset())
-        yield any((cluster, request.identity) in found for cluster in (UNCLAIMED, request.cluster))
+        identities = known.identities.get(selector, frozenset())
+        yield any((cluster, request.identity) in identities for cluster in (UNCLAIMED, request.cluster))
         yield request.identity == labels.UNKNOWN and rule.verdict in (Verdict.DROP, Verdict.REJECT)
 
 

@@ -31,8 +31,8 @@ class Caller:
         return f"ServiceAccount {self.namespace}/{self.name}"
 
 
-_COLLECTOR = Caller(namespace=KUBE_SYSTEM, name="generic-garbage-collector")
-_NAMESPACES = Caller(namespace=KUBE_SYSTEM, name="namespace-controller")
+_GARBAGE_COLLECTOR = Caller(namespace=KUBE_SYSTEM, name="generic-garbage-collector")
+_NAMESPACE_CONTROLLER = Caller(namespace=KUBE_SYSTEM, name="namespace-controller")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +92,13 @@ def node_of(user_info: Any) -> str:
 
 
 def is_garbage_collector(user: str) -> bool:
-    """Tell whether it is the garbage collector, which deletes, and takes finalizers and owners off."""
-    return user == _MANAGER or caller_of(user) == _COLLECTOR
+    """Tell whether the user is the garbage collector: it deletes, and removes finalizers and owner references."""
+    return user == _MANAGER or caller_of(user) == _GARBAGE_COLLECTOR
 
 
 def is_kubernetes(user: str) -> bool:
     """Tell whether the user deletes for others: the garbage collector or the namespace controller."""
-    return is_garbage_collector(user) or caller_of(user) == _NAMESPACES
+    return is_garbage_collector(user) or caller_of(user) == _NAMESPACE_CONTROLLER
 
 
 def is_administrator(user: str, accounts: Accounts) -> bool:

@@ -25,7 +25,7 @@ from mcagent.controller.contract.raw import (
     value_at,
 )
 from mcagent.controller.settings import IpPrecedence
-from mcagent.core.addresses.underlay import refuse_underlay, tunnel_address
+from mcagent.core.addresses.underlay import preferred_address, refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.net import Address, parse_address
@@ -146,12 +146,12 @@ def _standing(node: RawObject) -> Standing:
 def _address(node: RawObject, kind: str) -> Address | None:
     """Return the first usable address of a kind: on a dual-stack Node the IPv4 one, whichever stands first."""
     texts = (text_at(i, "address") for i in items_at(node, "status", "addresses") if text_at(i, "type") == kind)
-    return tunnel_address(found for found in map(_usable, texts) if found is not None)
+    return preferred_address(address for address in map(_usable, texts) if address is not None)
 
 
 def _usable(text: str) -> Address | None:
     try:
-        found = parse_address(text)
+        address = parse_address(text)
     except ValueError:
         return None
-    return found if refuse_underlay(found) is None else None
+    return address if refuse_underlay(address) is None else None

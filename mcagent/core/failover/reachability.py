@@ -89,8 +89,6 @@ def unreachable_from_all(
 
 def clusters_by_hash(hashes: frozenset[int], clusters: Iterable[str]) -> frozenset[str]:
     """Return the cluster IDs whose hash is among `hashes`."""
-    return (
-        frozenset(cluster_id for cluster_id in clusters if cluster_hash(cluster_id) in hashes)
-        if hashes
-        else frozenset()
-    )
+    if not hashes:
+        return frozenset()
+    return frozenset(cluster_id for cluster_id in clusters if cluster_hash(cluster_id) in hashes)

@@ -135,9 +135,9 @@ def encrypted_netfilter(
 ) -> list[Resource]:
     """Return the rules that drop tunnel packets to and from other clusters outside the WireGuard device.
 
-    `forbidden`: gateways of other clusters and endpoints behind the device. `own`: this Node's endpoints behind
-    the device. Tunnels of the kernel pass the hook postrouting (iptunnel_xmit in net/ipv4/ip_tunnel_core.c:
-    ip_local_out; udp_tunnel6_xmit_skb: ip6tunnel_xmit).
+    `forbidden`: gateways of other clusters and endpoints behind the device. `own_endpoints`: this Node's endpoints
+    behind the device. Tunnels of the kernel pass the hook postrouting (iptunnel_xmit in
+    net/ipv4/ip_tunnel_core.c: ip_local_out; udp_tunnel6_xmit_skb: ip6tunnel_xmit).
 
     Packets through the device, and packets of the device itself, are not tracked. A CNI that translates the source
     of all packets that leave the Node (the AWS VPC CNI) would give the former an address that the peer refuses,

@@ -64,7 +64,7 @@ class Contention:
 
 
 def contended_drift(drift: Iterable[ResourceId], held: Mapping[Backend, int]) -> list[ResourceId]:
-    """Return the drift that another writer may have caused. `held`: the number of resources by backend before.
+    """Return the drift that another writer may have caused. `held`: resource counts by backend before the drift.
 
     If many resources change at once, a daemon or device was restarted, and there is no other writer.
     """

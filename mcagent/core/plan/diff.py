@@ -72,10 +72,8 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
     removed_owners = [name for name in before.fragments if name not in after.fragments]
     if not changed_owners and not removed_owners:
         return Plan()
-    new, old = (
-        _by_key(_resources_only_in(after, before, changed_owners)),
-        _by_key(_resources_only_in(before, after, (*changed_owners, *removed_owners))),
-    )
+    new = _by_key(_resources_only_in(after, before, changed_owners))
+    old = _by_key(_resources_only_in(before, after, (*changed_owners, *removed_owners)))
     steps: list[Step] = []
     for key, (_, resource) in old.items():
         owner, target = new.get(key, _NOTHING)
@@ -92,8 +90,8 @@ def _resources_only_in(
     for name in names:
         fragment, counterpart = state.fragments.get(name), reference.fragments.get(name)
         if fragment is not None:
-            twin_ids = {id(resource) for resource in counterpart.resources} if counterpart is not None else ()
-            yield name, [resource for resource in fragment.resources if id(resource) not in twin_ids]
+            reference_ids = {id(resource) for resource in counterpart.resources} if counterpart is not None else ()
+            yield name, [resource for resource in fragment.resources if id(resource) not in reference_ids]
 
 
 _NOTHING = ("", None)  # no owner, no resource

@@ -128,14 +128,12 @@ def to_pipeline_rules(
 
 def unknown_dropped(rules: Mapping[str, tuple[LocalRule, ...]]) -> tuple[Address, ...]:
     """Return the Pods whose rules match label identities; packets of unknown identity to them are dropped."""
-    addresses = (
-        address
+    return merge_addresses(
+        rule.pods
         for policy_rules in rules.values()
         for rule in policy_rules
         if rule.selectors and rule.direction is Direction.INGRESS
-        for address in rule.pods
     )
-    return tuple(sorted(set(addresses), key=str))
 
 
 def merge_addresses(groups: Iterable[tuple[Address, ...]]) -> tuple[Address, ...]:

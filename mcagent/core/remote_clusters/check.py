@@ -174,10 +174,10 @@ class ClusterValidator:
         if last >= _ENDPOINTS_BEGIN:  # the network is IPv4, and the endpoints reach to the end of IPv4
             return _refused("NotUnicast", network, f"it overlaps {ENDPOINTS}, where encrypted tunnels end")
         if not any(outer[1] <= first and last <= outer[2] for outer in self._allowed):
-            problem = "it is not in allowedRemoteCIDRs"
+            why = "it is not in allowedRemoteCIDRs"
             if not self.config.allowed_remote_cidrs:
-                problem = "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"
-            return _refused("NotAllowed", network, problem)
+                why = "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"
+            return _refused("NotAllowed", network, why)
         return None
 
     def _refuse_gateway(self, address: Address, source: Address) -> AddressRefusal | None:

@@ -121,7 +121,7 @@ def _contested(
 
 
 def _describe(remote: RemoteClaim) -> str:
-    subject = f"{remote.network}" if remote.gateway is None else f"the gateway {remote.gateway}"
+    subject = str(remote.network) if remote.gateway is None else f"the gateway {remote.gateway}"
     return f'{subject} of cluster "{remote.claim.owner}", which claimed it first'
 
 

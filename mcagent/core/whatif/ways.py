@@ -115,10 +115,10 @@ def view_of(world: World, config: Config) -> View:
 def _look(world: World, node: str, config: Config) -> _Look:
     own = node == config.node_name
     facts = world.facts if own else _facts_there(world.facts)
-    there = replace(world, facts=facts)
+    node_world = replace(world, facts=facts)
     config = config if own else replace(config, node_name=node)
     engine = IncrementalEngine()
-    facts = answered(there, config, engine)
+    facts = answered(node_world, config, engine)
     with engine.one_pass():
         forwards = forwarding(engine, world.snapshot, facts, config)
     env, far = forwards.env, forwards.paths_to_clusters
@@ -128,9 +128,11 @@ def _look(world: World, node: str, config: Config) -> _Look:
         groups += local_groups.local_gateways(env, forwards.next_hops)
         address = forwards.local.own_gateway_ip if env.gateway else None
         for name, cluster in forwards.clusters.items() if env.gateway else ():
-            seen = remote_cluster((cluster, ids[name], 0, far.get(name)), address, forwards.to_first, config)
-            tunnels = {one.address: one.next_hop for one in seen.gateways if one.next_hop is not None}
-            groups += cluster_groups(env, seen, tunnels) if tunnels else ()
+            remote = remote_cluster((cluster, ids[name], 0, far.get(name)), address, forwards.to_first, config)
+            tunnels = {
+                gateway.address: gateway.next_hop for gateway in remote.gateways if gateway.next_hop is not None
+            }
+            groups += cluster_groups(env, remote, tunnels) if tunnels else ()
     return _Look(
         forwarding=forwards,
         groups={group.group_id: group for group in groups},
@@ -263,9 +265,9 @@ def _imports(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Return how many ready endpoints imported Services have in each cluster."""
     found: dict[str, dict[str, int]] = {}
     objects = (snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
-    for key, one in imported_services(*objects).items():
+    for key, service in imported_services(*objects).items():
         ready: dict[str, set[Address]] = {}
-        for slice_ in one.slices:
+        for slice_ in service.slices:
             addresses = {a for endpoint in slice_.endpoints if endpoint.ready for a in endpoint.addresses}
             if addresses:
                 ready.setdefault(slice_.source_cluster, set()).update(addresses)
