@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,27 @@ LEFT_OUT = "apiserver_left_out"
 _SELECTING = ("keyword", "markexpr", "lf", "deselect", "ignore", "collectonly")
 
 
+@cache
+def files_digest(root: Path, paths: tuple[Path, ...]) -> str:
+    """Return the digest of files, and of all files in directories, but for compiled modules."""
+    files = {file for path in paths for file in (path, *path.rglob("*")) if file.is_file()}
+    hashed = hashlib.sha256()
+    for file in sorted(files):
+        if file.suffix != ".pyc":
+            hashed.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return hashed.hexdigest()
+
+
 def digest(root: Path, file: str) -> str:
     """Return the digest of what the result of a test file depends on."""
-    sources = [path for source in SOURCES for path in (root / source, *(root / source).rglob("*"))]
-    beside = [path for path in (root / file).parent.glob("*.py") if not path.name.startswith("test_")]
-    summed = hashlib.sha256()
-    for path in sorted({*sources, *beside, root / file}):
-        if path.is_file() and path.suffix != ".pyc":
-            summed.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return summed.hexdigest()
+    helpers = [path for path in (root / file).parent.glob("*.py") if not path.name.startswith("test_")]
+    sources = files_digest(root, tuple(root / source for source in SOURCES))
+    return f"{sources} {files_digest(root, (root / file, *sorted(helpers)))}"
+
+
+def file_of(nodeid: str) -> str:
+    """Return the file of a test."""
+    return nodeid.partition("::")[0]
 
 
 def record(root: Path, file: str) -> Path:
@@ -65,10 +78,10 @@ class Unchanged:
         """Leave tests out whose file has the digest with which it passed."""
         if not self._whole:
             return
-        marked = {item.nodeid.partition("::")[0] for item in items if item.get_closest_marker(MARKER)}
+        marked = {file_of(item.nodeid) for item in items if item.get_closest_marker(MARKER)}
         unchanged = {file for file in marked if self._unchanged(file)}
-        removed = [item for item in items if item.nodeid.partition("::")[0] in unchanged]
-        items[:] = [item for item in items if item not in removed]
+        removed = [item for item in items if file_of(item.nodeid) in unchanged]
+        items[:] = [item for item in items if file_of(item.nodeid) not in unchanged]
         config.hook.pytest_deselected(items=removed)
         self._left_out = len(removed)
         if hasattr(config, "workeroutput"):
@@ -82,7 +95,7 @@ class Unchanged:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note which files pass."""
         if MARKER in report.keywords:
-            (self._passed if report.passed else self._others).add(report.nodeid.partition("::")[0])
+            (self._passed if report.passed else self._others).add(file_of(report.nodeid))
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Record the files all of whose tests passed in a run that passes."""
