@@ -94,7 +94,10 @@ class ApiServer:
         self.store.create(SERVICE_CIDRS, "", cidr)
         ready = {"type": "Ready", "status": "True", "message": "Kubernetes Service CIDR is ready"}
         self.store.update(
-            *(SERVICE_CIDRS, "", "kubernetes", lambda old: {**old, "status": {"conditions": [ready]}}),
+            SERVICE_CIDRS,
+            "",
+            "kubernetes",
+            lambda old: {**old, "status": {"conditions": [ready]}},
             subresource="status",
         )
         spec = {"clusterIP": addresses.api_address, "ports": [{"name": "https", "port": 443, "targetPort": 6443}]}

@@ -36,7 +36,7 @@ class Accounts:
     def authenticate(self, token: str) -> User | None:
         """Return whose token it is, None for one that is not ours or belongs to no account any more."""
         text, _, signature = token.rpartition(".")
-        if not hmac.compare_digest(signature, self._sign(text)):
+        if not token.isascii() or not hmac.compare_digest(signature, self._sign(text)):
             return None
         namespace, name, uid = json.loads(base64.urlsafe_b64decode(text))
         try:
