@@ -71,7 +71,7 @@ class Case:
     old: RawObject | None = None
     user: str = EAST
     code: int = 200  # the webhook's answer; 200: allowed
-    said: str = ""  # a part of the webhook's message
+    message: str = ""  # a part of the webhook's message
     policy: str = ""  # a part of the message of the policy that refuses; "": allowed
     why: Why | None = None
     node: str = ""  # that the user's token names
@@ -103,6 +103,7 @@ class Case:
 
 MEMBERS = World(sets=[a_set()], members=[announce("east", area=AREA)])
 IDENTITY = "cannot be changed: it is leader1"
+MEMBER_IDENTITY = "cannot be changed: it is east"
 LEADER = "spec.leaders[0].clusterID cannot be changed"
 
 CLUSTER_SETS = [
@@ -120,8 +121,8 @@ CLUSTER_SETS = [
         a_members_set(),
         ADMIN,
         412,
-        "it is east",
-        "it is east",
+        MEMBER_IDENTITY,
+        MEMBER_IDENTITY,
     ),
     Case(
         "another leader of a member",
@@ -186,8 +187,9 @@ def _gateways() -> Iterator[Case]:
         yield from _of_an_agent(name)
     for user, code in ((GC, 412), (MANAGER, 400)):
         yield Case(f"finalizer taken off by {user}", "UPDATE", GATEWAY, HELD_GATEWAY, user, accounts=KUBE)
-        for what, new in (("moved", MOVED), ("a key", KEYED)):
-            name = f"{what}, by {user}"
+        yield Case(f"finalizer added by {user}", "UPDATE", HELD_GATEWAY, GATEWAY, user, accounts=KUBE)
+        for change, new in (("moved", MOVED), ("a key", KEYED)):
+            name = f"{change}, by {user}"
             yield Case(name, "UPDATE", new, HELD_GATEWAY, user, code, "", COLLECTORS, accounts=KUBE)
     name = "finalizer taken off by the namespace controller, which deletes only"
     yield Case(name, "UPDATE", GATEWAY, HELD_GATEWAY, NAMESPACES, 412, "", STRANGER, accounts=KUBE)
@@ -196,15 +198,32 @@ def _gateways() -> Iterator[Case]:
 def _of_an_agent(name: str) -> Iterator[Case]:
     user = sa(name, "kube-system")
     other, nameless = "the agent of Node node-2", "names no Node"
-    for what, new, old, node, said, policy in (
+    other_node = f"{other} changes the Gateway of that Node only"
+    for change, new, old, node, message, policy in (
         ("its key", KEYED, GATEWAY, "node-1", "", ""),
         ("its key, removed", GATEWAY, KEYED, "node-1", "", ""),
-        ("the key of another Node", KEYED, GATEWAY, "node-2", other, other),
+        ("the key of another Node", KEYED, GATEWAY, "node-2", other, other_node),
         ("a key, by a token without a Node", KEYED, GATEWAY, "", nameless, nameless),
         ("an address", MOVED, GATEWAY, "node-1", "not gatewayIP", AGENTS),
         ("key and address", KEYED | MOVED, GATEWAY, "node-1", "not gatewayIP", AGENTS),
         ("the Service CIDR", a_gateway(serviceCIDR="10.0.0.0/8"), GATEWAY, "node-1", "not serviceCIDR", AGENTS),
+        (
+            "key and Service CIDR",
+            KEYED | {"serviceCIDR": "10.0.0.0/8"},
+            GATEWAY,
+            "node-1",
+            "not serviceCIDR",
+            AGENTS,
+        ),
         ("labels", put(GATEWAY, "metadata.labels", {"a": "b"}), GATEWAY, "node-1", "not metadata.labels", AGENTS),
+        (
+            "key and labels",
+            put(KEYED, "metadata.labels", {"a": "b"}),
+            GATEWAY,
+            "node-1",
+            "not metadata.labels",
+            AGENTS,
+        ),
         (
             "annotations",
             put(GATEWAY, "metadata.annotations", {"a": "b"}),
@@ -216,8 +235,10 @@ def _of_an_agent(name: str) -> Iterator[Case]:
         ("a finalizer", GATEWAY, HELD_GATEWAY, "node-1", "not metadata.finalizers", AGENTS),
         ("a new one", KEYED, None, "node-1", "only the controller creates Gateways", AGENTS),
     ):
-        code, operation = 403 if said else 200, "UPDATE" if old else "CREATE"
-        yield Case(f"{what}, by {name}", operation, new, old, user, code, said, policy, node=node, accounts=KUBE)
+        code, operation = 403 if message else 200, "UPDATE" if old else "CREATE"
+        yield Case(
+            f"{change}, by {name}", operation, new, old, user, code, message, policy, node=node, accounts=KUBE
+        )
     yield Case(f"its status, by {name}", "UPDATE", LINKED, GATEWAY, user, why=Why.STATUS, node="node-1")
     yield Case(
         f"the status of another Node, by {name}",
@@ -225,7 +246,7 @@ def _of_an_agent(name: str) -> Iterator[Case]:
         LINKED,
         GATEWAY,
         user,
-        policy="changes the Gateway of that Node only",
+        policy=other_node,
         why=Why.STATUS,
         node="node-2",
     )
@@ -302,11 +323,11 @@ def _announces() -> Iterator[Case]:
     yield Case("dash pair, shorter", "CREATE", mine, None, EAST, 403, "conflicts", why=look, world=PAIR)
     longer = an_announce("east-1")
     yield Case("dash pair, longer", "CREATE", longer, None, sa("east1-sa"), 403, "conflicts", why=look, world=PAIR)
-    held, changed = held_by(mine, "foregroundDeletion"), an_announce(clusterSetID="x")
+    with_finalizer, changed = held_by(mine, "foregroundDeletion"), an_announce(clusterSetID="x")
     for user, code in ((GC, 403), (MANAGER, 400)):
-        yield Case(f"finalizer taken off by {user}", "UPDATE", mine, held, user)
-        yield Case(f"ClusterSet ID, by {user}", "UPDATE", changed, held, user, code, "", FIXED)
-    yield Case("finalizer taken off by the namespace controller", "UPDATE", mine, held, NAMESPACES)
+        yield Case(f"finalizer taken off by {user}", "UPDATE", mine, with_finalizer, user)
+        yield Case(f"ClusterSet ID, by {user}", "UPDATE", changed, with_finalizer, user, code, "", FIXED)
+    yield Case("finalizer taken off by the namespace controller", "UPDATE", mine, with_finalizer, NAMESPACES)
 
 
 # --- ResourceExports ----------------------------------------------------------------------------------------
@@ -314,8 +335,9 @@ def _announces() -> Iterator[Case]:
 NAME, LABELS = "the name must be <clusterID>", "the labels sourceClusterID, sourceKind"
 TUPLE = "spec.namespace, spec.name and spec.kind of an export are immutable"
 MARKS = "metadata.labels"
+NO_ENDPOINTS = "spec.endpoints is missing"
 NO_LABEL = "must be a valid DNS-1123 label"
-INFO_ID = "spec.clusterInfo.clusterID must be"
+INFO_ID, OTHER_INFO = "spec.clusterInfo.clusterID must be", "spec.clusterInfo.clusterID must be spec.clusterID"
 NO_FINALIZER = held_by(an_info())
 
 
@@ -354,16 +376,16 @@ def _wrong_exports() -> Iterator[Case]:
     """Return what names, labels, payloads and DNS labels alone show."""
     service, info = a_service(), an_info()
     name = "metadata.name"
-    for what, raw, path, value, said, policy in (
+    for case_name, raw, path, value, message, policy in (
         ("wrong name", info, name, "x-clusterinfo", "name must be", NAME),
         ("a name of another member", service, name, "east-1-default-nginx-service", "name must be", NAME),
         ("a name without its cluster ID", service, name, "default-nginx-service", "name must be", NAME),
         ("a name of another Service", service, name, "east-default-other-service", "name must be", NAME),
         ("no cluster ID", service, "spec.clusterID", None, "spec.clusterID", NAME),
-        ("ClusterInfo of a peer", info, "spec.clusterInfo.clusterID", "west", INFO_ID, INFO_ID),
-        ("ClusterInfo without payload", info, "spec.clusterInfo", None, INFO_ID, INFO_ID),
+        ("ClusterInfo of a peer", info, "spec.clusterInfo.clusterID", "west", INFO_ID, OTHER_INFO),
+        ("ClusterInfo without payload", info, "spec.clusterInfo", None, INFO_ID, OTHER_INFO),
         ("no Service payload", service, "spec.service", None, "spec.service", "spec.service is missing"),
-        ("no Endpoints payload", an_endpoints(), "spec.endpoints", None, "spec.endpoints", "spec.endpoints is"),
+        ("no Endpoints payload", an_endpoints(), "spec.endpoints", None, "spec.endpoints", NO_ENDPOINTS),
         ("namespace that is none", service, "spec.namespace", "default/ns", f"spec.namespace {NO_LABEL}", NAME),
         ("name that is none", service, "spec.name", "Nginx", f"spec.name {NO_LABEL}", NAME),
         ("label of another cluster", service, f"{MARKS}.sourceClusterID", "west", "sourceClusterID", LABELS),
@@ -373,7 +395,7 @@ def _wrong_exports() -> Iterator[Case]:
         ("no labels", service, MARKS, None, "sourceClusterID", LABELS),
         ("ClusterInfo with half of its labels", info, MARKS, {"sourceClusterID": "east"}, "sourceKind", LABELS),
     ):
-        yield Case(what, "CREATE", put(raw, path, value), None, EAST, 403, said, policy)
+        yield Case(case_name, "CREATE", put(raw, path, value), None, EAST, 403, message, policy)
     dotted = a_service(target="a.b/nginx")
     yield Case(
         "namespace with a dot", "CREATE", dotted, None, EAST, 403, "DNS-1123 label", "must be DNS-1123 labels"
@@ -388,12 +410,12 @@ def _wrong_exports() -> Iterator[Case]:
     yield Case(
         "label changed to another cluster", "UPDATE", relabelled, service, EAST, 403, "sourceClusterID", LABELS
     )
-    one, other = a_service(target="a/b-c"), a_service(target="a-b/c")
-    yield Case("another Service under the same name", "UPDATE", other, one, EAST, 403, "immutable", TUPLE)
-    identity = put(one, "spec.kind", "LabelIdentity")
-    yield Case("becomes a LabelIdentity", "UPDATE", identity, one, EAST, 403, "immutable", NAME)
-    kind = put(info, "spec.kind", "Service")
-    yield Case("becomes a Service", "UPDATE", kind, info, EAST, 403, "immutable", NAME)
+    old, namesake = a_service(target="a/b-c"), a_service(target="a-b/c")
+    yield Case("another Service under the same name", "UPDATE", namesake, old, EAST, 403, "immutable", TUPLE)
+    identity = put(old, "spec.kind", "LabelIdentity")
+    yield Case("becomes a LabelIdentity", "UPDATE", identity, old, EAST, 403, "immutable", NAME)
+    becomes_service = put(info, "spec.kind", "Service")
+    yield Case("becomes a Service", "UPDATE", becomes_service, info, EAST, 403, "immutable", NAME)
     yield Case(
         "older than the policies, by a member",
         "UPDATE",
@@ -408,16 +430,26 @@ def _wrong_exports() -> Iterator[Case]:
     label = put(a_label(), "metadata.name", "east-0000")
     yield Case("wrong hash", "CREATE", label, None, EAST, 403, "name must be", why=Why.HASH)
     odd = put(a_label(), "spec.labelIdentity.normalizedLabel", "pod:app=web")
-    said = "spec.labelIdentity.normalizedLabel must be ns:<labels>&pod:<labels>"
-    yield Case("a LabelIdentity without labels", "CREATE", odd, None, EAST, 403, said, why=Why.HASH)
+    message = "spec.labelIdentity.normalizedLabel must be ns:<labels>&pod:<labels>"
+    yield Case("a LabelIdentity without labels", "CREATE", odd, None, EAST, 403, message, why=Why.HASH)
 
 
 def _exports_of_others() -> Iterator[Case]:
     """Return what depends on whom an account stands for."""
     info, peers, policy, look = an_info(), an_info("west"), a_policy(), Why.LOOKUP
     yield Case("updates a peer's", "UPDATE", peers, peers, EAST, 403, "another", why=look)
-    taken = put(peers, "spec.clusterID", "east")
-    yield Case("takes a peer's over", "UPDATE", taken, peers, EAST, 403, "another member", NAME)
+    claimed = put(peers, "spec.clusterID", "east")
+    yield Case("takes a peer's over", "UPDATE", claimed, peers, EAST, 403, "another member", NAME)
+    yield Case(
+        "takes a peer's over, with the name",
+        "UPDATE",
+        info,
+        peers,
+        EAST,
+        403,
+        "another member",
+        why=Why.IMPOSSIBLE,
+    )
     yield Case("deletes a peer's", "DELETE", None, peers, EAST, 403, "another member")
     yield Case("for another cluster", "CREATE", peers, None, EAST, 403, "spec.clusterID", why=look)
     yield Case("a policy from a member", "CREATE", policy, None, EAST, 403, "not authorized", why=look)
@@ -427,6 +459,8 @@ def _exports_of_others() -> Iterator[Case]:
     )
     yield Case("a policy from a trusted account", "CREATE", policy, None, ARGO)
     yield Case("a policy from an admin", "CREATE", policy, None, "alice")
+    other_name = put(policy, "metadata.name", "any")
+    yield Case("a policy of any name, from an admin", "CREATE", other_name, None, "alice")
     yield Case("a trusted account deletes", "DELETE", None, peers, ARGO)
     yield Case("an account of no cluster deletes", "DELETE", None, peers, unbound, 403, "no cluster")
     yield Case("namespace goes", "DELETE", None, peers, NAMESPACES)
@@ -450,12 +484,12 @@ def _exports_of_others() -> Iterator[Case]:
     off = leaving(NO_FINALIZER)
     yield Case("takes it off, leaving", "UPDATE", off, leaving(info), EAST, 403, "finalizer", why=look)
     yield Case("without finalizer", "CREATE", NO_FINALIZER, None, EAST, 403, "finalizer", why=look)
-    held = held_by(info, names.EXPORT_FINALIZER, "foregroundDeletion")
+    with_finalizer = held_by(info, names.EXPORT_FINALIZER, "foregroundDeletion")
     foreign = put(info, "spec.clusterID", "x")
     for user in (GC, MANAGER):
-        yield Case(f"finalizer taken off by {user}", "UPDATE", info, held, user)
-        yield Case(f"cluster ID, by {user}", "UPDATE", foreign, held, user, 403, "only finalizers", NAME)
-    yield Case("finalizer taken off by the namespace controller", "UPDATE", info, held, NAMESPACES)
+        yield Case(f"finalizer taken off by {user}", "UPDATE", info, with_finalizer, user)
+        yield Case(f"cluster ID, by {user}", "UPDATE", foreign, with_finalizer, user, 403, "only finalizers", NAME)
+    yield Case("finalizer taken off by the namespace controller", "UPDATE", info, with_finalizer, NAMESPACES)
 
 
 # --- claims -------------------------------------------------------------------------------------------------
@@ -481,7 +515,7 @@ def _claims() -> Iterator[Case]:
     nothing = networks(gateway="1.2.3.4", service_cidr="10.2.0.0/17")
     holder = "cluster west has had Service CIDR 10.2.0.0/16 since 2024"
     gateway = "gateway 1.2.3.4 is not granted: cluster west"
-    for name, new, old, code, said in (
+    for name, new, old, code, message in (
         ("a new claim", networks("10.3.0.0/16"), plain, 200, ""),
         ("a claim that another cluster has", conflict, plain, 409, holder),
         ("a claim that is not allowed", networks("1.2.3.0/24"), plain, 403, "allowedClusterCIDRs"),
@@ -491,8 +525,8 @@ def _claims() -> Iterator[Case]:
         ("a new cluster with a conflict: the rest of it is good", conflict, None, 200, ""),
         ("a new cluster that only claims what others have", nothing, None, 409, gateway),
     ):
-        why = Why.LOOKUP if said else None
-        yield Case(name, "UPDATE" if old else "CREATE", new, old, EAST, code, said, why=why, world=CLAIMED)
+        why = Why.LOOKUP if message else None
+        yield Case(name, "UPDATE" if old else "CREATE", new, old, EAST, code, message, why=why, world=CLAIMED)
 
 
 CASES = [

@@ -41,11 +41,11 @@ class World:
         return self.exports.get((cluster_id, kind), 0) if namespace == AREA else 0
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
-        asked = set(values)
+        requested = set(values)
         return [
             raw
             for raw in self.imports
-            if raw["metadata"]["namespace"] == namespace and not asked.isdisjoint(GRANTED.values(raw))
+            if raw["metadata"]["namespace"] == namespace and not requested.isdisjoint(GRANTED.values(raw))
         ]
 
     def service_account(self, namespace: str, name: str) -> RawObject | None:

@@ -21,6 +21,7 @@ from mcagent.controller.contract import names
 from mcagent.kube.source import RawObject
 from tests.admission_cases import CASES, EAST, GATEWAY, KEYED, MOVED, OURS, Case, Why
 from tests.admission_objects import AREA, OWN, WORLD, World, a_policy, a_service, put, sa
+from tests.antrea_objects import VERSIONS, written_by
 
 POLICIES = Path(__file__).parents[2] / "deploy/admission-policies.yaml"
 
@@ -54,10 +55,10 @@ def ask(
     return review(request, world, accounts)
 
 
-def check(decision: Decision, code: int, said: str = "") -> None:
+def check(decision: Decision, code: int, message: str = "") -> None:
     """Compare a decision with what the contract has: 200 is allowed."""
     assert (decision.allowed, decision.code) == (code == 200, code), decision
-    assert said in decision.message
+    assert message in decision.message
     assert decision.allowed or decision.message
 
 
@@ -73,7 +74,7 @@ def test_the_webhook_decides(case: Case) -> None:
         accounts=case.accounts,
         node=case.node,
     )
-    check(decision, case.code, case.said)
+    check(decision, case.code, case.message)
 
 
 def test_the_table_says_why_one_alone_decides() -> None:
@@ -83,6 +84,7 @@ def test_the_table_says_why_one_alone_decides() -> None:
         expected = differ and case.asks_webhook and case.operation != "DELETE"
         assert case.why in (Why.API_SERVER, Why.IMPOSSIBLE, Why.STATUS) or bool(case.why) == expected, case.title
     assert len({case.title for case in CASES}) == len(CASES)
+    assert [len(written_by(version)) for version in VERSIONS] == [4] * 4
 
 
 def test_policies_are_not_asked_about_deletions() -> None:
