@@ -161,6 +161,37 @@ def test_selectors(cluster: Cluster) -> None:
     assert seen == [("DELETED", "a"), ("ADDED", "b")]
 
 
+@pytest.mark.parametrize(
+    ("plural", "selector"),
+    [
+        ("events", "involvedObject.kind=Node,involvedObject.name=n1"),
+        ("events", "reason=EndpointsRefused"),
+        ("events", "reportingComponent=mcagent"),
+        ("pods", "status.podIP=10.0.0.1"),
+        ("secrets", "metadata.name=token"),
+    ],
+)
+def test_fields_that_mcagent_selects_by(cluster: Cluster, plural: str, selector: str) -> None:
+    """The API server accepts each field selector of the product."""
+    assert cluster.client.request("GET", cluster.path(plural), {"fieldSelector": selector})["items"] == []
+
+
+@pytest.mark.parametrize("selector", ["data.k=v", "spec.leaders=x", "metadata.uid=x"])
+def test_fields_that_select_nothing(cluster: Cluster, selector: str) -> None:
+    """Only a few fields can be selected by; any other is refused with 400."""
+    for path in (cluster.configmaps, cluster.gateways):
+        assert cluster.refused("GET", path, fieldSelector=selector).code == 400
+
+
+def test_secrets_are_selected_by_type(cluster: Cluster) -> None:
+    """Fields of built-in kinds: Secrets by type."""
+    data = {"k": "dg=="}
+    cluster.create(cluster.path("secrets"), "a", type="Opaque", data=data)
+    cluster.create(cluster.path("secrets"), "b", type="example.org/other")
+    listed = cluster.client.request("GET", cluster.path("secrets"), {"fieldSelector": "type=Opaque"})["items"]
+    assert [(item["metadata"]["name"], item["data"]) for item in listed] == [("a", data)]
+
+
 def test_pages(cluster: Cluster) -> None:
     """limit and continue walk through one version of a list."""
     for number in range(5):
@@ -205,8 +236,8 @@ def test_an_apply_creates_or_merges(cluster: Cluster) -> None:
 def test_large_objects(cluster: Cluster, size: int, code: int, message: str) -> None:
     """An object of 1.4 MB is stored; one over etcd's 1.5 MiB is refused with 500, one over 3 MiB with 413."""
     if not code:
-        made = cluster.create(cluster.gateways, "big", gatewayIP="x" * size)
-        assert len(made["gatewayIP"]) == size
+        stored = cluster.create(cluster.gateways, "big", gatewayIP="x" * size)
+        assert len(stored["gatewayIP"]) == size
         return
     with pytest.raises(ApiRefusalError, match=message) as caught:
         cluster.create(cluster.gateways, "big", gatewayIP="x" * size)

@@ -144,6 +144,26 @@ def test_leases(cluster: Cluster) -> None:
     assert (stolen.code, stolen.reason) == (409, "Conflict")
 
 
+@pytest.mark.real_only
+def test_leases_that_cannot_be(cluster: Cluster) -> None:
+    """Times of a Lease have microseconds, and its duration is more than 0."""
+    path = cluster.path("leases", group="coordination.k8s.io")
+    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    cluster.create(path, "l", spec=spec)
+    with pytest.raises(ApiRefusalError):
+        cluster.patch(f"{path}/l", {"spec": {"renewTime": "2026-01-01T00:00:10Z"}})
+    with pytest.raises(ApiRefusalError, match="leaseDurationSeconds: Invalid value: 0: must be greater than 0"):
+        cluster.patch(f"{path}/l", {"spec": {"leaseDurationSeconds": 0}})
+
+
+@pytest.mark.real_only
+def test_an_event_is_in_the_namespace_of_its_object(cluster: Cluster) -> None:
+    """Another one is refused."""
+    body: dict[str, Any] = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}}
+    body["involvedObject"] = {"kind": "Gateway", "name": "a", "namespace": "default"}
+    assert "does not match event.namespace" in str(cluster.refused("POST", cluster.path("events"), body))
+
+
 def test_events(cluster: Cluster) -> None:
     """An Event can be selected by what it is about."""
     path = cluster.path("events")

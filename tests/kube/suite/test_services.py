@@ -39,6 +39,22 @@ def test_an_address_may_be_asked_for_once(cluster: Cluster) -> None:
     assert service(cluster, "second", clusterIP=wanted)["spec"]["clusterIP"] == wanted
 
 
+@pytest.mark.real_only
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("192.0.2.1", "failed to allocate IP 192.0.2.1: the provided network does not match the current range"),
+        ("0.0.0.0", "failed to allocate IP 0.0.0.0: the provided network does not match the current range"),
+        ("nonsense", 'spec.clusterIPs.0.: Invalid value: "nonsense": must be a valid IP address'),
+    ],
+)
+def test_an_address_outside_the_range_is_refused(cluster: Cluster, address: str, message: str) -> None:
+    """The refusal of a server that has ServiceCIDR objects (1.33 and later) does not tell the range."""
+    with pytest.raises(ApiRefusalError, match=message) as caught:
+        service(cluster, "a", clusterIP=address)
+    assert caught.value.code == 422
+
+
 def test_the_range_is_an_object(cluster: Cluster) -> None:
     """ServiceCIDR `kubernetes` tells the Service CIDR and is Ready."""
     found = cluster.client.request("GET", "/apis/networking.k8s.io/v1/servicecidrs")
@@ -67,6 +83,50 @@ def test_services_without_an_address(cluster: Cluster) -> None:
     assert service(cluster, "headless", clusterIP="None")["spec"]["clusterIP"] == "None"
     external = service(cluster, "external", type="ExternalName", externalName="www.example.org")
     assert "clusterIP" not in external["spec"]
+
+
+@pytest.mark.real_only
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"ports": []}, "spec.ports: Required value"),
+        ({"ports": [{"port": 80}, {"port": 81}]}, r"spec.ports\[0\].name: Required value"),
+        (
+            {"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "a"}]},
+            r"spec.ports\[1\].name: Duplicate value",
+        ),
+        ({"ports": [{"port": 70000}]}, r"spec.ports\[0\].port: Invalid value: 70000"),
+        ({"ports": [{"port": 80, "name": "Upper"}]}, r"spec.ports\[0\].name"),
+        ({"ports": [{"port": 80, "protocol": "ICMP"}]}, r"spec.ports\[0\].protocol: Unsupported value"),
+        ({"type": "ExternalName"}, "spec.externalName: Required value"),
+    ],
+)
+def test_services_that_cannot_be(cluster: Cluster, spec: dict[str, Any], field: str) -> None:
+    """Ports need a number, a known protocol and, where there are several, different names."""
+    with pytest.raises(ApiRefusalError, match=field) as caught:
+        service(cluster, "a", **spec)
+    assert caught.value.code == 422
+
+
+@pytest.mark.real_only
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "addressType: Required value"),
+        ({"addressType": "IPv4", "endpoints": [{"addresses": ["x"]}]}, r"endpoints\[0\].addresses\[0\]"),
+        ({"addressType": "IPv4", "endpoints": [{"addresses": []}]}, r"endpoints\[0\].addresses: Required value"),
+        (
+            {"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}] * 1001},
+            "endpoints: Too many: 1001: must have at most 1000 items",
+        ),
+    ],
+)
+def test_endpoint_slices_that_cannot_be(cluster: Cluster, fields: dict[str, Any], field: str) -> None:
+    """A slice has an address family, addresses that are some, and at most 1000 endpoints."""
+    path = cluster.path("endpointslices", group="discovery.k8s.io")
+    body = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "a"}, **fields}
+    with pytest.raises(ApiRefusalError, match=field):
+        cluster.client.request("POST", path, body={"endpoints": [], **body})
 
 
 def test_an_endpoint_slice_gets_defaults(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -32,6 +33,13 @@ def test_bad_tokens_are_refused(cluster: Cluster) -> None:
         assert cluster.refused("GET", cluster.gateways, client=client).code == 401
 
 
+@pytest.mark.real_only  # the embedded server knows no anonymous user
+def test_no_token_is_the_anonymous_user(cluster: Cluster) -> None:
+    """It may do nothing."""
+    with closing(cluster.server.as_token("")) as client:
+        assert cluster.refused("GET", cluster.gateways, client=client).code == 403
+
+
 def test_a_token_ends_with_its_account(cluster: Cluster, member: Client) -> None:
     """The token of a ServiceAccount that was deleted is refused, also when there is a new one of that name."""
     cluster.client.request("DELETE", cluster.path("serviceaccounts", "member"))
@@ -46,10 +54,25 @@ def test_a_token_ends_with_its_account(cluster: Cluster, member: Client) -> None
 
 
 @pytest.mark.real_only
+def test_a_token_names_its_account(cluster: Cluster) -> None:
+    """The claims of a TokenRequest: who, where, until when; less than ten minutes cannot be asked for."""
+    uid = account(cluster, "a")["metadata"]["uid"]
+    body = token_of(cluster, "a").split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    assert claims["sub"] == f"system:serviceaccount:{cluster.namespace}:a"
+    assert claims["kubernetes.io"] == {"namespace": cluster.namespace, "serviceaccount": {"name": "a", "uid": uid}}
+    assert claims["exp"] - claims["iat"] == 3600
+    with pytest.raises(ApiRefusalError, match="may not specify a duration less than 10 minutes"):
+        token_of(cluster, "a", 10)
+    with pytest.raises(ApiRefusalError, match='serviceaccounts "none" not found'):
+        token_of(cluster, "none")
+
+
+@pytest.mark.real_only
 @pytest.mark.controllers
 def test_a_token_is_written_into_a_secret(cluster: Cluster) -> None:
     """A Secret of type service-account-token is filled by the token controller; the token works until it goes."""
-    made = account(cluster, "member")
+    created = account(cluster, "member")
     annotations = {"kubernetes.io/service-account.name": "member"}
     kind = "kubernetes.io/service-account-token"
     for name in ("t", "unused"):
@@ -60,10 +83,10 @@ def test_a_token_is_written_into_a_secret(cluster: Cluster) -> None:
         return {item["metadata"]["name"]: item for item in items}
 
     wait_until(
-        lambda: all("token" in (found.get("data") or {}) for found in stored().values()), "tokens", timeout=20
+        lambda: all("token" in (secret.get("data") or {}) for secret in stored().values()), "tokens", timeout=20
     )
     secret, unused = stored()["t"], stored()["unused"]
-    assert secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] == made["metadata"]["uid"]
+    assert secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] == created["metadata"]["uid"]
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
     assert data["namespace"] == cluster.namespace
     assert data["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")

@@ -1,4 +1,4 @@
-"""What the schemas of our CRDs refuse or drop, on a real API server."""
+"""What a real API server refuses or drops: names, metadata, and what the schemas of our CRDs do not allow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
 
-pytestmark = pytest.mark.real_only  # the embedded server reads no schemas
+pytestmark = pytest.mark.real_only  # the embedded server checks no objects
 
 MULTICLUSTER = "multicluster.crd.antrea.io"
 
@@ -27,6 +27,65 @@ def clusterset(version: str, name: str = "set", **fields: Any) -> dict[str, Any]
         "metadata": {"name": name},
         **fields,
     }
+
+
+@pytest.mark.parametrize(
+    ("plural", "name", "message"),
+    [
+        ("configmaps", "x" * 254, "metadata.name: Inval"),
+        ("configmaps", "-a", "RFC 1123 subdomain"),
+        ("configmaps", "a..b", "RFC 1123 subdomain"),
+        ("gateways", "A", "RFC 1123 subdomain"),
+        ("services", "a.b", "DNS-1035 label"),
+        ("services", "0a", "DNS-1035 label"),
+        ("services", "x" * 64, "must be no more than 63 characters"),
+    ],
+)
+def test_names_that_cannot_be(cluster: Cluster, plural: str, name: str, message: str) -> None:
+    """A name must be a DNS subdomain, that of a Service a label."""
+    path = cluster.gateways if plural == "gateways" else cluster.path(plural)
+    with pytest.raises(ApiRefusalError, match=message) as caught:
+        cluster.create(path, name, **({"spec": {"ports": [{"port": 80}]}} if plural == "services" else {}))
+    assert (caught.value.code, caught.value.reason) == (422, "Invalid")
+
+
+def test_names_at_the_limit(cluster: Cluster) -> None:
+    """A custom resource may have a name of 253 characters, a Service one of 63."""
+    long = ".".join(["x" * 63] * 3) + "." + "x" * 61
+    assert len(long) == 253
+    assert cluster.create(cluster.gateways, long)["metadata"]["name"] == long
+    cluster.create(cluster.path("services"), "x" * 63, spec={"ports": [{"port": 80}]})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "field"),
+    [
+        ({"labels": {"a b": "x"}}, "metadata.labels"),
+        ({"labels": {"a": "x" * 64}}, "metadata.labels"),
+        ({"labels": {"a": "x/y"}}, "metadata.labels"),
+        ({"labels": {"a/b/c": "x"}}, "metadata.labels"),
+        ({"annotations": {"a b": "x"}}, "metadata.annotations"),
+        ({"annotations": {"a": "x" * 262_144}}, "metadata.annotations"),
+        ({"finalizers": ["no/good/name"]}, "metadata.finalizers"),
+        (
+            {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x"}]},
+            "metadata.ownerReferences",
+        ),
+    ],
+)
+def test_metadata_that_cannot_be(cluster: Cluster, metadata: dict[str, Any], field: str) -> None:
+    """Labels, annotations, finalizers and owner references have a form, and the refusal names the field."""
+    with pytest.raises(ApiRefusalError, match=field) as caught:
+        cluster.create(cluster.gateways, "a", metadata=metadata)
+    assert caught.value.code == 422
+
+
+def test_a_bare_finalizer_is_for_custom_resources(cluster: Cluster) -> None:
+    """A finalizer without a domain is refused on built-in kinds only."""
+    with pytest.raises(ApiRefusalError, match="neither a standard finalizer name nor is it fully qualified"):
+        cluster.create(cluster.configmaps, "a", metadata={"finalizers": ["bare"]})
+    cluster.create(cluster.gateways, "a", metadata={"finalizers": ["bare"]})
+    cluster.patch(f"{cluster.gateways}/a", {"metadata": {"finalizers": None}})
 
 
 @pytest.mark.parametrize(
