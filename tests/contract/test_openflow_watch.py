@@ -183,37 +183,37 @@ def test_a_process_waits_for_the_next_bundle_and_its_death_does_no_harm(watched:
 
 def test_a_process_whose_agent_dies_changes_nothing(watched: Watched) -> None:
     """The end of the input without a line is an empty bundle."""
-    held = watched.backend._ofctl._prepared
-    assert held is not None
-    assert held.stdin is not None
-    held.stdin.close()
-    assert held.wait(5) == 0
+    process = watched.backend._ofctl._prepared
+    assert process is not None
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(5) == 0
     assert watched.backend.observe() == as_mapping(HELD)
 
 
 def test_what_a_gateway_tells_is_heard_by_the_port_it_came_in_by_and_nothing_else(ovs: OvsInstance) -> None:
     """A frame that one bridge sends out by ports reaches the agent of another where a flow hands it over."""
-    far, told = "br-far", encode_frame(range(MOST))
+    far, frame = "br-far", encode_frame(range(MOST))
     backend = OpenFlowBackend(make_bridge(ovs))
     ovs.vsctl("--may-exist", "add-br", far, "--", "set", "bridge", far, f"datapath_type={DATAPATH}")
     for number, other in ((21, 31), (22, 32)):
         for bridge, mine, theirs in (("br-mc", number, other), (far, other, number)):
             options = ("type=patch", f"ofport_request={mine}", f"options:peer=patch{theirs}")
             ovs.vsctl("add-port", bridge, f"patch{mine}", "--", "set", "interface", f"patch{mine}", *options)
-    heard: list[tuple[int, bytes]] = []
+    received: list[tuple[int, bytes]] = []
     answered: list[int] = []
-    backend.watch(lambda: answered.append(1), lambda: None, on_packet=lambda *found: heard.append(found))
+    backend.watch(lambda: answered.append(1), lambda: None, on_packet=lambda *packet: received.append(packet))
     try:
         wait_until(lambda: answered, "first word of the connection")
         match = f"in_port=22,dl_type=0x{ETHERTYPE_AGENTS:04x}"
         make(backend, [flow(1, table=0, match=match, actions=f"CONTROLLER:{AGENTS_FRAME}")])
         sender = OpenFlowBackend(ovs.mgmt(far))
-        sender.send_out([31, 32], told)
-        sender.send_out([32], told.replace(b"\x88\xb5", b"\x88\xb6", 1))
+        sender.send_out([31, 32], frame)
+        sender.send_out([32], frame.replace(b"\x88\xb5", b"\x88\xb6", 1))
         sender.send_out([31] * 150 + [32], encode_frame(()))  # in more than one message
-        wait_until(lambda: len(heard) == 2, "both that come by port 22")
-        assert [port for port, _ in heard] == [22, 22]
-        assert [decode_frame(found) for _, found in heard] == [frozenset(range(MOST)), frozenset()]
+        wait_until(lambda: len(received) == 2, "both that come by port 22")
+        assert [port for port, _ in received] == [22, 22]
+        assert [decode_frame(packet) for _, packet in received] == [frozenset(range(MOST)), frozenset()]
     finally:
         backend.close()
         ovs.vsctl("del-br", far)

@@ -56,9 +56,9 @@ def fill(client: Client, cluster: Cluster, config: str) -> None:
 
 @pytest.fixture(scope="module")
 def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Give the kubeconfigs of both clusters, one that may read nothing, and the second's agents' configuration.
+    """Give kubeconfigs, and the second cluster's agent configuration; the first has its own in a ConfigMap.
 
-    The first cluster has that of its own in a ConfigMap.
+    The kubeconfigs are of both clusters and of an API server that refuses to list multicluster objects ("few").
     """
     directory = tmp_path_factory.mktemp("clusters")
     found = {name: directory / name for name in (HERE.name, FAR.name, "few", "config")}

@@ -132,17 +132,19 @@ def outlive(lab: Lab, load: Load, settled: Settled, name: str) -> None:
         row = replace(row, spell=SPELL)
     number = list(ROWS).index(name)
     queues_before = queues.dropped(lab)
-    one = failover.play(lab, load, settled, row, number)
+    outcome = failover.play(lab, load, settled, row, number)
     overflow = queues.since(queues_before, queues.dropped(lab))
-    told = f"{one.node}\n{words(one.during)}\nafter it:\n{words(one.after)}\nqueues dropped: {overflow}"
-    assert failover.broken(one.during) == failover.broken(one.after) == 0, told
+    report = (
+        f"{outcome.node}\n{words(outcome.during)}\nafter it:\n{words(outcome.after)}\nqueues dropped: {overflow}"
+    )
+    assert failover.broken(outcome.during) == failover.broken(outcome.after) == 0, report
     if row.lossless:
         # docs/failover.md: a full receive queue loses packets before the userspace datapath sees them.
-        assert lost(one.during) + lost(one.after) <= sum(overflow.values()), told
+        assert lost(outcome.during) + lost(outcome.after) <= sum(overflow.values()), report
     elif row.counted is not Counted.SILENCE:
-        assert one.healed < BACK + one.after.stall, told
+        assert outcome.healed < BACK + outcome.after.stall, report
     elif not row.must:  # a link that loses some is left by chance sooner or later
-        assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, told
+        assert max(failover.tcp_silences(outcome.during)) < SILENCE + outcome.during.stall, report
 
 
 def lost(report: Report) -> int:

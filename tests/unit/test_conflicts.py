@@ -729,21 +729,23 @@ def test_uncontested_clusters_have_what_they_would_have_alone(
     changes: list[ClusterInfoImport], pods: frozenset[str]
 ) -> None:
     """The quick answer, that nobody is in anybody's way, is given when comparing each with each gives it."""
-    made = config("g1", enable_pod_to_pod=True)
-    infos = {one.meta.key: one for one in changes}
-    found = resolve_clusters(checked_alone(snapshot(*HOME, *infos.values()), made), sorted_hosts(pods), made)
-    claims = [(name, claim) for name, one in found.checked.items() for claim in one.claims]
+    settings = config("g1", enable_pod_to_pod=True)
+    infos = {info.meta.key: info for info in changes}
+    resolved = resolve_clusters(
+        checked_alone(snapshot(*HOME, *infos.values()), settings), sorted_hosts(pods), settings
+    )
+    claims = [(name, claim) for name, checked in resolved.checked.items() for claim in checked.claims]
     contested = any(
         a != b and overlaps(first.network, second.network) for (a, first), (b, second) in combinations(claims, 2)
     ) or any(ip_address(ip) in claim.network for ip in pods for _, claim in claims)
-    alone = {name: one.uncontested for name, one in found.checked.items()}
-    assert (found.accepted == alone) is not contested
+    alone = {name: checked.uncontested for name, checked in resolved.checked.items()}
+    assert (resolved.accepted == alone) is not contested
 
 
-def checked_alone(source: Snapshot, made: Config) -> dict[str, CheckedCluster]:
+def checked_alone(source: Snapshot, settings: Config) -> dict[str, CheckedCluster]:
     """Return each cluster as it would be alone."""
-    local = forwarding(IncrementalEngine(), source, NO_FACTS, made).local
-    validator = cluster_validator(local, NO_FACTS, made)
+    local = forwarding(IncrementalEngine(), source, NO_FACTS, settings).local
+    validator = cluster_validator(local, NO_FACTS, settings)
     return {key: validator.check(info) for key, info in source.cluster_infos.items()}
 
 
@@ -770,9 +772,9 @@ def test_a_bad_cluster_changes_nothing_for_older_ones(clusters: list[ClusterInfo
 @given(st.lists(CIDRS, max_size=12), CIDRS)
 def test_what_is_taken_agrees_with_the_obvious(texts: list[str], text: str) -> None:
     """Binary search says what pairwise comparison says."""
-    known: list[Network] = [ip_network(t) for t in texts]
-    asked = ip_network(text)
-    overlapping = [n for n in known if overlaps(n, asked)]
-    found = ReservedRanges((n, str(n)) for n in known).overlapping(asked)
-    assert (found is not None) == bool(overlapping)
-    assert found is None or found[0] in overlapping
+    ranges: list[Network] = [ip_network(t) for t in texts]
+    network = ip_network(text)
+    overlapping = [n for n in ranges if overlaps(n, network)]
+    overlap = ReservedRanges((n, str(n)) for n in ranges).overlapping(network)
+    assert (overlap is not None) == bool(overlapping)
+    assert overlap is None or overlap[0] in overlapping

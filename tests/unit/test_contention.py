@@ -43,7 +43,7 @@ def test_nothing_is_left_alone_for_long(steps: list[tuple[float, set[int]]]) -> 
         now += wait
         contention = contention.update(changed, now)
         assert contention.paused.keys() <= changed
-        assert all(now < one.until <= one.at + PAUSE_MAX for one in contention.paused.values())
+        assert all(now < pause.until <= pause.at + PAUSE_MAX for pause in contention.paused.values())
 
 
 def test_memory_is_bounded() -> None:

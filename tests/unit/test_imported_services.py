@@ -189,13 +189,13 @@ def test_who_prefers_near_endpoints_gets_them_of_this_cluster() -> None:
     )
 
     def near(distribution: str, node: str, zone: str) -> set[str]:
-        said = replace(service_import("web"), distribution=distribution)
-        found = share_endpoints(
-            with_address(said, slices), read_traffic("*"), "home", frozenset(), NodeLocation(node, zone)
+        imported = replace(service_import("web"), distribution=distribution)
+        shared = share_endpoints(
+            with_address(imported, slices), read_traffic("*"), "home", frozenset(), NodeLocation(node, zone)
         )
-        given_to = shares(found)
-        assert given_to.pop("10.97.0.1:80") == 0.25
-        return {text.removesuffix(":80") for text in given_to}
+        fractions = shares(shared)
+        assert fractions.pop("10.97.0.1:80") == 0.25
+        return {text.removesuffix(":80") for text in fractions}
 
     assert near("PreferClose", "n1", "a") == {"10.10.1.1", "10.10.1.2"}
     assert near("PreferSameNode", "n1", "a") == {"10.10.1.1"}
@@ -212,8 +212,8 @@ def test_the_first_rank_with_a_ready_endpoint_has_everything() -> None:
         imported_slice("a", "web", "home", [endpoint("10.10.1.1", ready=False)]),
         imported_slice("b", "web", "east", [endpoint("10.97.0.1")]),
     )
-    found = share_endpoints(with_address(service_import("web"), slices), read_traffic("local > *"), "home")
-    assert shares(found) == {"10.97.0.1:80": 1.0}
+    shared = share_endpoints(with_address(service_import("web"), slices), read_traffic("local > *"), "home")
+    assert shares(shared) == {"10.97.0.1:80": 1.0}
 
 
 @given(

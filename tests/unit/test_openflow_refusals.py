@@ -59,10 +59,10 @@ ovs-ofctl: talking to unix:/run/br-mc.mgmt (Protocol error)
 )
 def test_the_refused_step_is_the_one_that_is_quoted(printed: str, xid: int, index: int) -> None:
     """In words or as bytes; transaction numbers only decide between steps that look alike."""
-    found = refused_step(printed.format(xid=xid), STEPS)
-    assert found is not None
-    assert found[0] == index
-    assert found[1].startswith("OFPB")
+    refused = refused_step(printed.format(xid=xid), STEPS)
+    assert refused is not None
+    assert refused[0] == index
+    assert refused[1].startswith("OFPB")
 
 
 def test_a_syntax_error_names_its_line_and_other_trouble_no_step() -> None:
@@ -73,6 +73,6 @@ def test_a_syntax_error_names_its_line_and_other_trouble_no_step() -> None:
         is None
     )
     unknown = QUOTED.format(xid=7).replace("10.0.0.2", "10.9.9.9")
-    found = refused_step(unknown, STEPS)
-    assert found is not None
-    assert found[0] is None
+    refused = refused_step(unknown, STEPS)
+    assert refused is not None
+    assert refused[0] is None

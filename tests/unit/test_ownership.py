@@ -53,15 +53,15 @@ def crowded(draw: st.DrawFn) -> AddressClaim:
 @given(st.lists(crowded(), max_size=24), st.randoms(use_true_random=False))
 def test_the_rule(claims: list[AddressClaim], shuffler: random.Random) -> None:
     """Those lose that come after a kept one of another owner, each to such a one, however they are shuffled."""
-    found = losing_claims(claims)
-    assert found.keys() == naively_lost(claims)
-    for loser, winner in found.items():
+    winners = losing_claims(claims)
+    assert winners.keys() == naively_lost(claims)
+    for loser, winner in winners.items():
         assert share(loser, winner)
         assert loser.owner != winner.owner
-        assert winner not in found
+        assert winner not in winners
         assert (winner.rank, winner.owner) < (loser.rank, loser.owner)
     shuffler.shuffle(claims)
-    assert losing_claims(claims) == found
+    assert losing_claims(claims) == winners
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_no_set_of_claims_takes_long(attack: Callable[[int], list[AddressClaim]]
     """20,000 claims that are all in each other's way are decided in less than a second."""
     claims = attack(20_000)
     before = time.process_time()
-    found = losing_claims(claims)
+    losers = losing_claims(claims)
     spent = time.process_time() - before
-    assert len(found) > 8_000
+    assert len(losers) > 8_000
     assert spent < 4, f"{spent:.1f} s"  # a quadratic rule takes many minutes

@@ -111,10 +111,10 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
     objects = world(random)
     engine = IncrementalEngine()
     with engine.one_pass():
-        found = select_rules(engine, read(objects), config(mode))
-        levels = pipeline_rules(engine, found, pipeline_input.rule_ids(found.rules), CLUSTER_IDS)
+        selected = select_rules(engine, read(objects), config(mode))
+        levels = pipeline_rules(engine, selected, pipeline_input.rule_ids(selected.rules), CLUSTER_IDS)
     rules = tuple(rule for level in levels.values() for rule in level)
-    flows = flows_of(Policies(rules=rules, pods=pod_policies(found.isolated, found.rules)))
+    flows = flows_of(Policies(rules=rules, pods=pod_policies(selected.isolated, selected.rules)))
     assert not list(contradictions(flows))
     switch = SimulatedSwitch.of(flows)
     for _ in range(20):
@@ -122,8 +122,8 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
         verdict, _ = policy_oracle.judged(objects, asked, closed=mode is PolicyFailureMode.CLOSED)
         walk = switch.walk(packet(asked))
         assert not walk.problems, walk
-        said = EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
-        assert said.value == verdict.lower(), (asked, rules)
+        decided = EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
+        assert decided.value == verdict.lower(), (asked, rules)
 
 
 @costly
@@ -139,10 +139,10 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
         changes = [Relist(kind=kind, items=some_of(random, some, kind)) for kind in kinds]
         snapshot = apply_changes(snapshot, changes)
         with engine.one_pass():
-            found = enforcement(engine, snapshot, ENV, settings, CLUSTER_IDS)
+            incremental = enforcement(engine, snapshot, ENV, settings, CLUSTER_IDS)
         afresh = IncrementalEngine()
         with afresh.one_pass():
-            assert found == enforcement(afresh, snapshot, ENV, settings, CLUSTER_IDS)
+            assert incremental == enforcement(afresh, snapshot, ENV, settings, CLUSTER_IDS)
 
 
 @pytest.mark.parametrize(

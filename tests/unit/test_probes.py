@@ -90,7 +90,7 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         replace(asked[0], server_port=81),
     ]
     assert list(client_probes(others, known)) == []
-    twice, once = (list(client_probes([one, *others], known)) for one in asked)
+    twice, once = (list(client_probes([client, *others], known)) for client in asked)
     assert [frame[:12].hex(":") for frame in twice] == [
         "aa:bb:cc:dd:ee:f9:0a:6d:63:00:00:01",
         "aa:bb:cc:dd:ee:f2:0a:6d:63:00:00:01",

@@ -64,8 +64,8 @@ def test_nothing_else_is_read(noise: bytes, clusters: frozenset[int], length: in
 
 def test_a_frame_is_bounded() -> None:
     """Every tunnel carries it; clusters beyond are not told of, and so are taken for reached."""
-    found = decode_frame(encode_frame(range(1000)))
-    assert found == frozenset(range(MOST))
+    clusters = decode_frame(encode_frame(range(1000)))
+    assert clusters == frozenset(range(MOST))
     assert len(encode_frame(range(1000))) < 1240
 
 
@@ -78,23 +78,23 @@ def test_a_cluster_is_left_only_if_every_gateway_that_counts_says_so(
     own: frozenset[int] | None, gateways: Mapping[int, bool], said: Mapping[int, tuple[frozenset[int], float]]
 ) -> None:
     """Silence, and what has expired, takes no cluster away; a live gateway that reaches one keeps it."""
-    told = {port: ReachabilityState(clusters, until) for port, (clusters, until) in said.items()}
-    for number in unreachable_from_all(own, gateways, told, 10.0):
+    states = {port: ReachabilityState(clusters, until) for port, (clusters, until) in said.items()}
+    for number in unreachable_from_all(own, gateways, states, 10.0):
         assert own is None or number in own
         for port, live in gateways.items():
             if live:
-                assert number in told[port].clusters
-                assert told[port].until > 10.0
-        assert own is not None or any(number in told[p].clusters for p in gateways if p in told)
+                assert number in states[port].clusters
+                assert states[port].until > 10.0
+        assert own is not None or any(number in states[p].clusters for p in gateways if p in states)
     assert unreachable_from_all(None, gateways, {}, 10.0) == frozenset()
 
 
 def test_gateways_that_ask_not_to_be_used_are_heard_where_no_other_is() -> None:
     """Those that reach no cluster at all are not live for a worker, and right all the same."""
-    told = {2: ReachabilityState(frozenset({EAST}), 20.0), 3: ReachabilityState(frozenset({EAST, WEST}), 20.0)}
-    assert unreachable_from_all(None, {2: False, 3: False}, told, 10.0) == {EAST}
-    assert unreachable_from_all(None, {2: False, 3: True}, told, 10.0) == {EAST, WEST}
-    assert unreachable_from_all(None, {2: False, 3: True}, {2: told[2]}, 10.0) == frozenset()
+    states = {2: ReachabilityState(frozenset({EAST}), 20.0), 3: ReachabilityState(frozenset({EAST, WEST}), 20.0)}
+    assert unreachable_from_all(None, {2: False, 3: False}, states, 10.0) == {EAST}
+    assert unreachable_from_all(None, {2: False, 3: True}, states, 10.0) == {EAST, WEST}
+    assert unreachable_from_all(None, {2: False, 3: True}, {2: states[2]}, 10.0) == frozenset()
     assert clusters_by_hash(frozenset({EAST}), ["west", "east"]) == {"east"}
 
 

@@ -116,18 +116,18 @@ def test_sources_are_addresses_or_prefixes() -> None:
 
 def test_a_kept_certificate_is_read_again(tmp_path: Path) -> None:
     """None until there is one, a new one when it changes, the old one when the new one is unusable."""
-    kept = FromDirectory(tmp_path, period=0.0)
-    assert kept() is None
-    found: list[ssl.SSLContext | None] = []
+    certificate = FromDirectory(tmp_path, period=0.0)
+    assert certificate() is None
+    contexts: list[ssl.SSLContext | None] = []
     for _ in range(2):
         for name, text in zip(("tls.crt", "tls.key"), self_signed("n1", datetime.now(UTC)), strict=True):
             (tmp_path / name).write_bytes(text)
-        found.append(kept())
-        assert kept() is found[-1]
-    assert None not in found
-    assert found[0] is not found[1]
+        contexts.append(certificate())
+        assert certificate() is contexts[-1]
+    assert None not in contexts
+    assert contexts[0] is not contexts[1]
     (tmp_path / "tls.crt").write_text("nonsense")
-    assert kept() is found[1]
+    assert certificate() is contexts[1]
 
 
 class Api:

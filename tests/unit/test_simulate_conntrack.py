@@ -59,10 +59,10 @@ def test_userspace_datapath_differs_in_when_a_connection_is_established() -> Non
 def test_destination_nat_both_ways() -> None:
     """A translated connection reaches the endpoint, and its reply carries the Service's address again."""
     nat = Nat("dst", POD, 8080)
-    there = ConnectionTable().track(syn(), CtRequest(zone=ZONE, commit=True, nat=nat))
-    assert (there.packet.dst, there.packet.dst_port) == (POD, 8080)
-    assert there.state == CT_NEW | CT_TRK | CT_DNAT
-    back = there.table.track(there.packet.reply(), CtRequest(zone=ZONE, nat=Nat()))
+    request = ConnectionTable().track(syn(), CtRequest(zone=ZONE, commit=True, nat=nat))
+    assert (request.packet.dst, request.packet.dst_port) == (POD, 8080)
+    assert request.state == CT_NEW | CT_TRK | CT_DNAT
+    back = request.table.track(request.packet.reply(), CtRequest(zone=ZONE, nat=Nat()))
     assert (back.packet.src, back.packet.src_port, back.packet.dst) == (SERVICE, 80, CLIENT)
     assert back.state == CT_EST | CT_RPL | CT_TRK | CT_SNAT
     other = Nat("dst", GATEWAY, 1)
@@ -81,13 +81,13 @@ def test_kernel_does_not_translate_a_new_connection_without_being_told_how() -> 
 def test_source_nat_chooses_another_port_when_the_first_is_taken() -> None:
     """Two clients with one source port share an address, and each gets its own reply back."""
     nat = Nat("src", GATEWAY)
-    one = ConnectionTable().track(syn(), CtRequest(zone=ZONE, commit=True, nat=nat))
-    other = replace(syn(), src=ip_address("10.1.0.6"))
-    two = one.table.track(other, CtRequest(zone=ZONE, commit=True, nat=nat))
-    assert one.packet.src == two.packet.src == GATEWAY
-    assert one.packet.src_port == 4000 != two.packet.src_port
-    for sent, tracked in ((syn(), one), (other, two)):
-        back = two.table.track(tracked.packet.reply(), CtRequest(zone=ZONE, nat=Nat())).packet
+    first = ConnectionTable().track(syn(), CtRequest(zone=ZONE, commit=True, nat=nat))
+    other_client = replace(syn(), src=ip_address("10.1.0.6"))
+    second = first.table.track(other_client, CtRequest(zone=ZONE, commit=True, nat=nat))
+    assert first.packet.src == second.packet.src == GATEWAY
+    assert first.packet.src_port == 4000 != second.packet.src_port
+    for sent, tracked in ((syn(), first), (other_client, second)):
+        back = second.table.track(tracked.packet.reply(), CtRequest(zone=ZONE, nat=Nat())).packet
         assert (back.dst, back.dst_port) == (sent.src, sent.src_port)
 
 
@@ -104,9 +104,9 @@ def test_mark_and_label_are_written_by_bits() -> None:
 
 def test_icmp_error_follows_the_connection_it_is_about() -> None:
     """A router's error about a translated packet reaches the client, quoting what the client sent."""
-    there = ConnectionTable().track(syn(), CtRequest(zone=ZONE, commit=True, nat=Nat("dst", POD, 8080)))
-    error = Packet(in_port=2, src=GATEWAY, dst=CLIENT, proto=IP_ICMP, icmp_type=UNREACHABLE, quoted=there.packet)
-    back = there.table.track(error, CtRequest(zone=ZONE, nat=Nat()))
+    request = ConnectionTable().track(syn(), CtRequest(zone=ZONE, commit=True, nat=Nat("dst", POD, 8080)))
+    error = Packet(in_port=2, src=GATEWAY, dst=CLIENT, proto=IP_ICMP, icmp_type=UNREACHABLE, quoted=request.packet)
+    back = request.table.track(error, CtRequest(zone=ZONE, nat=Nat()))
     assert back.state & (CT_REL | CT_RPL) == CT_REL | CT_RPL
     assert back.packet.dst == CLIENT
     assert back.packet.quoted is not None
@@ -132,7 +132,7 @@ def test_what_may_begin_a_connection(packet: Packet, may: bool) -> None:
 def test_only_the_userspace_datapath_begins_with_a_reset() -> None:
     """A reset of no known connection is invalid to the kernel, and new to the userspace datapath."""
     reset = replace(syn(), tcp_flags=RST)
-    states = [ConnectionTable(datapath=which).track(reset, CtRequest(zone=ZONE)).state for which in Datapath]
+    states = [ConnectionTable(datapath=datapath).track(reset, CtRequest(zone=ZONE)).state for datapath in Datapath]
     assert states == [CT_INV | CT_TRK, CT_NEW | CT_TRK]
 
 

@@ -22,16 +22,16 @@ TOKENS = st.binary(min_size=8, max_size=8)
 WORKING = with_answer(ProbeState(mtu=1400), 0.02, full=False)
 
 
-def reflected(found: bytes) -> bytes:
+def reflected(probe: bytes) -> bytes:
     """Return what the bridge at the other end makes of a probe."""
-    return MAC_ANSWER.to_bytes(6) + found[6:]
+    return MAC_ANSWER.to_bytes(6) + probe[6:]
 
 
-def lose(one: ProbeState, times: int, *, full: bool = False, bfd_up: bool = True) -> ProbeState:
+def lose(state: ProbeState, times: int, *, full: bool = False, bfd_up: bool = True) -> ProbeState:
     """Return what is known after so many losses."""
     for _ in range(times):
-        one = with_loss(one, full=full, bfd_up=bfd_up)
-    return one
+        state = with_loss(state, full=full, bfd_up=bfd_up)
+    return state
 
 
 @given(TOKENS, st.sampled_from([0, 1446, 8950]), st.integers(64, 10000))
@@ -62,15 +62,15 @@ def test_who_never_answers_has_lost_nothing() -> None:
 
 def test_round_trips_and_losses_are_counted() -> None:
     """As a histogram since the start, and as median and part of the last ones."""
-    one = ProbeState()
+    state = ProbeState()
     for seconds in (0.02, 0.03, 0.9):
-        one = with_answer(one, seconds, full=False)
-    one = lose(one, 1)
-    assert (one.sent, one.lost, one.loss, one.round_trip) == (4, 1, 0.25, 0.03)
-    assert one.buckets()[-1] == ("+Inf", 3.0)
-    assert dict(one.buckets())["0.025"] == 1.0
-    assert one.total == pytest.approx(0.95)
-    assert len(lose(one, 3 * probes.KEPT, bfd_up=False).recent) == probes.KEPT
+        state = with_answer(state, seconds, full=False)
+    state = lose(state, 1)
+    assert (state.sent, state.lost, state.loss, state.round_trip) == (4, 1, 0.25, 0.03)
+    assert state.buckets()[-1] == ("+Inf", 3.0)
+    assert dict(state.buckets())["0.025"] == 1.0
+    assert state.total == pytest.approx(0.95)
+    assert len(lose(state, 3 * probes.KEPT, bfd_up=False).recent) == probes.KEPT
 
 
 def test_who_ceases_to_answer_while_bfd_goes_on_answers_no_more() -> None:

@@ -137,20 +137,20 @@ class Store:
         self._check_home(rt, namespace)
         return lifecycle.prepare_create(rt, namespace, obj, self._now(), self._uid())
 
-    def insert(self, rt: ResourceType, made: Json, *, dry_run: bool = False) -> Stored:
+    def insert(self, rt: ResourceType, obj: Json, *, dry_run: bool = False) -> Stored:
         """Store a new object as it is. Raises ApiError 404 or 403 for its namespace, 409 when it exists, 422."""
-        namespace, name = made["metadata"].get("namespace", ""), made["metadata"]["name"]
+        namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         with self.lock:
             self._check_home(rt, namespace)
             key = (namespace if rt.namespaced else "", name)
             if key in self._objects.get(rt.store_key, {}):
                 raise errors.already_exists(rt.group, rt.plural, name)
             if rt is SERVICES and self._addresses is not None:
-                made = self._addresses.assign(key, made, None)
+                obj = self._addresses.assign(key, obj, None)
             if rt is CRDS:
-                made = {**made, "status": crd_status(made, self._now())}
-                self.registry.define(made)
-            return self._write(rt, key, made, None, dry_run)
+                obj = {**obj, "status": crd_status(obj, self._now())}
+                self.registry.define(obj)
+            return self._write(rt, key, obj, None, dry_run)
 
     def create(self, rt: ResourceType, namespace: str, obj: Json, *, dry_run: bool = False) -> Stored:
         """Prepare and insert a new object."""
@@ -174,9 +174,9 @@ class Store:
             key = (meta.get("namespace", "") if rt.namespaced else "", meta["name"])
             old = self.find(rt, *key)
             before: Json = old.obj["metadata"] if old else {"uid": self._uid(), "creationTimestamp": self._now()}
-            kept = {name: before[name] for name in ("uid", "creationTimestamp")}
-            about = {"apiVersion": rt.api_version(rt.versions[0]), "kind": rt.kind}
-            new: Json = {**about, **obj, "metadata": {**kept, **meta}}
+            identity = {name: before[name] for name in ("uid", "creationTimestamp")}
+            type_meta = {"apiVersion": rt.api_version(rt.versions[0]), "kind": rt.kind}
+            new: Json = {**type_meta, **obj, "metadata": {**identity, **meta}}
             if rt.generation:
                 changed = old is None or lifecycle.spec_of(old.obj) != lifecycle.spec_of(new)
                 new["metadata"]["generation"] = before.get("generation", 0) + changed
@@ -219,16 +219,16 @@ class Store:
                 )
             if wanted and wanted != str(old.rv):
                 raise errors.conflict(rt.group, rt.plural, name)
-            made = lifecycle.prepare_update(rt, old.obj, new, subresource)
+            updated = lifecycle.prepare_update(rt, old.obj, new, subresource)
             if rt is SERVICES and self._addresses is not None and not subresource:
-                made = self._addresses.assign(old.key, made, old.obj)
-            if lifecycle.same_but_version(old.obj, made):
+                updated = self._addresses.assign(old.key, updated, old.obj)
+            if lifecycle.same_but_version(old.obj, updated):
                 return old
             if rt is CRDS:
-                self.registry.define(made)
-            if made["metadata"].get("deletionTimestamp") and not made["metadata"].get("finalizers"):
-                return self._remove(rt, old, made, dry_run)
-            return self._write(rt, old.key, made, old, dry_run)
+                self.registry.define(updated)
+            if updated["metadata"].get("deletionTimestamp") and not updated["metadata"].get("finalizers"):
+                return self._remove(rt, old, updated, dry_run)
+            return self._write(rt, old.key, updated, old, dry_run)
 
     def delete(
         self,
@@ -283,7 +283,7 @@ class Store:
         self._noted(rt, key, old.obj if old else None, stored.obj)
         self._rv = rv
         self._objects.setdefault(rt.store_key, {})[key] = stored
-        self._tell(Event("MODIFIED" if old else "ADDED", rv, stored, old), rt)
+        self._publish(Event("MODIFIED" if old else "ADDED", rv, stored, old), rt)
         return stored
 
     def _remove(self, rt: ResourceType, old: Stored, last: Json, dry_run: bool) -> Stored:
@@ -294,7 +294,7 @@ class Store:
         self._noted(rt, old.key, old.obj, None)
         self._rv = rv
         del self._objects[rt.store_key][old.key]
-        self._tell(Event("DELETED", rv, gone, old), rt)
+        self._publish(Event("DELETED", rv, gone, old), rt)
         if rt.namespaced:
             self._finish_namespace(old.key[0])
         return gone
@@ -303,7 +303,7 @@ class Store:
         if self._addresses is not None and rt is SERVICES:
             self._addresses.note(key, old, new)
 
-    def _tell(self, event: Event, rt: ResourceType) -> None:
+    def _publish(self, event: Event, rt: ResourceType) -> None:
         self.history(rt.store_key).append(event)
         old, new = event.old.obj if event.old else None, event.new.obj if event.type != "DELETED" else None
         for listener in self._listeners:

@@ -84,8 +84,8 @@ def test_policies_decide(request: pytest.FixtureRequest, server: Server, policie
     method, body = "POST", case.subject
     if case.old is not None:
         namespace = request.getfixturevalue("cluster")
-        made = older_than_policies(namespace, policies, case.old)
-        method, body = "PUT", put(body, "metadata.resourceVersion", made["metadata"]["resourceVersion"])
+        stored = older_than_policies(namespace, policies, case.old)
+        method, body = "PUT", put(body, "metadata.resourceVersion", stored["metadata"]["resourceVersion"])
     part = "/status" if case.why is Why.STATUS else ""
     _, refusal = send(namespace, method, body, case.user, node=case.node, part=part)
     assert case.policy in refusal
@@ -97,13 +97,13 @@ def test_policies_decide(request: pytest.FixtureRequest, server: Server, policie
 
 def older_than_policies(namespace: Cluster, policies: Policies, obj: RawObject) -> RawObject:
     """Create an object in a namespace, then let the policies hold there; return the object."""
-    made, refusal = send(namespace, "POST", obj, ADMIN, dry_run=False)
+    stored, refusal = send(namespace, "POST", obj, ADMIN, dry_run=False)
     assert not refusal
     if "deletionTimestamp" in obj["metadata"]:
-        made, _ = send(namespace, "DELETE", obj, ADMIN, dry_run=False)
+        stored, _ = send(namespace, "DELETE", obj, ADMIN, dry_run=False)
     namespace.patch(f"/api/v1/namespaces/{namespace.namespace}", {"metadata": {"labels": {policies.name: "yes"}}})
     policies.wait(namespace, put(a_gateway(), "metadata.name", "probe"))
-    return made
+    return stored
 
 
 def send(

@@ -59,8 +59,8 @@ class World(Objects):
         self.node = f"node-{uuid.uuid4().hex[:8]}"
         self.kubeconfig = str(cluster.server.kubeconfig)
         self.engines: list[Engine] = []
-        self.kubeconfigs: dict[str, Any] = {}  # of accounts with the shipped rights, by namespace
-        self.made: list[str] = []  # paths of what is in no namespace
+        self.tokens: dict[str, str] = {}  # of controllers with the shipped rights, by namespace
+        self.cluster_scoped: list[str] = []  # paths of what is in no namespace
         for name in (self.area, self.shop):
             self.put(Kind.NAMESPACE, name)
         self.put(
@@ -94,11 +94,12 @@ class World(Objects):
 
     def start(self, namespace: str, reconcilers: Sequence[Reconciler], *, member: bool) -> Engine:
         """Start a controller."""
+        token = self.tokens.get(namespace)
         engine = Engine(
             reconcilers,
-            Client(self.kubeconfigs.get(namespace, self.kubeconfig)),
+            self.cluster.server.as_token(token) if token else Client(self.kubeconfig),
             namespace=namespace,
-            home=namespace if namespace in self.kubeconfigs else "default",
+            home=namespace if token else "default",
             member=member,
             timing=EngineTiming(workers=2, look=0.1),
         )
@@ -116,7 +117,7 @@ class World(Objects):
             for manifest in manifests.objects({part}, site):
                 if manifest["kind"] in RIGHTS:
                     self.create(manifest)
-            self.kubeconfigs[site.home(part)] = self.account(site.home(part), "mcagent-controller")
+            self.tokens[site.home(part)] = self.token(site.home(part), "mcagent-controller")
         for manifest in yaml.safe_load_all(MEMBER_EXAMPLE.read_text()):  # as `mcagent clusterset join` makes it
             if manifest["kind"] in RIGHTS:
                 manifest["metadata"]["namespace"] = self.home
@@ -132,16 +133,10 @@ class World(Objects):
         path = collection(self.client, manifest)
         if "namespace" not in meta:
             meta["name"] = f"{self.home}-{meta['name']}"
-            self.made.append(f"{path}/{meta['name']}")
+            self.cluster_scoped.append(f"{path}/{meta['name']}")
         if manifest.get("roleRef", {}).get("kind") == "ClusterRole":
             manifest["roleRef"]["name"] = f"{self.home}-{manifest['roleRef']['name']}"
         self.client.request("POST", path, body=manifest)
-
-    def account(self, namespace: str, name: str) -> Any:
-        """Return a kubeconfig with a token of a ServiceAccount."""
-        config = yaml.safe_load(Path(self.kubeconfig).read_text())
-        config["users"][0]["user"] = {"token": self.token(namespace, name)}
-        return config
 
     def token(self, namespace: str, name: str) -> str:
         """Return a token of a ServiceAccount."""
@@ -219,7 +214,7 @@ def world(cluster: Cluster) -> Iterator[World]:
     made.delete(Kind.NODE, made.node)
     for name in (made.area, made.shop):
         made.delete(Kind.NAMESPACE, name)
-    for path in made.made:
+    for path in made.cluster_scoped:
         made.client.request("DELETE", path)
 
 
