@@ -96,10 +96,11 @@ class Accounts:
     def forget(self, account: Stored) -> None:
         """Delete the Secrets with tokens of an account that is gone, as the token controller does."""
         namespace, name = account.key
-        for stored in self._store.select(SECRETS, namespace)[0]:
-            annotations = stored.obj["metadata"].get("annotations") or {}
-            if stored.obj.get("type") == ACCOUNT_TOKEN and annotations.get(ACCOUNT_NAME) == name:
-                self._store.delete(SECRETS, *stored.key)
+        with self._store.lock:  # so that no other request deletes a Secret meanwhile
+            for stored in self._store.select(SECRETS, namespace)[0]:
+                annotations = stored.obj["metadata"].get("annotations") or {}
+                if stored.obj.get("type") == ACCOUNT_TOKEN and annotations.get(ACCOUNT_NAME) == name:
+                    self._store.delete(SECRETS, *stored.key)
 
     def _uid(self, namespace: str, name: str) -> str:
         return str(self._store.get(SERVICE_ACCOUNTS, namespace, name).obj["metadata"]["uid"])
