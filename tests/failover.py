@@ -459,11 +459,17 @@ def calm(load: Load, seconds: float = 2.0) -> Report:
     return load.report(begin, until)
 
 
-def carries(report: Report) -> bool:
-    """Whether the machine carries the load: nothing lost, no long silence without a fault."""
-    found = report.streams
-    silent = max(one.longest for one in found.values() if one.kind is not Kind.HTTP)
-    return not any(one.lost or one.broken for one in found.values()) and silent < 0.15
+def overload(report: Report, interval: float) -> str:
+    """Return why the machine does not carry the load, or nothing: packets lost, or a long silence without a fault.
+
+    `interval`: seconds between two messages of a connection. An answer may be 0.13 s late.
+    """
+    lost = sum(stream.lost for stream in report.streams.values())
+    broken = sum(stream.broken for stream in report.streams.values())
+    silence = max(stream.longest for stream in report.streams.values() if stream.kind is not Kind.HTTP)
+    if lost or broken or silence >= interval + 0.13:
+        return f"{lost} lost, {broken} broken, silent for {silence:.2f} s"
+    return ""
 
 
 def tcp_silences(report: Report) -> list[float]:

@@ -87,17 +87,21 @@ def _reasons(report: Report) -> dict[str, list[str]]:
 
 
 def bearable(load_of: Lab, volume: Volume) -> Volume:
-    """Return how much of the load the machine carries without a fault. Raises LabError when nearly nothing."""
-    for _ in range(6):
+    """Return how much of the load the machine carries without a fault. Raises LabError when nearly nothing.
+
+    Each volume is tried twice: just after its start, the lab itself is busy.
+    """
+    for attempt in range(12):
         try:
             with Load(failover.streams(load_of, volume)) as load:
                 failover.pause(1.0)
-                if failover.carries(failover.calm(load)):
-                    return volume
+                overload = failover.overload(failover.calm(load), volume.interval)
+            if not overload:
+                return volume
         except LabError as error:
-            say(f"{volume}: {error}")
-        say(f"{volume}: more than this machine carries; half of it")
-        volume = volume.less()
+            overload = str(error)
+        say(f"{volume}: more than this machine carries ({overload})")
+        volume = volume.less() if attempt % 2 else volume
     raise LabError("this machine carries no load at all")
 
 
