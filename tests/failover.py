@@ -130,17 +130,17 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
     here = [pod for one in east.workers for pod in one.pods]
     there = [pod for one in west.workers for pod in one.pods]
     pairs = [(here[n % len(here)], there[n // len(here) % len(there)]) for n in range(PAIRS)]
-    found = [
+    datagrams = [
         Stream(
             kind=Kind.UDP,
-            name=f"udp from {source.name} to {to.name}",
+            name=f"udp {number} from {source.name} to {to.name}",
             namespace=lab.namespace(source),
             address=str(to.address),
             port=POD_PORT,
             interval=PAIRS / volume.datagrams,
         )
-        for one, other_one in pairs
-        for source, to in ((one, other_one), (other_one, one))
+        for number, (pod, other_pod) in enumerate(pairs)
+        for source, to in ((pod, other_pod), (other_pod, pod))
     ]
     to_service = volume.connections - volume.connections // 2 if volume.to_service is None else volume.to_service
     pods = Stream(
@@ -155,7 +155,7 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
     service = str(west.services[0].cluster_ip)
     services = replace(pods, name="service", address=service, port=80, count=to_service)
     requests = replace(services, kind=Kind.HTTP, name="requests", count=1, interval=REQUEST_INTERVAL)
-    return [*found, pods, services, requests]
+    return [*datagrams, pods, services, requests]
 
 
 class Whose(StrEnum):

@@ -106,6 +106,8 @@ class Load:
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         self.streams = {stream.name: stream for stream in streams}
+        if len(self.streams) < len(streams):
+            raise LabError("load: two streams have the same name")
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(

@@ -47,6 +47,7 @@ from tests.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
 from tests.failover_results import Json, Results, list_of, plot, table
 
 ROOT = Path(__file__).resolve().parents[2]
+LAGS = 1.0  # seconds without an answer to a datagram, with nothing wrong
 LATE = 0.1  # seconds by which the sending process may be late in a round that counts
 TRIES = 3
 SILENT = 1.0  # seconds without an answer that are explained when the fault is over
@@ -157,6 +158,8 @@ class Bench:
         played = failover.play(
             self.lab, self.load, self.settled, row, number, seed=self.seed, look=look, watch=watch
         )
+        if (gap := failover.datagram_gap(self.load.report(time.monotonic()))) > LAGS:
+            raise LabError(f"overload: {gap:.1f} s after the fault, datagrams are still not answered")
         one = raw(played)
         one["seconds"] = seconds(time.monotonic() - began)
         if full := queues.since(before, queues.dropped(self.lab)):
