@@ -22,6 +22,7 @@ TEXT: Json = {"type": "string"}
 WORD: Json = {"type": "string", "pattern": r"^\S+$"}
 LABEL: Json = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
 SECRET: Json = {"type": "string", "pattern": r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"}
+DIGEST: Json = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 CIDR: Json = {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"}
 ANYTHING: Json = {"type": "object"}
 TEXTS: Json = {"type": "object", "additionalProperties": TEXT}
@@ -46,32 +47,26 @@ def listed(items: Json) -> Json:
     return {"type": "array", "items": items}
 
 
-def configuration(schema: Schema, known: Mapping[str, Json]) -> Json:
-    """Return the schema of a process's configuration: its keys; the values of most are the process's to judge."""
+def configuration(schema: Schema) -> Json:
+    """Return the schema of a process's configuration: its keys, and the values that their types allow."""
     tree: Json = {}
-    for path in [*(key.path for key in schema.keys), *schema.constants]:
+    for path, value in [
+        *((key.path, key.value.schema) for key in schema.keys),
+        *((path, {"const": value}) for path, value in schema.constants.items()),
+    ]:
         *above, last = path.split(".")
-        here = tree
-        for part in above:
-            here = here.setdefault(part, {})
-        here[last] = None
-    return _closed(tree, known)
-
-
-def _closed(tree: Json, known: Mapping[str, Json]) -> Json:
-    return exactly(
-        {name: known.get(name, {}) if below is None else _closed(below, {}) for name, below in tree.items()}
-    )
+        section = tree
+        for name in above:
+            section = section.setdefault(name, exactly({}))["properties"]
+        section[last] = dict(value)
+    return exactly(tree)
 
 
 def controller_values(webhook: Mapping[str, Json] | None = None, **more: Json) -> Json:
     """Return the schema of a controller's values; `webhook` and `more` are what one role alone has."""
-    known = {"podCIDRs": listed(CIDR), "maxActiveGateways": {"type": "integer", "minimum": 1, "maximum": 64}}
-    known["gatewayIPPrecedence"] = {"enum": ["private", "public", "internal", "external"]}
-    known["endpointIPType"] = {"enum": ["ClusterIP", "PodIP"]}
     fields = {
         "enabled": FLAG,
-        "config": configuration(controller.SCHEMA, known),
+        "config": configuration(controller.SCHEMA),
         "replicas": {"type": "integer", "minimum": 1, "maximum": 9},
         "priorityClassName": TEXT,
         "nodeSelector": TEXTS,
@@ -89,19 +84,9 @@ def controller_values(webhook: Mapping[str, Json] | None = None, **more: Json) -
 
 def document() -> Json:
     """Return the schema of all values."""
-    modes = {"trafficEncryptionMode": {"enum": ["none", "wireGuard"]}, "tunnelType": {"enum": ["geneve", "vxlan"]}}
-    agent_config = configuration(
-        agent.SCHEMA,
-        modes
-        | {
-            "podCIDRs": listed(CIDR),
-            "enablePodToPodConnectivity": FLAG,
-            "listen": {"type": "string", "pattern": ":[0-9]{1,5}$"},
-        },
-    )
     agent_values = {
         "enabled": FLAG,
-        "config": agent_config,
+        "config": configuration(agent.SCHEMA),
         "maxUnavailable": SHARE,
         "priorityClassName": TEXT,
         "nodeSelector": TEXTS,
@@ -112,7 +97,12 @@ def document() -> Json:
     }
     fields = {
         "image": exactly(
-            {"repository": WORD, "tag": TEXT, "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]}},
+            {
+                "repository": WORD,
+                "tag": TEXT,
+                "digest": DIGEST,
+                "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+            },
             ["repository"],
         ),
         "imagePullSecrets": listed(exactly({"name": LABEL}, ["name"])),
@@ -122,7 +112,7 @@ def document() -> Json:
             {
                 "deploy": {"enum": ["auto", "always", "never"]},
                 "directory": {"type": "string", "pattern": r"^/[\w./-]+$"},
-                "image": exactly({"repository": WORD, "tag": TEXT}, ["repository"]),
+                "image": exactly({"repository": WORD, "tag": TEXT, "digest": DIGEST}, ["repository"]),
                 "resources": ANYTHING,
                 "podAnnotations": TEXTS,
             }
@@ -149,7 +139,12 @@ def document() -> Json:
         "admissionPolicies": exactly({"enabled": FLAG}),
         "metricsReader": exactly({"enabled": FLAG, "subjects": OBJECTS}),
         "podMonitor": exactly(
-            {"enabled": FLAG, "interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m)$"}, "labels": TEXTS}
+            {
+                "enabled": FLAG,
+                "tokenSecret": SECRET,
+                "interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
+                "labels": TEXTS,
+            }
         ),
         "prometheusRule": exactly({"enabled": FLAG, "labels": TEXTS}),
         "grafanaDashboards": exactly({"enabled": FLAG, "labels": TEXTS}),

@@ -67,6 +67,7 @@ class Settings:
     damping_initial: float = 1.0
     damping_max: float = 60.0
     tunnel_probes: bool = True
+    remarks: tuple[str, ...] = ()  # about accepted values, to be logged
 
     def value(self, key: Key) -> object:
         """Return the value of a key."""
@@ -275,9 +276,9 @@ SCHEMA = Schema(
     # the controller's, the lab's and the tests' own; they may be set around an agent
     others=("MCAGENT_CONTROLLER_", "MCAGENT_LAB_", "MCAGENT_TEST_"),
     nested="multicluster",
+    ignored={"featureGates": "are Antrea's: ignored (enableGateway: false turns mcagent off on a Node)"},
     elsewhere={
         "enable": 'was renamed in Antrea 2.0: use "enableGateway"',
-        "featureGates": "is not used: remove it",
         "serviceCIDR": "belongs to the controller's configuration: Gateway objects publish it",
         "gatewayIPPrecedence": "belongs to the controller's configuration",
         "endpointIPType": "belongs to the controller's configuration",
@@ -298,7 +299,7 @@ def load(file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[s
     parsed.check()
     core: dict[str, Any] = parsed.fields(Config)
     own: dict[str, Any] = parsed.fields(Settings)
-    return Settings(core=Config(**core), **own)
+    return Settings(core=Config(**core), **own, remarks=tuple(parsed.remarks))
 
 
 def _conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -49,6 +49,8 @@ def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
     gc.disable()
     agent = Agent(settings)
     log.info("mcagent %s on Node %s, objects from %s", version(), settings.core.node_name, settings.source)
+    for remark in settings.remarks:
+        log.warning("%s", remark)
     agent.start()
     while True:
         wake.wait(TURN)

@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     args.config = args.config or args.file
     settings = load_settings(args, node_needed=args.action != "check")
     if args.action == "check":
+        for remark in settings.remarks:
+            print(f"warning: {remark}")
         print(f"{args.config or 'the configuration'}: no errors")
         return exit_codes.OK
     values = in_force(settings)

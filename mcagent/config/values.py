@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,8 @@ from mcagent.model.net import Network, parse_network
 from mcagent.model.traffic import read_traffic
 
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NUMBER, _UNIT = r"\d+(?:\.\d+)?", "(ms|s|m|h)"
+_CIDR = r"[0-9.]+/[0-9]{1,2}"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -45,6 +47,7 @@ class Value:
     show: Callable[[Any], str] = _quoted  # formats the value for YAML
     switch: bool = False  # the flag alone, without a value, means true
     remark: Callable[[Any], str] = lambda _raw: ""  # a remark about a valid value, or ""
+    schema: Mapping[str, Any]  # JSON Schema (draft 7) of the value in YAML; accepts every valid value
 
 
 def boolean() -> Value:
@@ -62,7 +65,12 @@ def boolean() -> Value:
         raise _wrong(allowed, text)
 
     return Value(
-        allowed=allowed, parse=parse, parse_text=parse_text, show=lambda value: str(value).lower(), switch=True
+        allowed=allowed,
+        parse=parse,
+        parse_text=parse_text,
+        show=lambda value: str(value).lower(),
+        switch=True,
+        schema={"type": "boolean"},
     )
 
 
@@ -89,7 +97,9 @@ def integer(low: int, high: int, *, also: tuple[int, ...] = (), never: Iterable[
             raise _wrong(allowed, text)
         return parse(int(text, 16 if text.startswith("0x") else 10))
 
-    return Value(allowed=allowed, parse=parse, parse_text=parse_text)
+    bounds = {"type": "integer", "minimum": low, "maximum": high}
+    schema = {"anyOf": [{"enum": list(also)}, bounds]} if also else bounds
+    return Value(allowed=allowed, parse=parse, parse_text=parse_text, schema=schema)
 
 
 def text(pattern: str, allowed: str, *, never: Iterable[tuple[str, str]] = (), max_length: int = 4096) -> Value:
@@ -103,7 +113,14 @@ def text(pattern: str, allowed: str, *, never: Iterable[tuple[str, str]] = (), m
             raise ValueError(f'"{value}" is {reserved[value]}: choose another')
         return value
 
-    return Value(allowed=allowed, parse=parse, parse_text=parse)
+    return Value(
+        allowed=allowed, parse=parse, parse_text=parse, schema=_matching(pattern) | {"maxLength": max_length}
+    )
+
+
+def _matching(pattern: str) -> dict[str, Any]:
+    """Return the JSON Schema of a text that matches the whole pattern."""
+    return {"type": "string", "pattern": f"^({pattern})$"}
 
 
 def choice(enum: type[StrEnum], *, aliases: Iterable[tuple[str, str]] = ()) -> Value:
@@ -122,7 +139,9 @@ def choice(enum: type[StrEnum], *, aliases: Iterable[tuple[str, str]] = ()) -> V
         hint = did_you_mean(value, [member.value for member in enum]) if isinstance(value, str) else ""
         raise _wrong(allowed, value, hint)
 
-    return Value(allowed=allowed, parse=parse, parse_text=parse, show=str)
+    return Value(
+        allowed=allowed, parse=parse, parse_text=parse, show=str, schema=_matching(f"(?i:{'|'.join(words)})")
+    )
 
 
 def duration(low: float, high: float) -> Value:
@@ -137,7 +156,10 @@ def duration(low: float, high: float) -> Value:
             raise _wrong(allowed, value)
         return seconds
 
-    return Value(allowed=allowed, parse=parse, parse_text=parse, show=_span)
+    schema = {
+        "anyOf": [{"type": "number", "minimum": low, "maximum": high}, _matching(f"{_NUMBER}|({_NUMBER}{_UNIT})+")]
+    }
+    return Value(allowed=allowed, parse=parse, parse_text=parse, show=_span, schema=schema)
 
 
 def _span(seconds: float) -> str:
@@ -149,23 +171,25 @@ def _seconds(value: object) -> float | None:
         return float(value)
     if not isinstance(value, str):
         return None
-    if re.fullmatch(r"\d+(\.\d+)?", value):
+    if re.fullmatch(_NUMBER, value):
         return float(value)
-    if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h))+", value):
+    if not re.fullmatch(f"({_NUMBER}{_UNIT})+", value):
         return None
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", value)
+    parts = re.findall(f"({_NUMBER}){_UNIT}", value)
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def networks() -> Value:
     """Make the type of a list of CIDRs for Pods or Services; "" is dropped, as in Antrea."""
-    return _list_of("a list of CIDRs", lambda entry: None if entry == "" else safe_network(entry))
+    return _list_of("a list of CIDRs", f"|{_CIDR}", lambda entry: None if entry == "" else safe_network(entry))
 
 
 def masked_networks() -> Value:
     """Make the type of a list of CIDRs with host bits allowed, as in Antrea's samples: they are masked."""
     return replace(
-        _list_of("a list of CIDRs", lambda entry: None if entry == "" else safe_network(entry, mask=True)),
+        _list_of(
+            "a list of CIDRs", f"|{_CIDR}", lambda entry: None if entry == "" else safe_network(entry, mask=True)
+        ),
         remark=_masked,
     )
 
@@ -190,11 +214,11 @@ def names(
             raise ValueError(f"not {form}: {_quoted(entry)}")
         return entry
 
-    return _list_of(allowed, read_name, unique=True)
+    return _list_of(allowed, pattern, read_name, unique=True)
 
 
-def _list_of(allowed: str, read: Callable[[object], Any], *, unique: bool = False) -> Value:
-    """Make the type of a list; `read` parses an entry, and returns None to drop it."""
+def _list_of(allowed: str, pattern: str, read: Callable[[object], Any], *, unique: bool = False) -> Value:
+    """Make the type of a list of texts of this pattern; `read` parses an entry, and returns None to drop it."""
 
     def parse(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -213,6 +237,7 @@ def _list_of(allowed: str, read: Callable[[object], Any], *, unique: bool = Fals
         parse=parse,
         parse_text=lambda line: parse([entry for part in line.split(",") if (entry := part.strip())]),
         show=lambda value: f"[{', '.join(map(str, value))}]",
+        schema={"type": "array", "items": _matching(pattern)},
     )
 
 
@@ -222,7 +247,7 @@ def cidr() -> Value:
     def parse(value: object) -> str:
         return "" if value == "" else str(safe_network(value))
 
-    return Value(allowed='a CIDR or ""', parse=parse, parse_text=parse)
+    return Value(allowed='a CIDR or ""', parse=parse, parse_text=parse, schema=_matching(f"|{_CIDR}"))
 
 
 def traffic() -> Value:
@@ -234,7 +259,7 @@ def traffic() -> Value:
         return str(read_traffic(value)) if value else ""
 
     allowed = '"", "any", or clusters in order and with weights, as "local > east=3, west=1"'
-    return Value(allowed=allowed, parse=parse, parse_text=parse)
+    return Value(allowed=allowed, parse=parse, parse_text=parse, schema={"type": "string"})
 
 
 def safe_network(value: object, *, mask: bool = False) -> Network:

@@ -23,7 +23,7 @@ INSTALL = (  # in the cluster that leads, and in the other one
     f"helm install {CHART} --set agent.config.clusterID=east --set leader.enabled=true",
     f"helm install {CHART} --set agent.config.clusterID=west",
 )
-UPGRADE = f"helm upgrade {CHART} --reuse-values"
+UPGRADE = f"helm upgrade {CHART} --reset-then-reuse-values"
 
 
 def commands(page: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from devtools.apiserver import ApiServer
 from devtools.lab import certificates
@@ -207,6 +208,37 @@ def test_what_helm_installed_is_helms(site: Site) -> None:
     assert site.names(DAEMONS) == []
 
 
+def test_what_was_configured_stays_when_it_is_applied_again(site: Site) -> None:
+    """An upgrade keeps the cluster's ID and every key that was set; a key that is given again changes alone."""
+    again = ("deploy", "--without", "member", "--without", "crds", "--apply", "--no-wait")
+
+    def config() -> dict[str, Any]:
+        path = f"/api/v1/namespaces/{HOME}/configmaps/mcagent-agent"
+        content = yaml.safe_load(site.client.request("GET", path)["data"]["agent.yaml"])
+        return {key: content[key] for key in ("clusterID", "mtu", "logLevel") if key in content}
+
+    def pods() -> dict[str, Any]:
+        found: dict[str, Any] = site.client.request("GET", f"{DAEMONS}/mcagent-agent")["spec"]["template"]
+        return found
+
+    code, said = site.run(*again)
+    assert (code, said.splitlines()[-1]) == (
+        2,
+        "mcagent deploy: --clusterid: is required: the ID of this cluster in the ClusterSet, such as east",
+    )
+    sets = ("--set", "agent.config.mtu=1300", "--set", "agent.config.logLevel=debug")
+    assert site.run(*again, "--clusterid", "east", *sets)[0] == 0
+    before = pods()
+    code, said = site.run(*again)
+    assert "configuration of agent kept, unless given again: clusterID, logLevel, mtu" in said
+    assert (code, config(), pods()) == (0, {"clusterID": "east", "mtu": 1300, "logLevel": "debug"}, before)
+    assert site.run(*again, "--set", "agent.config.mtu=1280")[0] == 0
+    assert config() == {"clusterID": "east", "mtu": 1280, "logLevel": "debug"}
+    assert pods() != before  # the agents are restarted with it
+    assert site.run(*again, "--reset-config", "--clusterid", "east")[0] == 0
+    assert config() == {"clusterID": "east"}
+
+
 def test_a_crd_of_others_is_kept(site: Site) -> None:
     """Antrea's CRDs stay as they are; --force takes them over."""
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -216,8 +248,7 @@ def test_a_crd_of_others_is_kept(site: Site) -> None:
     names = {"kind": "Gateway", "plural": "gateways", "singular": "gateway", "listKind": "GatewayList"}
     spec = {"group": GROUP, "scope": "Namespaced", "names": names, "versions": versions}
     site.post(crds, "CustomResourceDefinition", f"gateways.{GROUP}", spec=spec)
-    arguments = ("deploy", "--without", "member", "--apply", "--no-wait")
-    code, said = site.run(*arguments)
+    code, said = site.run("deploy", "--clusterid", "east", "--without", "member", "--apply", "--no-wait")
     assert code == 0, said
     assert f"CustomResourceDefinition gateways.{GROUP} kept: it is there, and somebody else's" in said
     assert f"CustomResourceDefinition clusterinfoimports.{GROUP} created" in said
@@ -316,7 +347,7 @@ def test_a_helm_release_is_left_to_helm(site: Site) -> None:
 def test_crds_go_last_and_only_when_told(site: Site) -> None:
     """How much is stored under each is told before; one that is somebody else's stays."""
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    site.run("deploy", "--without", "member", "--apply", "--no-wait")
+    site.run("deploy", "--clusterid", "east", "--without", "member", "--apply", "--no-wait")
     assert len(site.names(crds)) == 7
     gateways = f"/apis/{GROUP}/v1alpha1/namespaces/{HOME}/gateways"
     site.post(gateways, "Gateway", "east-1", gatewayIP="192.168.1.1", internalIP="192.168.1.1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.waiting import wait_until
 from mcagent.cli.main import main
+from mcagent.controller.admin.manifests import GIVEN_CONFIG
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, Server, collection, leave_out
 
@@ -87,6 +90,11 @@ def test_lint_has_no_finding(helm: Helm) -> None:
         ("agent.config.clusterId=x", "additional properties 'clusterId' not allowed"),
         ("leader.enabled=true,leader.namespace=mc", "choose another leader.namespace"),
         ("agent.enabled=false,member.enabled=false", "nothing to install"),
+        ("agent.config.mtu=large", "at '/agent/config/mtu'"),
+        (
+            "podMonitor.enabled=true,metricsReader.enabled=false",
+            "podMonitor.enabled needs metricsReader.enabled=true",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(helm: Helm, value: str, said: str) -> None:
@@ -104,6 +112,40 @@ def test_every_crd_stays_when_the_release_goes(helm: Helm) -> None:
         assert len(crds) == len([*(CHART / "files/crds").glob("*.yaml")])
         kept = [obj["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep" for obj in crds]
         assert kept == [keep] * len(crds)
+
+
+@pytest.mark.real_only
+@pytest.mark.parametrize("cluster_id", ["west", ""])
+def test_the_notes_name_the_cluster_that_is_installed(helm: Helm, cluster: Cluster, cluster_id: str) -> None:
+    """Typed as they are printed, the commands of the notes act for this cluster and no other."""
+    values = ("crds.install=false", "leader.enabled=true", f"agent.config.clusterID={cluster_id}")
+    flags = ("--dry-run=client", "--take-ownership", "-n", "mc", *sets(values))
+    printed = helm("install", "mcagent", str(CHART), *flags, kubeconfig=str(cluster.server.kubeconfig))
+    notes = printed.partition("NOTES:")[2]
+    assert re.findall(r"--clusterid (\S+)", notes) == [cluster_id or "CLUSTER-ID"] * 2
+    assert not re.search(r"\b(east|north|blue)\b", notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "restarted"),
+    [
+        ("agent.config.logLevel=debug", {"DaemonSet mc mcagent-agent"}),
+        ("member.config.maxActiveGateways=2", {"Deployment mc mcagent-member"}),
+        ("leader.config.staleAfter=1h", {"Deployment antrea-multicluster mcagent-leader"}),
+        ("member.networkPolicy.enabled=false", set()),
+    ],
+)
+def test_another_configuration_restarts_who_reads_it(helm: Helm, value: str, restarted: set[str]) -> None:
+    """The Pods of a workload change with its configuration, and with no other's."""
+
+    def pods(*values: str) -> dict[str, Any]:
+        text = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(("leader.enabled=true", *values)))
+        objects = [obj for obj in yaml.safe_load_all(text) if obj and obj["kind"] in ("Deployment", "DaemonSet")]
+        names = [(obj["kind"], obj["metadata"].get("namespace", "mc"), obj["metadata"]["name"]) for obj in objects]
+        return {" ".join(name): obj["spec"]["template"] for name, obj in zip(names, objects, strict=True)}
+
+    before, after = pods(), pods(value)
+    assert {name for name in before if before[name] != after[name]} == restarted
 
 
 @pytest.mark.parametrize(("replicas", "host_network", "away"), [(2, False, 1), (1, False, 0), (1, True, 1)])
@@ -150,15 +192,18 @@ DEPLOY = (
 
 
 def by_name(text: str) -> dict[str, dict[str, Any]]:
-    """Return manifests by what they are called, without Helm's annotation; namespaces and configurations read."""
+    """Return manifests by what they are called, without the tools' own annotations; configurations are read."""
     found = {}
     for manifest in filter(None, yaml.safe_load_all(text)):
         kind, meta = manifest["kind"], manifest["metadata"]
-        meta.get("annotations", {}).pop("helm.sh/resource-policy", None)
+        for annotation in ("helm.sh/resource-policy", GIVEN_CONFIG):
+            meta.get("annotations", {}).pop(annotation, None)
         if not meta.get("annotations", True):
             del meta["annotations"]
         if kind in ("ServiceAccount", "ConfigMap", "DaemonSet"):
             meta.setdefault("namespace", "mc")
+        if kind in ("Deployment", "DaemonSet"):  # each is of the text, which both write their own way
+            manifest["spec"]["template"]["metadata"].get("annotations", {}).pop("checksum/config", None)
         if kind == "ConfigMap":
             manifest["data"] = {file: yaml.safe_load(content) for file, content in manifest["data"].items()}
         found[" ".join(filter(None, (kind, meta.get("namespace"), meta["name"])))] = manifest
@@ -190,6 +235,77 @@ def dry_run(server: Server, manifest: dict[str, Any]) -> None:
 
 
 @pytest.mark.real_only
+def test_pod_monitors_are_as_their_operator_declares_them(helm: Helm, cluster: Cluster) -> None:
+    """Each PodMonitor passes the validation of the Prometheus operator's CRD, and names a token that is there."""
+    server, here = cluster.server, cluster.namespace
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    server.client.request("POST", crds, body=pod_monitor_crd())
+    values = ("leader.enabled=true", "leader.namespace=default", "podMonitor.enabled=true")
+    made = list(filter(None, yaml.safe_load_all(helm("template", "m", str(CHART), "-n", here, *sets(values)))))
+    monitors = [obj for obj in made if obj["kind"] == "PodMonitor"]
+    path = f"/apis/monitoring.coreos.com/v1/namespaces/{here}/podmonitors"
+    wait_until(lambda: is_served(server, path), "PodMonitors to be served", timeout=20)
+    for monitor in monitors:
+        server.client.request("POST", path, {"dryRun": "All", "fieldValidation": "Strict"}, body=monitor)
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        token = endpoint["authorization"]["credentials"]["name"]
+        assert [obj["type"] for obj in made if obj["kind"] == "Secret" and obj["metadata"]["name"] == token] == [
+            "kubernetes.io/service-account-token"
+        ]
+    assert [monitor["spec"]["namespaceSelector"]["matchNames"] for monitor in monitors] == [
+        [here],
+        [here],
+        ["default"],
+    ]
+    server.client.request("DELETE", f"{crds}/podmonitors.monitoring.coreos.com")
+
+
+def is_served(server: Server, path: str) -> bool:
+    """Whether the API server knows a collection."""
+    try:
+        server.client.request("GET", path)
+    except ApiRefusalError as error:
+        if error.code not in (404, 429):  # 429: its storage is made
+            raise
+        return False
+    return True
+
+
+# Fields of PodMonitorSpec and PodMetricsEndpoint, prometheus-operator v0.86 (podmonitor_types.go).
+MONITOR_FIELDS = (
+    "attachMetadata", "bodySizeLimit", "jobLabel", "keepDroppedTargets", "labelLimit", "labelNameLengthLimit",
+    "labelValueLengthLimit", "namespaceSelector", "podTargetLabels", "sampleLimit", "scrapeClass",
+    "scrapeProtocols", "selector", "selectorMechanism", "targetLimit",
+)  # fmt: skip
+ENDPOINT_FIELDS = (
+    "authorization", "basicAuth", "bearerTokenSecret", "enableHttp2", "filterRunning", "followRedirects",
+    "honorLabels", "honorTimestamps", "interval", "metricRelabelings", "noProxy", "oauth2", "params", "path",
+    "port", "portNumber", "proxyConnectHeader", "proxyFromEnvironment", "proxyUrl", "relabelings", "scheme",
+    "scrapeTimeout", "targetPort", "tlsConfig", "trackTimestampsStaleness",
+)  # fmt: skip
+
+
+def pod_monitor_crd() -> dict[str, Any]:
+    """Return the operator's CRD with its fields, their content unchecked but for the reference to a Secret."""
+    anything: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+    text = {"type": "string"}
+    secret = {"type": "object", "required": ["key"], "properties": dict.fromkeys(("key", "name"), text)}
+    endpoint = dict.fromkeys(ENDPOINT_FIELDS, anything)
+    endpoint["authorization"] = {"type": "object", "properties": {"type": text, "credentials": secret}}
+    endpoints = {"type": "array", "items": {"type": "object", "properties": endpoint}}
+    spec = {**dict.fromkeys(MONITOR_FIELDS, anything), "podMetricsEndpoints": endpoints}
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
+    names = {"plural": "podmonitors", "singular": "podmonitor", "kind": "PodMonitor", "listKind": "PodMonitorList"}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+        "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+@pytest.mark.real_only
 def test_install_upgrade_roll_back_and_remove(helm: Helm, cluster: Cluster) -> None:
     """What controllers filled in stays over an upgrade and a roll-back; CRDs stay after the release's end."""
     kubeconfig = str(cluster.server.kubeconfig)
@@ -205,11 +321,15 @@ def test_install_upgrade_roll_back_and_remove(helm: Helm, cluster: Cluster) -> N
     secret = f"/api/v1/namespaces/{cluster.namespace}/secrets/mcagent-member-webhook"
     daemons = f"/apis/apps/v1/namespaces/{cluster.namespace}/daemonsets/mcagent-agent"
     notes = run("install", "mcagent", str(CHART), "--take-ownership", *flags)
-    assert "mcagent clusterset join" in notes
+    assert "mcagent clusterset join -f join.yaml --clusterid east --token-secret-file east-token.yaml" in notes
     filled = {"data": {"tls.crt": "eA=="}}
     cluster.server.client.request("PATCH", secret, body=filled, content_type="application/merge-patch+json")
     run("upgrade", "mcagent", str(CHART), *flags, *sets(("image.tag=9.9.9",)))
     assert get(secret)["data"] == {"tls.crt": "eA=="}
+    assert get(daemons)["spec"]["template"]["spec"]["containers"][0]["image"] == "mcagent:9.9.9"
+    generation = get(daemons)["metadata"]["generation"]
+    run("upgrade", "mcagent", str(CHART), "--reset-then-reuse-values", *sets(("agent.config.logLevel=debug",)))
+    assert get(daemons)["metadata"]["generation"] == generation + 1  # the agents are restarted
     assert get(daemons)["spec"]["template"]["spec"]["containers"][0]["image"] == "mcagent:9.9.9"
     run("rollback", "mcagent", "1")
     assert get(daemons)["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":0.1.0")

@@ -15,6 +15,7 @@ import yaml
 
 from devtools import chart_schema
 from mcagent.agent.config import SCHEMA as AGENT
+from mcagent.config.keys import Key
 from mcagent.controller.config import SCHEMA as CONTROLLER
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +62,12 @@ def test_defaults_are_right() -> None:
         ("agent.config.tunnelType", "gre"),
         ("agent.config.podCIDRs", "10.0.0.0/8"),
         ("agent.config.wireGuard.prot", 1),
+        ("agent.config.wireGuard.port", 0),
+        ("agent.config.mtu", "large"),
+        ("agent.config.clusterID", "East!"),
+        ("agent.config.bfd.local.interval", "soon"),
+        ("agent.config.gateways", "both"),
+        ("agent.config.serviceCIDRs", ["everywhere"]),
         ("agent.maxUnavailable", "110%"),
         ("agents.enabled", True),
         ("image.repository", ""),
@@ -85,6 +92,30 @@ def test_nonsense_is_refused(path: str, value: object) -> None:
     """A misspelt key or an impossible value ends at the schema, not in a Pod that does not start."""
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(values(path, value), SCHEMA)
+
+
+@pytest.mark.parametrize("key", [*AGENT.keys, *CONTROLLER.keys], ids=lambda key: key.path)
+def test_the_schema_accepts_what_a_process_accepts(key: Key) -> None:
+    """A default, as the configuration shows it, is a valid value of the chart."""
+    if key.default is not None:
+        jsonschema.validate(yaml.safe_load(key.value.show(key.default)), dict(key.value.schema))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("agent.config.trafficEncryptionMode", "WIREGUARD"),
+        ("agent.config.bfd.local.interval", "1m30s"),
+        ("agent.config.bfd.local.interval", 0.5),
+        ("agent.config.mtu", 0),
+        ("agent.config.podCIDRs", ["10.1.0.0/16", ""]),
+        ("agent.config.importedTraffic", "local > east=3, west=1"),
+        ("leader.config.staleAfter", "36h"),
+    ],
+)
+def test_every_form_of_a_value_is_accepted(path: str, value: object) -> None:
+    """The schema refuses no value that agent or controllers accept."""
+    jsonschema.validate(values(path, value), SCHEMA)
 
 
 @pytest.mark.parametrize("role", ["agent", "member", "leader"])

@@ -267,3 +267,18 @@ def test_variables_of_the_lab_and_the_tests_are_none_of_the_agents() -> None:
     """Where a test kernel is, or what a failed lab leaves, may be set around an agent."""
     around = {"MCAGENT_TEST_KERNEL": "/kernel", "MCAGENT_LAB_FAILURES": "/failures"}
     assert load(None, around, {"nodeName": "n1"}).core.node_name == "n1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'featureGates:\n  Multicluster: true\nmulticluster:\n  enableGateway: true\n  namespace: ""\n',
+        "featureGates: {Multicluster: true}\nmulticluster: {trafficEncryptionMode: wireGuard}\n",
+        "featureGates: {Multicluster: true}\nmulticluster: {enablePodToPodConnectivity: true}\n",
+    ],
+)
+def test_the_agents_configuration_of_antreas_guides_is_accepted(tmp_path: Path, text: str) -> None:
+    """As its guides have it, with feature gates; that these are ignored is said."""
+    settings = load(write(tmp_path, text), {"MCAGENT_NODE_NAME": "n1"}, {})
+    (remark,) = settings.remarks
+    assert "featureGates: are Antrea's: ignored" in remark

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
 if TYPE_CHECKING:
+    from mcagent.controller.admin.cluster import Cluster
     from mcagent.controller.admin.manifests import Part, Site
 
 _EPILOG = """\
@@ -29,7 +30,8 @@ parts: crds, metrics-reader, member, openvswitch, agent of a member; crds, metri
 --with also admission-policies (Kubernetes 1.30 and newer), leader-all-namespaces.
 
 The objects are those that the Helm chart makes of the same values, which knows more of them. Applied again, by
-this or another version, they change in place: an upgrade, a roll-back. `mcagent uninstall` removes them.
+this or another version, they change in place: an upgrade, a roll-back. The configuration given before is kept
+(--clusterid, --set); images are not. `mcagent uninstall` removes the objects.
 """
 
 
@@ -62,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", choices=["yaml", "json"], default="yaml", help="printed as [%(default)s]"
     )
     parser.add_argument("--apply", action="store_true", help="apply the objects instead of printing them")
+    parser.add_argument(
+        "--reset-config", action="store_true", help="drop the configuration that an earlier installation was given"
+    )
     parser.add_argument("--dry-run", action="store_true", help="have the API server check them, and store nothing")
     parser.add_argument("--force", action="store_true", help="take over fields and CRDs that somebody else set")
     parser.add_argument(
@@ -88,13 +93,42 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.controller.admin import deployment, manifests
 
     parts = _parts(args)
-    objects = manifests.objects(parts, _site(args, parts))
-    if args.apply or args.dry_run:
-        timeout = 0.0 if args.no_wait else args.timeout
-        deployment.deploy(open_cluster(args), objects, force=args.force, dry_run=args.dry_run, timeout=timeout)
-    else:
-        print(_text(objects, args.output), end="")
+    site = _site(args, parts)
+    if not (args.apply or args.dry_run):
+        _check(site, parts)
+        print(_text(manifests.objects(parts, site), args.output), end="")
+        return exit_codes.OK
+    cluster = open_cluster(args)
+    if not args.reset_config:
+        site = _with_given_config(cluster, parts, site)
+    _check(site, parts)
+    _require_cluster_id(site, parts)
+    timeout = 0.0 if args.no_wait else args.timeout
+    objects = manifests.objects(parts, site)
+    deployment.deploy(cluster, objects, force=args.force, dry_run=args.dry_run, timeout=timeout)
     return exit_codes.OK
+
+
+def _with_given_config(cluster: Cluster, parts: set[Part], site: Site) -> Site:
+    """Return the site with the configuration of the last installation, and what is given now over it."""
+    from mcagent.controller.admin import deployment, manifests
+
+    config = dict(site.config)
+    for name, earlier in deployment.given_config(cluster, manifests.objects(parts, site)).items():
+        part = manifests.Part(name.removeprefix("mcagent-"))
+        config[part] = manifests.merged(earlier, config.get(part, {}))
+        if keys := ", ".join(sorted(earlier)):
+            cluster.report(f"configuration of {part} kept, unless given again: {keys} (--reset-config drops it)")
+    return replace(site, config=config)
+
+
+def _require_cluster_id(site: Site, parts: set[Part]) -> None:
+    """Raise InputError if agents would be installed without the cluster's ID."""
+    from mcagent.controller.admin.manifests import Part
+    from mcagent.model.errors import InputError
+
+    if Part.AGENT in parts and not site.config[Part.AGENT].get("clusterID"):
+        raise InputError("--clusterid", "", "is required: the ID of this cluster in the ClusterSet, such as east")
 
 
 def _parts(args: argparse.Namespace) -> set[Part]:
@@ -113,7 +147,7 @@ def _parts(args: argparse.Namespace) -> set[Part]:
 
 
 def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
-    """Return what is said of the cluster, its configuration checked. Raises McagentError."""
+    """Return what the flags say of the cluster. Raises InputError."""
     import yaml
 
     from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
@@ -142,7 +176,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         config[Part.AGENT]["clusterID"] = args.clusterid
     if Part.LEADER_ALL_NAMESPACES in parts:
         config[Part.LEADER]["namespace"] = "*"
-    site = Site(
+    return Site(
         namespace=args.namespace,
         leader_namespace=args.leader_namespace,
         image=args.image,
@@ -150,8 +184,6 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         openvswitch=args.openvswitch,
         config=config,
     )
-    _check(site, parts)
-    return site
 
 
 def _openvswitch_beside(image: str) -> str:

@@ -6,12 +6,15 @@ Knows no files.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+import yaml
+
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
-from mcagent.controller.admin.manifests import CRD, NAMESPACE
+from mcagent.controller.admin.manifests import CRD, GIVEN_CONFIG, NAMESPACE
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
@@ -56,6 +59,29 @@ def deploy(
             cluster.report(f"{name} {_change(there, now)}{' (dry run)' if dry_run else ''}")
     if timeout and not dry_run:
         _wait(cluster, [obj for obj in objects if obj["kind"] in _WORKLOADS], timeout)
+
+
+def given_config(cluster: Cluster, objects: Sequence[RawObject]) -> dict[str, dict[str, Any]]:
+    """Return the keys that were given when the ConfigMaps among these objects were applied last, by name.
+
+    A ConfigMap without that record, of an earlier version, gives its clusterID. Raises SourceError.
+    """
+    configs: dict[str, dict[str, Any]] = {}
+    for obj in objects:
+        current = cluster.there(obj) if obj["kind"] == "ConfigMap" else None
+        if current is None:
+            continue
+        record = (current["metadata"].get("annotations") or {}).get(GIVEN_CONFIG)
+        if record is not None:
+            configs[obj["metadata"]["name"]] = json.loads(record)
+        elif cluster_id := _content_of(current).get("clusterID"):
+            configs[obj["metadata"]["name"]] = {"clusterID": cluster_id}
+    return configs
+
+
+def _content_of(config_map: RawObject) -> dict[str, Any]:
+    content = yaml.safe_load(next(iter((config_map.get("data") or {}).values()), ""))
+    return content if isinstance(content, dict) else {}
 
 
 def _look(cluster: Cluster, obj: RawObject) -> RawObject | None:

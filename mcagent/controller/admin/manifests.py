@@ -6,6 +6,8 @@ objects. Knows no cluster. Values are put into objects, never into text.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +28,9 @@ CRD, NAMESPACE = "CustomResourceDefinition", "Namespace"
 OURS = {"app.kubernetes.io/name": "mcagent"}
 _CLUSTER_SCOPED = re.compile(rf"Cluster.*|{NAMESPACE}|{CRD}|.*WebhookConfiguration|ValidatingAdmissionPolicy.*")
 _ACCOUNT = re.compile(r"(system:serviceaccount):([-a-z0-9]+):(?=mcagent-|antrea-)")
+_WORKLOADS = ("Deployment", "DaemonSet")
+_DIGEST = "checksum/config"
+GIVEN_CONFIG = "mcagent.io/given-config"  # annotation of a ConfigMap: the keys that differ from defaults, as JSON
 _PLACES = frozenset({MEMBER_NAMESPACE, LEADER_NAMESPACE})
 
 
@@ -88,7 +93,7 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
         found = {_label(obj): obj for obj in _crds(wanted)}
     for part in (part for part in Part if part in wanted - {Part.CRDS}):
         home = site.home(part)
-        made = [_put_in(obj, part, site) for obj in _read(part) if obj["kind"] != CRD]
+        made = _with_digest([_put_in(obj, part, site) for obj in _read(part) if obj["kind"] != CRD])
         if (
             part is not Part.LEADER
             and home != MEMBER_NAMESPACE
@@ -133,11 +138,13 @@ def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
     if kind == "ConfigMap":
         (file,) = moved["data"]
         own = {"namespace": site.namespace} if part is Part.AGENT else {}
-        content = _merged(yaml.safe_load(moved["data"][file]) | own, site.config.get(part, {}))
+        config = site.config.get(part, {})
+        moved["metadata"].setdefault("annotations", {})[GIVEN_CONFIG] = json.dumps(config, sort_keys=True)
+        content = merged(yaml.safe_load(moved["data"][file]) | own, config)
         moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
     if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
         moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
-    if kind in ("Deployment", "DaemonSet"):
+    if kind in _WORKLOADS:
         (container,) = moved["spec"]["template"]["spec"]["containers"]
         image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
         container["image"] = image or container["image"]
@@ -147,6 +154,18 @@ def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
             volumes = {volume["name"]: volume for volume in moved["spec"]["template"]["spec"]["volumes"]}
             volumes["openvswitch"]["hostPath"]["type"] = "Directory"
     return moved
+
+
+def _with_digest(part_objects: list[RawObject]) -> list[RawObject]:
+    """Annotate the Pods of a part with the digest of its configuration, so that a change of it replaces them."""
+    configuration = [
+        yaml.safe_load(text) for obj in part_objects if obj["kind"] == "ConfigMap" for text in obj["data"].values()
+    ]
+    digest = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()
+    for obj in part_objects:
+        if obj["kind"] in _WORKLOADS and configuration:
+            obj["spec"]["template"]["metadata"]["annotations"][_DIGEST] = digest
+    return part_objects
 
 
 def _reads_pods(site: Site) -> bool:
@@ -167,9 +186,10 @@ def _moved(value: Any, places: Mapping[str, str]) -> Any:
     return value
 
 
-def _merged(content: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(content: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping with the values of another, section by section."""
     made = dict(content)
     for key, value in over.items():
         before = made.get(key)
-        made[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+        made[key] = merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
     return made

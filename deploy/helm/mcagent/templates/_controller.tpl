@@ -134,6 +134,7 @@ spec:
     metadata:
       labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
       annotations:
+        checksum/config: {{ include (printf "mcagent.%s-config" $role) $root | sha256sum }} # another configuration restarts it
         prometheus.io/scrape: "true"
         prometheus.io/port: "{{ add 8443 $more }}"
         prometheus.io/scheme: https

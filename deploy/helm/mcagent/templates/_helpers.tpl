@@ -1,5 +1,5 @@
 {{- define "mcagent.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{- define "mcagent.namespace" -}}
@@ -19,5 +19,8 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if and .Values.member.enabled .Values.leader.enabled (eq .Values.leader.namespace .Release.Namespace) }}
 {{- fail (printf "leader and member cannot both be in namespace %s: choose another leader.namespace" .Release.Namespace) }}
+{{- end }}
+{{- if and .Values.podMonitor.enabled (not .Values.podMonitor.tokenSecret) (not .Values.metricsReader.enabled) }}
+{{- fail "podMonitor.enabled needs metricsReader.enabled=true, or a Secret with a token in podMonitor.tokenSecret" }}
 {{- end }}
 {{- end }}
