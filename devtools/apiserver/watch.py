@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from devtools.apiserver.errors import ApiError, Json
 from devtools.apiserver.handlers import chosen_by, dumps
 from devtools.apiserver.routes import Request
-from devtools.apiserver.storage.history import Event, too_large
+from devtools.apiserver.storage.history import Event
 from devtools.apiserver.storage.store import Store
 
 
@@ -29,8 +29,6 @@ class WatchStream:
         # 30 to 60 minutes unless asked otherwise (kube-apiserver --min-request-timeout)
         self._timeout = request.number("timeoutSeconds") or random.uniform(1800, 3600)  # noqa: S311
         self._wanted = request.number("resourceVersion") or 0
-        if self._wanted > store.rv:
-            raise too_large(self._wanted, store.rv)
 
     def lines(self, stopped: Callable[[], bool], poll: float = 1.0) -> Iterator[list[bytes]]:
         """Yield batches of lines until the time is up or `stopped()`; an empty batch is a chance to look."""
@@ -64,9 +62,10 @@ class WatchStream:
                 # all events up to here have been sent, so a bookmark may name the store's version
                 rv = events[-1].rv if events else store.rv
             position += len(events)
-            lines = [line for event in events if (line := self._event(event))]
+            # From a version that is not reached yet nothing comes, as from kube-apiserver.
+            lines = [line for event in events if event.rv > self._wanted and (line := self._event(event))]
             now = time.monotonic()
-            if self._bookmarks and (now >= bookmark_due or now >= end):
+            if self._bookmarks and rv >= self._wanted and (now >= bookmark_due or now >= end):
                 lines.append(self._bookmark(rv))
                 bookmark_due = now + self._interval
             yield lines

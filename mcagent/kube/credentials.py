@@ -7,6 +7,7 @@ connection pool that `kubernetes.client.rest` sets up for it, and its WebSockets
 from __future__ import annotations
 
 import base64
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,7 +102,26 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> Any:
         raise SourceError(f"{what}: cannot be used: {err}{hint}") from err
     found.retries = False
     found.connection_pool_maxsize = _CONNECTIONS
+    found.socket_options = _socket_options()
     return found
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    """Return socket options by which a connection fails when its peer, or the path to it, is gone (tcp(7)).
+
+    An idle one fails after 10 + 3 * 5 s, one with unacknowledged data after 25 s.
+    """
+    from urllib3.connection import HTTPConnection
+
+    tcp = socket.IPPROTO_TCP
+    return [
+        *HTTPConnection.default_socket_options,
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (tcp, socket.TCP_KEEPIDLE, 10),
+        (tcp, socket.TCP_KEEPINTVL, 5),
+        (tcp, socket.TCP_KEEPCNT, 3),
+        (tcp, socket.TCP_USER_TIMEOUT, 25_000),  # milliseconds
+    ]
 
 
 def _header(configuration: Any) -> Mapping[str, str]:

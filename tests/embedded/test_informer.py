@@ -334,6 +334,18 @@ def test_a_watch_that_went_quiet_is_opened_anew(
     mirror.wait_names(Kind.GATEWAY, "a", "b")
 
 
+def test_a_restored_server_is_listed_again(api: ApiServer, mirror: Mirror, start: Callable[..., Informer]) -> None:
+    """After a restore from a backup, versions go backwards, and a watch from before says nothing for ever."""
+    for name in "abc":
+        put(api, Kind.GATEWAY, name)
+    start(timing=Timing(inactivity=0.5, steady=0.1, backoff=Backoff(first=0.02, most=0.2)))
+    mirror.wait_names(Kind.GATEWAY, "a", "b", "c")
+    with api.store.lock:  # the informer's version is now one of the future
+        api.store._rv -= 3
+    put(api, Kind.GATEWAY, "d")
+    mirror.wait_names(Kind.GATEWAY, "a", "b", "c", "d")
+
+
 def test_a_server_that_ends_every_watch_is_not_hammered(
     api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
 ) -> None:

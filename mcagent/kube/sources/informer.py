@@ -165,6 +165,10 @@ class Informer:
         if self._bad_lines:
             self._version = ""  # whatever those lines said, a list says it too
         lasted = time.monotonic() - self._opened if self._opened else 0.0
+        if lasted >= self._timing.inactivity and not self._progress:
+            # No event and no bookmark: perhaps the server accepts a version that it has not reached, after a
+            # restore of etcd from a backup (kubernetes/kubernetes#107457). Only a list gives a valid one.
+            self._version = ""
         steady = lasted >= self._timing.steady
         if steady or self._progress:
             self._failures = 0

@@ -74,6 +74,16 @@ def test_a_version_of_the_future_is_told(cluster: Cluster) -> None:
     assert "Too large resource version" in str(told)
 
 
+def test_a_watch_from_a_version_of_the_future_is_silent(cluster: Cluster) -> None:
+    """It is accepted, and nothing comes, no bookmark either: so it is after a restore of etcd from a backup."""
+    rv = int(version(cluster.client.request("GET", cluster.gateways))) + 100_000
+    with watching(
+        cluster, cluster.gateways, resourceVersion=str(rv), allowWatchBookmarks="true", timeoutSeconds="3"
+    ) as events:
+        cluster.create(cluster.gateways, "a", gatewayIP="10.0.0.1")
+        assert list(events) == []
+
+
 def test_a_watch_of_all_namespaces(cluster: Cluster) -> None:
     """Across namespaces events of all come, with their namespaces."""
     everywhere = cluster.gateways.replace(f"/namespaces/{cluster.namespace}", "")
