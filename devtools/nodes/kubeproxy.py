@@ -99,12 +99,14 @@ def of_objects(services: Sequence[Mapping[str, Any]], slices: Sequence[Mapping[s
     """Return the Services that an API server's Services and EndpointSlices make up, sorted."""
     by_service: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for found in slices:
+        if found.get("addressType") != "IPv4":  # of a dual-stack Service, or FQDN
+            continue
         name = found["metadata"].get("labels", {}).get("kubernetes.io/service-name", "")
         by_service.setdefault((found["metadata"]["namespace"], name), []).append(found)
     proxied = []
     for service in services:
         address = service["spec"].get("clusterIP")
-        if not address or address == "None":
+        if not address or address == "None" or ":" in address:
             continue
         own = by_service.get((service["metadata"]["namespace"], service["metadata"]["name"]), [])
         for port in service["spec"].get("ports") or []:

@@ -5,6 +5,7 @@ The tests are what Kubernetes is there: they write the status of workloads and P
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,9 +20,11 @@ from devtools.apiserver import ApiServer
 from devtools.lab import certificates
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
+from mcagent.controller.admin import removal
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
+from mcagent.model.kinds import KINDS
 
 HOME, AREA = "kube-system", "antrea-multicluster"
 DAEMONS = f"/apis/apps/v1/namespaces/{HOME}/daemonsets"
@@ -364,3 +367,10 @@ def test_crds_go_last_and_only_when_told(site: Site) -> None:
     assert code == 0, said
     assert f"CustomResourceDefinition gateways.{GROUP} goes, with all that is stored under it: 1 objects" in said
     wait_until(lambda: site.names(crds) == [theirs], "CRDs to go", timeout=5)
+
+
+def test_the_page_lists_every_kind_that_a_finalizer_holds() -> None:
+    """The command of "A deletion that hangs" in docs/uninstall.md shows all of them."""
+    page = (Path(__file__).parents[2] / "docs/uninstall.md").read_text()
+    (listed,) = re.findall(r"kubectl get (\S+) -A -o", page)
+    assert {KINDS[kind].plural for kind in removal._HELD} <= set(listed.split(","))

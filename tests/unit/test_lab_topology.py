@@ -144,3 +144,25 @@ def test_the_published_pod_cidr_holds_every_pod() -> None:
             for node in cluster.nodes:
                 for pod in node.pods:
                     assert pod.address in ipaddress.ip_network(cluster.pod_cidr)
+
+
+def test_kube_proxy_passes_over_other_address_families() -> None:
+    """A dual-stack Service has a slice for each family; the lab's kube-proxy serves IPv4, and does not end."""
+    meta = {"namespace": "default", "name": "web"}
+    service = {"metadata": meta, "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}}
+    ipv6 = {
+        "metadata": {"namespace": "default", "name": "six"},
+        "spec": {"clusterIP": "fd00::7", "ports": [{"port": 80}]},
+    }
+    labels = {"labels": {"kubernetes.io/service-name": "web"}}
+    slices = [
+        {
+            "metadata": meta | labels,
+            "addressType": family,
+            "endpoints": [{"addresses": [address]}],
+            "ports": [{"port": 8080}],
+        }
+        for family, address in (("IPv4", "10.1.0.5"), ("IPv6", "fd00::5"), ("FQDN", "web.example"))
+    ]
+    (proxied,) = kubeproxy.of_objects([service, ipv6], slices)
+    assert [(str(address), port) for address, port in proxied.backends] == [("10.1.0.5", 8080)]
