@@ -7,24 +7,22 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mcagent.core.doctor.catalogue import CAUSES, CHECKS
+from mcagent.doctor.catalogue import Scope, all_checks, names
 
 BEGIN = "<!-- checks and causes: made by python -m devtools.doctor_page -->"
 END = "<!-- end of checks and causes -->"
-_WHERE = {"Node": "a Node", "cluster": "a cluster", "both": "both"}
+_WHERE = {(True, False): "a Node", (False, True): "a cluster", (True, True): "both"}
 _SIGN = {"failed": "✗", "warning": "⚠"}
 
 
 def tables() -> Iterator[str]:
-    """Yield a section for each check: what it looks at, and its causes."""
-    for name, check in CHECKS.items():
-        yield from (
-            f"### {name}",
-            "",
-            f"{check.what[0].upper()}{check.what[1:]}. Looked at on: {_WHERE[check.where]}.",
-            "",
-        )
-        causes = {reason: cause for reason, cause in CAUSES.items() if cause.check == name}
+    """Yield a section for each check: summary, scope, and causes."""
+    scopes = [names(scope) for scope in Scope]
+    for check in all_checks():
+        on_node, in_cluster = (check.name in scope for scope in scopes)
+        summary = f"{check.summary[0].upper()}{check.summary[1:]}"
+        yield from (f"### {check.name}", "", f"{summary}. Scope: {_WHERE[on_node, in_cluster]}.", "")
+        causes = check.causes
         if causes:
             yield from ("| reason | | why it matters | what to type next |", "| --- | --- | --- | --- |")
         for reason, cause in causes.items():
@@ -34,16 +32,16 @@ def tables() -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Return a text as a table's cell; what the doctor fills in stands in capitals."""
+    """Format a text as a cell; {names}, which the doctor fills in, are in capitals."""
     plain = text.replace("|", "\\|")
-    return re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), plain)
+    return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), plain)
 
 
 def filled(page: str) -> str:
-    """Return the page with its tables made anew. ValueError when it has no place for them."""
-    head, found, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not found or not end:
+    """Return the page with new tables. Raises ValueError without BEGIN and END."""
+    head, begin, remainder = page.partition(BEGIN)
+    _, end, tail = remainder.partition(END)
+    if not begin or not end:
         raise ValueError(f"no place for the tables: the file needs the lines {BEGIN} and {END}")
     return "\n".join([f"{head}{BEGIN}", "", *tables(), f"{END}{tail}"])
 

@@ -34,7 +34,7 @@ MAC_REPLY = 0xAABBCCDDEEF2  # Node to gateway: a reply to a connection of a remo
 # section 6).
 TOS_PROBE = 0b101011 << 2
 # The type of service of the probes of `mcagent trace --live`, another such code point. No flow matches it, but
-# table Classify matches on the field, so that datapath flows distinguish these probes (`mcagent.core.live_trace`).
+# table Classify matches on the field, so that datapath flows distinguish these probes (`mcagent.trace.datapath`).
 TOS_TRACE = 0b101111 << 2
 
 # Queries for a mid-connection TCP packet to a Service (`lookup`). Gateway to Node: does this Node have the

@@ -13,8 +13,7 @@ from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import NodeReconciler
 from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.agent.control_loop.startup import Startup
-from mcagent.agent.doctor import DoctorPage
-from mcagent.agent.live_trace import LivePage, SeenPage
+from mcagent.agent.doctor_page import Diagnose, DoctorPage
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
@@ -29,7 +28,6 @@ from mcagent.agent.reports.link_reader import LinkReader
 from mcagent.agent.reports.policy_log import PolicyLog
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import AgentServers
-from mcagent.agent.trace import TracePage, VswitchdControl
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.tunnel_probes import is_probe
 from mcagent.dataplane.facts import leads_to_pod
@@ -45,6 +43,8 @@ from mcagent.observe.report import Report
 from mcagent.observe.topology import node_topology, page_of
 from mcagent.observe.version import version
 from mcagent.supervised import Supervised
+from mcagent.trace.live_pages import LivePage, SeenPage
+from mcagent.trace.pages import TracePage, VswitchdControl
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ HAND_OVER_POLL = 0.05
 class Agent:
     """All components of the process. `start`, then `stop`."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Create all components; nothing is connected or changed yet.
+    def __init__(self, settings: Settings, diagnose: Diagnose) -> None:
+        """Create all components; nothing is connected or changed yet. `diagnose` makes the content of /doctor.
 
         Raises SourceError, BackendError, OSError.
         """
@@ -121,7 +121,7 @@ class Agent:
             pending=lambda: self.loop.pending,
         )
         browser = browser_pages(lambda: _topology(identity, sources))
-        doctor = DoctorPage(lambda: self.settings, pages["/status"])
+        doctor = DoctorPage(diagnose, lambda: self.settings, pages["/status"])
         self._http = AgentServers(settings, {**pages, **browser, "/doctor": doctor, **self._trace_pages()})
 
     def _sources(self) -> Sources:

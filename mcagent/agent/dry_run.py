@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
-from functools import partial
 
 from mcagent.agent.backends import facts_reader, make_backends, make_failover
 from mcagent.agent.config import Settings
@@ -17,26 +16,17 @@ from mcagent.core.failover.observations import gateway_name
 from mcagent.core.imported_services import NEEDS
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS
 from mcagent.core.plan.diff import diff
-from mcagent.core.snapshot import Relist, apply_changes
-from mcagent.core.whatif.assumptions import World, facts_unseen
 from mcagent.dataplane.conntrack import may_be_translated, open_connections
-from mcagent.kube.client import Client
-from mcagent.kube.errors import ApiRefusalError
-from mcagent.kube.sources.apiserver import IN_NAMESPACE, OPTIONAL
-from mcagent.kube.sources.lister import Lister
-from mcagent.kube.trim import trim
-from mcagent.model.config import Config
 from mcagent.model.errors import SourceError
 from mcagent.model.facts import Facts
-from mcagent.model.kinds import object_path
 from mcagent.model.net import NetworkSet
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Plan
 from mcagent.model.resources import PeerKind
+from mcagent.trace.whatif.assumptions import World, facts_unseen
 
 SERVICES = NEEDS | SERVICE_NEEDS
-_LIST_TIMEOUT = 10.0  # seconds for a page of a list that is read once
 
 
 def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desired, Plan]:
@@ -106,32 +96,6 @@ def tracked_connections(settings: Settings, state: NodeState) -> dict[str, dict[
             "arrived": sum(connection.client in remote_networks for connection in connections),
         }
     return counts
-
-
-def read_once(client: Client, config: Config, facts: Facts, start: Snapshot) -> Snapshot:
-    """Return `start` completed by the kinds that the desired state of the Node `config.node_name` needs.
-
-    Raises SourceError at the first kind that cannot be listed.
-    """
-    snapshot = start
-    while missing := compile_desired(snapshot, facts, config).missing(snapshot):
-        snapshot = apply_changes(snapshot, [relist(client, kind, config.namespace) for kind in sorted(missing)])
-    return snapshot
-
-
-def relist(client: Client, kind: Kind, namespace: str) -> Relist:
-    """List all objects of a kind, as agents read them; none if the kind is optional and the API server lacks it.
-
-    Raises SourceError.
-    """
-    path = object_path(kind, namespace if kind in IN_NAMESPACE else "")
-    try:
-        objects, _ = Lister(client, kind, path, timeout=_LIST_TIMEOUT, keep=partial(trim, kind)).read()
-    except ApiRefusalError as error:
-        if error.code not in OPTIONAL.get(kind, ()):
-            raise
-        objects = []
-    return Relist(kind=kind, items=objects)
 
 
 def _listed(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mcagent.agent.agent import Agent
 from mcagent.agent.config import KEYS, Settings
+from mcagent.agent.doctor_page import Diagnose
 from mcagent.agent.lock import node_lock
 from mcagent.model.errors import McagentError
 from mcagent.observe.version import version
@@ -30,13 +31,13 @@ RELOADABLE = frozenset((
 TURN = 5.0  # seconds between two checks that the loop still runs
 
 
-def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
+def run_agent(settings: Settings, *, reload: Callable[[], Settings], diagnose: Diagnose) -> None:
     """Run until SIGTERM or SIGINT. Raises BusyError while another agent holds the Node, and what `Agent` does."""
     with node_lock(Path(settings.run_dir)):
-        _run(settings, reload)
+        _run(settings, reload, diagnose)
 
 
-def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
+def _run(settings: Settings, reload: Callable[[], Settings], diagnose: Diagnose) -> None:
     wake = threading.Event()
     received: list[signal.Signals] = []
 
@@ -47,7 +48,7 @@ def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
     for handled in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(handled, on_signal)
     gc.disable()
-    agent = Agent(settings)
+    agent = Agent(settings, diagnose)
     log.info("mcagent %s on Node %s, objects from %s", version(), settings.core.node_name, settings.source)
     for remark in settings.remarks:
         log.warning("%s", remark)

@@ -30,9 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run until stopped."""
     from mcagent.agent.run import run_agent
+    from mcagent.doctor.diagnose import diagnose
     from mcagent.observe import logs
 
     settings = load_settings(args)
     logs.set_up(settings.log_level, settings.log_format)
-    run_agent(settings, reload=lambda: load_settings(args))
+    run_agent(settings, reload=lambda: load_settings(args), diagnose=diagnose)
     return exit_codes.OK

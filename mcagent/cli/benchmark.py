@@ -18,6 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcagent.api.codec import from_json
+from mcagent.api.status import Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.cli.common.signals import terminable
@@ -229,14 +231,14 @@ def _row(
 
 def _encryption(source: Pods, node: str) -> str | None:
     """Return the mode of encryption that the client's Node says; None: it could not be asked."""
-    from mcagent.cli.common.agents import OfCluster, ask_node
+    from mcagent.cli.common.agents import ClusterAgents, ask_node
 
     try:
-        page = ask_node(OfCluster(client=source.client), node) if node else {}
+        page = ask_node(ClusterAgents(client=source.client), node) if node else {}
+        encryption = from_json(Status, page, f"the agent of {node}").encryption
     except McagentError:
         return None
-    mode = (page.get("encryption") or {}).get("mode")
-    return str(mode) if mode else None
+    return encryption.mode if encryption is not None else None
 
 
 def _say(line: str) -> None:

@@ -8,17 +8,21 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from mcagent.api.codec import to_json
+from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
-from mcagent.core.doctor.finding import Finding, Level, of_plain, worst
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
+    from mcagent.kube.client import Client
 
 _EPILOG = """\
 examples:
@@ -32,6 +36,7 @@ A line for each check: ✓ fine, ⚠ works but look at it, ✗ wrong, - could no
 The exit code is 0 when nothing is wrong (there may be ⚠), 1 when there is a ✗.
 """
 _PATIENCE = 2.0  # seconds without a word to the user
+_ASK = 20.0  # seconds for the doctor of another Node
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,29 +67,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look and print."""
+    """Examine and print."""
+    from mcagent.doctor.check import worst
+    from mcagent.doctor.report import text
+
     settings = _settings(args)
     if args.bundle is not None and args.bundle.exists():
         print(f"mcagent doctor: {args.bundle} exists: it is not overwritten", file=sys.stderr)
         return exit_codes.USAGE
     progress = _Progress()
     if _wants_clusters(args, settings):
-        from mcagent.cli.common.doctor_clusters import look_at_clusters
-
-        found = look_at_clusters(args, settings, progress)
+        clusters, nodes = _clusters(args, settings, progress)
     else:
-        found = {"clusters": [], "nodes": [this_node(settings, progress)]}
-    findings = _findings(found)
-    told = {**found, "worst": str(worst(findings))}
-    print(json.dumps(told, indent=2) if args.output == "json" else _text(found, quiet=args.quiet))
+        clusters, nodes = [], [this_node(settings, progress)]
+    report = DoctorReport(clusters=tuple(clusters), nodes=tuple(nodes))
+    report = structs.replace(report, worst=worst(report.findings))
+    print(json.dumps(to_json(report), indent=2) if args.output == "json" else text(report, quiet=args.quiet))
     if args.bundle is not None:
         from mcagent.cli.common.bundle import write_bundle
 
         size = write_bundle(
-            args.bundle, told, settings, context=args.context, agents=args.agents, progress=progress
+            args.bundle, to_json(report), settings, context=args.context, agents=args.agents, progress=progress
         )
         print(f"{args.bundle}: {size} bytes; review it before you share it", file=sys.stderr)
-    return exit_codes.FAILED if worst(findings) is Level.FAILED else exit_codes.OK
+    return exit_codes.FAILED if report.worst == FindingLevel.FAILED else exit_codes.OK
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -98,20 +104,64 @@ def _settings(args: argparse.Namespace) -> Settings:
         return replace(settings, core=replace(settings.core, node_name=socket.gethostname().lower()))
 
 
-def this_node(settings: Settings, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Return what is found on this Node."""
-    from mcagent.agent.doctor import diagnose
+def this_node(settings: Settings, progress: Callable[[str], None]) -> NodeReport:
+    """Examine this Node."""
     from mcagent.cli.common.asking import ask_agent
+    from mcagent.doctor.diagnose import diagnose
     from mcagent.model.errors import McagentError
 
-    status: Mapping[str, Any] | None = None
-    error = ""
     try:
-        status = ask_agent(settings, timeout=5.0)
+        page, error = ask_agent(settings, timeout=5.0), ""
     except McagentError as failure:
-        error = str(failure)
-    found = diagnose(settings, status, error, progress)
-    return {**found, "node": str((status or {}).get("node") or found["node"])}
+        page, error = None, str(failure)
+    return diagnose(settings, page, error, progress)
+
+
+def _clusters(
+    args: argparse.Namespace, settings: Settings, progress: Callable[[str], None]
+) -> tuple[list[ClusterReport], list[NodeReport]]:
+    """Examine each cluster that the flags name, and ask its agents. Raises InputError, OSError."""
+    from mcagent.cli.common.cluster_flags import usual_kubeconfig
+    from mcagent.kube.client import Client
+
+    clusters: list[ClusterReport] = []
+    nodes: list[NodeReport] = []
+    kubeconfig = settings.kubeconfig or usual_kubeconfig()
+    for context in args.context or [""]:
+        client = Client(kubeconfig, context, user_agent="mcagent-doctor")
+        try:
+            cluster, of_nodes = _cluster(client, context, args.agents, settings, progress)
+        finally:
+            client.close()
+        clusters.append(cluster)
+        nodes += of_nodes
+    return clusters, nodes
+
+
+def _cluster(
+    client: Client, context: str, agents_file: Path | None, settings: Settings, progress: Callable[[str], None]
+) -> tuple[ClusterReport, list[NodeReport]]:
+    from mcagent.cli.common.agent_config import read_config_map
+    from mcagent.cli.common.agents import Answer, ClusterAgents, ask_nodes, read_list
+    from mcagent.doctor.diagnose import diagnose_cluster, node_report, was_asked
+    from mcagent.model.errors import McagentError
+
+    agents = read_list(agents_file) if agents_file else ClusterAgents(client=client)
+    progress("the Nodes")
+    try:
+        answers = ask_nodes(agents, "/doctor", timeout=_ASK)
+    except McagentError as error:
+        answers = {"": Answer(node="(all)", error=str(error))}
+    reports = [node_report(answer.node, answer.page, answer.error) for answer in answers.values()]
+    try:
+        configured = read_config_map(client)
+    except McagentError:
+        configured = None
+    config = settings.core if configured is None else configured[0].core
+    answered = [report.node for report in reports if was_asked(report)]
+    report = diagnose_cluster(client, context, config, answered, progress)
+    away = any(finding.reason == "ClusterAway" for finding in report.findings)  # which says enough of its Nodes
+    return report, [] if away else reports
 
 
 def _wants_clusters(args: argparse.Namespace, settings: Settings) -> bool:
@@ -126,7 +176,7 @@ def _wants_clusters(args: argparse.Namespace, settings: Settings) -> bool:
 
 
 class _Progress:
-    """Says what is being looked at, once it has taken longer than two seconds."""
+    """Says what is being read, once it has taken longer than two seconds."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -134,19 +184,3 @@ class _Progress:
     def __call__(self, what: str) -> None:
         if time.monotonic() - self._began > _PATIENCE:
             print(f"looking at {what}", file=sys.stderr, flush=True)
-
-
-def _findings(found: Mapping[str, Any]) -> list[Finding]:
-    read = (of_plain(raw) for part in (*found["clusters"], *found["nodes"]) for raw in part["findings"])
-    return [one for one in read if one is not None]
-
-
-def _text(found: Mapping[str, Any], *, quiet: bool) -> str:
-    from mcagent.cli.common import findings_view
-
-    parts = []
-    for part in (*found["clusters"], *found["nodes"]):
-        title = f"Node {part['node']}" if "node" in part else f"Cluster {part['cluster']}"
-        shown = [one for raw in part["findings"] if (one := of_plain(raw)) is not None]
-        parts.append(findings_view.text(title, shown, quiet=quiet))
-    return "\n\n".join([*parts, findings_view.summary(_findings(found))])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from mcagent.agent.config import Settings
+from mcagent.api.codec import from_json
+from mcagent.api.status import DrainStatus, Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask, ask_agent
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
@@ -74,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A Node that can be asked to hand over. `progress` yields /status' `drain`, or {} while nothing is known."""
+    """A Node that can be asked to hand over. `progress` yields how far it is; None while that is not known."""
 
     name: str
     set: Callable[[bool], None]
-    progress: Callable[[datetime], Iterator[Mapping[str, Any]]]
+    progress: Callable[[datetime], Iterator[DrainStatus | None]]
 
 
 def target_of(args: argparse.Namespace, settings: Settings) -> Target:
@@ -113,7 +115,7 @@ def local_target(settings: Settings) -> Target:
         finally:
             backend.close()
 
-    def progress(_since: datetime) -> Iterator[Mapping[str, Any]]:
+    def progress(_since: datetime) -> Iterator[DrainStatus | None]:
         while True:
             yield _drain(lambda: ask_agent(settings, timeout=ASK_TIMEOUT))
 
@@ -130,62 +132,60 @@ def _by_api(node: str, settings: Settings) -> Target:
         change = {"metadata": {"annotations": {DRAIN_ANNOTATION: "true" if wanted else None}}}
         client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
 
-    def progress(since: datetime) -> Iterator[Mapping[str, Any]]:
+    def progress(since: datetime) -> Iterator[DrainStatus | None]:
         addresses = client.request("GET", path).get("status", {}).get("addresses", [])
         host = next((a["address"] for a in addresses if a.get("type") == "InternalIP"), "")
         while True:
-            direct = _drain(lambda: ask(host, settings.listen_address[1], timeout=ASK_TIMEOUT)) if host else {}
+            direct = _drain(lambda: ask(host, settings.listen_address[1], timeout=ASK_TIMEOUT)) if host else None
             yield direct or _by_events(client, node, since)
 
     return Target(name=f"Node {node}", set=put, progress=progress)
 
 
-def _drain(status: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+def _drain(page: Callable[[], Mapping[str, Any]]) -> DrainStatus | None:
     try:
-        found = status().get("drain", {})
+        return from_json(Status, page(), "the agent").drain
     except McagentError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
 
 
-def _by_events(client: Client, node: str, since: datetime) -> Mapping[str, Any]:
+def _by_events(client: Client, node: str, since: datetime) -> DrainStatus | None:
     """Return how far it is by the Events that the Node's agent made since then."""
     query = {"fieldSelector": f"involvedObject.kind=Node,involvedObject.name={node}"}
     items = client.request("GET", "/api/v1/namespaces/default/events", query).get("items", [])
-    found: Mapping[str, Any] = {}
+    drain = None
     first = f"{since:%Y-%m-%dT%H:%M:%SZ}"
     for event in sorted(items, key=lambda item: str(item.get("lastTimestamp"))):
         about = event.get("involvedObject", {}).get("name")
         if about != node or str(event.get("lastTimestamp")) < first:
             continue
         if event.get("reason") == "GatewayDrained":
-            found = {"phase": str(Phase.DRAINED), "refused": "", "clean": True}
+            drain = DrainStatus(phase=Phase.DRAINED)
         elif event.get("reason") == "DrainRefused":
-            found = {"phase": str(Phase.SERVING), "refused": event.get("message", "refused")}
-    return found
+            drain = DrainStatus(phase=Phase.SERVING, refused=event.get("message", "refused"))
+    return drain
 
 
-def wait_drained(progress: Iterator[Mapping[str, Any]], name: str, timeout: float) -> int:
+def wait_drained(progress: Iterator[DrainStatus | None], name: str, timeout: float) -> int:
     """Wait until the Node has handed over. Raises RefusedError, McagentError when it takes too long."""
     deadline = time.monotonic() + timeout
     last = ""
     refusals = 0
     while True:
-        found = next(progress)
-        phase = str(found.get("phase", ""))
-        if phase and phase not in (last, str(Phase.SERVING), str(Phase.DRAINED)):
-            print(f"{name}: {phase}", flush=True)
-        last = phase or last
-        if phase == str(Phase.DRAINED):
-            how = "no packet comes any more" if found.get("clean", True) else "packets still arrived at the end"
+        drain = next(progress) or DrainStatus()
+        if drain.phase not in ("", last, Phase.SERVING, Phase.DRAINED):
+            print(f"{name}: {drain.phase}", flush=True)
+        last = drain.phase or last
+        if drain.phase == Phase.DRAINED:
+            how = "no packet comes any more" if drain.clean else "packets still arrived at the end"
             print(f"{name}: drained; {how}")
             return exit_codes.OK
-        if found.get("refused") == NO_GATEWAY:
+        if drain.refused == NO_GATEWAY:
             print(f"{name}: {NO_GATEWAY}")
             return exit_codes.OK
-        refusals = refusals + 1 if found.get("refused") else 0
+        refusals = refusals + 1 if drain.refused else 0
         if refusals >= 2:  # the first may be from before it was asked
-            raise RefusedError(f"{name} is not drained; request withdrawn: {found['refused']}")
+            raise RefusedError(f"{name} is not drained; request withdrawn: {drain.refused}")
         if time.monotonic() >= deadline:
             reason = f"still {last}" if last else "its agent is silent"
             raise McagentError(f"{name} is not drained after {timeout:g} s: {reason}")

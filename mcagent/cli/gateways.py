@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
 
+from mcagent.api.codec import from_json, to_json
+from mcagent.api.status import DrainStatus, GatewayStatus, Probes, Status
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.antrea import antrea_clusters, antrea_lines
+from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import table
@@ -45,82 +45,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
-    status = ask_agent(load_settings(args, node_needed=False))
-    found = {
-        "node": status["node"],
-        "role": status["summary"].get("role", ""),
-        "drain": status["drain"],
-        "clusters": status["gateways"],
-        "antrea": antrea_clusters(status["summary"]),
-    }
-    told = antrea_lines(status["summary"])
-    print(json.dumps(found, indent=2) if args.output == "json" else text(found, told, history=args.history))
-    dead = [c for c in found["clusters"] if c["gateways"] and not any(g["live"] for g in c["gateways"])]
+    status = from_json(Status, ask_agent(load_settings(args, node_needed=False)), "the agent")
+    if args.output == "json":
+        print(json.dumps(_members(status), indent=2))
+    else:
+        print(text(status, history=args.history))
+    dead = any(group.gateways and not any(gateway.live for gateway in group.gateways) for group in status.gateways)
     return exit_codes.FAILED if dead else exit_codes.OK
 
 
-def text(found: Mapping[str, Any], told: Sequence[str] = (), *, history: bool = False) -> str:
-    """Return it for people. `told`: what else is to be known of clusters, a line each."""
-    lines = [f"Node {found['node']}, {found['role'] or 'no role yet'}{_drain(found['drain'])}", ""]
-    rows = []
-    transitions = []
-    for cluster in found["clusters"]:
-        name = "(this cluster)" if cluster["own"] else cluster["cluster"]
-        for gateway in cluster["gateways"]:
-            rows.append(_row(name, gateway))
-            if history and gateway["transitions"]:
-                transitions += ["", f"{name} {gateway['name']}:"]
+def _members(status: Status) -> dict[str, object]:
+    return {
+        "node": status.node,
+        "role": status.summary.role,
+        "drain": to_json(status.drain),
+        "clusters": [to_json(group) for group in status.gateways],
+        "antrea": status.summary.antrea_clusters,
+    }
+
+
+def text(status: Status, *, history: bool = False) -> str:
+    """Return the gateways for people. `history`: with the last transitions of each."""
+    title = f"Node {status.node}, {status.summary.role or 'no role yet'}{_drain(status.drain)}"
+    rows, transitions = [], []
+    for group in status.gateways:
+        cluster = "(this cluster)" if group.own else group.cluster
+        for gateway in group.gateways:
+            rows.append(_row(cluster, gateway))
+            if history and gateway.transitions:
+                transitions += ["", f"{cluster} {gateway.name}:"]
                 transitions += [
-                    f"  {t['at']}  {'live' if t['live'] else 'NOT LIVE':<8}  {t['decidedBy']}: {t['why']}"
-                    for t in gateway["transitions"]
+                    f"  {event.at}  {'live' if event.live else 'NOT LIVE':<8}  {event.decided_by}: {event.why}"
+                    for event in gateway.transitions
                 ]
     if not rows:
-        return lines[0] + "\n\nno gateways are known"
-    others = ["", *told] if told else []
-    return "\n".join(line.rstrip() for line in [*lines, *table(_HEAD, rows), *others, *transitions])
+        return f"{title}\n\nno gateways are known"
+    notes = antrea_lines(status.summary)
+    lines = [title, "", *table(_HEAD, rows), *(["", *notes] if notes else []), *transitions]
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def _row(cluster: str, gateway: Mapping[str, Any]) -> tuple[str, ...]:
-    if gateway["gone"]:
+def _row(cluster: str, gateway: GatewayStatus) -> tuple[str, ...]:
+    if gateway.gone:
         state = "gone"
-    elif not gateway["live"]:
+    elif not gateway.live:
         state = "NOT LIVE"
     else:
-        state = "live" if gateway["active"] else "standby"
-    share = gateway["share"]
+        state = "live" if gateway.active else "standby"
     return (
         cluster,
-        gateway["name"],
-        gateway["address"] or "-",
+        gateway.name,
+        gateway.address or "-",
         state,
-        gateway["decidedBy"],
-        gateway["since"] or "-",
-        str(gateway["flaps"]),
-        str(gateway["packetsSent"]) if gateway["tunnel"] else "-",
-        str(gateway["packetsReceived"]) if gateway["tunnel"] else "-",
-        f"{100 * share:.0f} %" if share is not None else "-",
-        *_probed(gateway.get("probes")),
-        gateway["why"],
+        gateway.decided_by,
+        gateway.since or "-",
+        str(gateway.flaps),
+        str(gateway.packets_sent) if gateway.tunnel else "-",
+        str(gateway.packets_received) if gateway.tunnel else "-",
+        _percent(gateway.share),
+        *_probed(gateway.probes),
+        gateway.why,
     )
 
 
-def _probed(probes: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return round trip and loss; an agent of an older version tells neither."""
+def _probed(probes: Probes | None) -> tuple[str, str]:
+    """Return round trip and loss; agents of an older version send neither."""
     if probes is None:
         return "-", "-"
-    if not probes["answers"]:
+    if not probes.answers:
         return "no answer", "-"
-    seconds, loss = probes["roundTripSeconds"], probes["lossRatio"]
-    text = f"{100 * loss:.0f} %" if loss is not None else "-"
-    if probes["fullSizePasses"] is False:
-        text += f", all of {probes['fullSizeBytes']} bytes"
-    return f"{1000 * seconds:.1f} ms" if seconds is not None else "-", text
+    loss = _percent(probes.loss_ratio)
+    if probes.full_size_passes is False:
+        loss += f", all of {probes.full_size_bytes} bytes"
+    seconds = probes.round_trip_seconds
+    return f"{1000 * seconds:.1f} ms" if seconds is not None else "-", loss
 
 
-def _drain(drain: Mapping[str, Any]) -> str:
-    if drain["refused"]:
-        return f"; asked to drain, but {drain['refused']}"
-    if drain["phase"] == "serving":
+def _percent(ratio: float | None) -> str:
+    return f"{100 * ratio:.0f} %" if ratio is not None else "-"
+
+
+def _drain(drain: DrainStatus) -> str:
+    if drain.refused:
+        return f"; asked to drain, but {drain.refused}"
+    if drain.phase in ("", "serving"):
         return ""
-    unclean = "" if drain["clean"] else ", though packets still came"
-    return f"; {drain['phase']}{unclean} ({drain['why']})"
+    unclean = "" if drain.clean else ", though packets still came"
+    return f"; {drain.phase}{unclean} ({drain.why})"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcagent.api.codec import to_json
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 
@@ -30,7 +31,7 @@ beside the agent. With --offline the Node is not read: the plan is for one that 
 
 --what-if and -f tell instead who would lose what, which connections end and which only move, if that happened now,
 for all Nodes of this cluster, and how much the agent of this Node would change. What can be assumed:
-  gateway NAME down     a gateway of this cluster, or of another one by its gatewayIP, answers nobody any more
+  gateway NAME down     a gateway of this cluster, or of another one by its gatewayIP, no longer answers
   node NAME down        the same of any Node of this cluster
   node NAME drained     the Node hands over to other gateways
   cluster ID removed    the cluster leaves the ClusterSet
@@ -82,9 +83,8 @@ def run(args: argparse.Namespace) -> int:
         return _what_if(args, settings)
     desired, plan = dry_run(settings, offline=args.offline, timeout=args.timeout)
     if args.output == "json":
-        found = render.desired_json(desired) if args.desired else render.plan_json(plan)
-        found["problems"] = [render.problem_json(problem) for problem in desired.problems]
-        print(json.dumps(found, indent=1))
+        shown = render.api_desired(desired) if args.desired else render.api_plan(plan, desired.problems)
+        print(json.dumps(to_json(shown), indent=1))
     elif args.desired:
         print(render.desired_text(desired), end="")
     else:
@@ -95,28 +95,31 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _what_if(args: argparse.Namespace, settings: Settings) -> int:
-    """Compare what is with what would be."""
+    """Compare the present forecast with the one after the assumptions."""
     from dataclasses import replace
 
     from mcagent.agent.dry_run import current_world, tracked_connections
-    from mcagent.cli.common.what_if import answer_json, answer_text
     from mcagent.core.snapshot import apply_changes
-    from mcagent.core.whatif.assumptions import assume, read_assumption
-    from mcagent.core.whatif.compare import compare
-    from mcagent.core.whatif.ways import view_of
+    from mcagent.trace.whatif.assumptions import assume, read_assumption
+    from mcagent.trace.whatif.compare import compare
+    from mcagent.trace.whatif.forecast import forecast
+    from mcagent.trace.whatif.report import answer_text, api_forecast
 
     changes = [*_manifests(args.filename, settings.core.namespace)]
     now = current_world(settings, offline=args.offline, timeout=args.timeout)
     then = replace(now, snapshot=apply_changes(now.snapshot, changes))
     for text in args.what_if:
         then = assume(then, read_assumption(text, then.snapshot, settings.core))
-    before = view_of(now, settings.core)
-    answer = compare(before, view_of(then, settings.core))
+    before = forecast(now, settings.core)
+    answer = compare(before, forecast(then, settings.core))
     counts = tracked_connections(settings, before.desired.state) if args.connections else None
-    asked = [*(f"{path} applied" for path in args.filename), *args.what_if]
-    found = answer_json if args.output == "json" else answer_text
-    told = found(asked, answer, node=settings.core.node_name, silent=now.silent, counts=counts)
-    print(told if isinstance(told, str) else json.dumps(told, indent=1))
+    assumptions = [*(f"{path} applied" for path in args.filename), *args.what_if]
+    node = settings.core.node_name
+    if args.output == "json":
+        members = to_json(api_forecast(assumptions, answer, node=node, silent=now.silent, counts=counts))
+        print(json.dumps(members, indent=1))
+    else:
+        print(answer_text(assumptions, answer, node=node, silent=now.silent, counts=counts))
     return exit_codes.FAILED if args.exit_code and not answer.nothing else exit_codes.OK
 
 
@@ -128,10 +131,10 @@ def _manifests(paths: Sequence[Path], namespace: str) -> Iterator[Upsert]:
     from mcagent.model.errors import SourceError
 
     for path in paths:
-        files = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES) if path.is_dir() else [path]
+        files = sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES) if path.is_dir() else [path]
         for file in files:
             try:
-                found = read_manifests(file, namespace or "default")
+                objects = read_manifests(file, namespace or "default")
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from None
-            yield from (Upsert(kind=kind, raw=trim(kind, raw)) for kind, raw in found if kind in ATTRIBUTE)
+            yield from (Upsert(kind=kind, raw=trim(kind, raw)) for kind, raw in objects if kind in ATTRIBUTE)

@@ -1,4 +1,4 @@
-"""`mcagent status`: asks the agent of this Node."""
+"""`mcagent status`: shows the status of the agent."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import argparse
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from mcagent.api.codec import from_json
+from mcagent.api.status import ExportStatus, Status, Summary, TunnelStatus
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.live import every, interval_of, show
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import size, table
-from mcagent.core.doctor.catalogue import remedy
+from mcagent.core.causes import remedy
 from mcagent.model.errors import McagentError
 
 _EPILOG = """\
@@ -30,7 +31,7 @@ The exit code is 0 when the agent is ready, 1 when it is not or does not answer.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the form of the answer, and the configuration that says where the agent listens."""
-    parser.description = "Show how the agent of this Node is doing."
+    parser.description = "Show the status of the agent."
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
@@ -43,14 +44,14 @@ def run(args: argparse.Namespace) -> int:
     settings = load_settings(args, node_needed=False)
 
     def picture() -> tuple[bool, str]:
-        status = ask_agent(settings)
-        as_json = args.output == "json"
-        return bool(status.get("ready")), json.dumps(status, indent=2) if as_json else text(status)
+        page = ask_agent(settings)
+        status = from_json(Status, page, "the agent")
+        return status.ready, json.dumps(page, indent=2) if args.output == "json" else text(status)
 
     if args.watch:
         show(_tried(picture) for _ in every(interval_of(args.interval)))
-    ready, told = picture()
-    print(told)
+    ready, shown = picture()
+    print(shown)
     return exit_codes.OK if ready else exit_codes.FAILED
 
 
@@ -62,65 +63,59 @@ def _tried(picture: Callable[[], tuple[bool, str]]) -> str:
         return f"{error}"
 
 
-def text(status: Mapping[str, Any]) -> str:
+def text(status: Status) -> str:
     """Return the status for people."""
-    summary = status["summary"]
+    summary = status.summary
+    because = f" ({summary.why})" if summary.why else ""
     lines = [
-        f"Node {status['node']}: {'ready' if status['ready'] else 'NOT READY'}",
-        f"  version   {status['version']}, running since {status['startedAt']}",
-        f"  role      {summary.get('role', 'unknown')}{_because(summary)}",
-        f"  cluster   {status['clusterID'] or '(no ID)'}, objects from {status['source']}",
+        f"Node {status.node}: {'ready' if status.ready else 'NOT READY'}",
+        f"  version   {status.version}, running since {status.started_at}",
+        f"  role      {summary.role or 'unknown'}{because}",
+        f"  cluster   {status.cluster_id or '(no ID)'}, objects from {status.source}",
         *_unreachable(summary),
         *(f"  antrea    {line}" for line in antrea_lines(summary)),
-        *_exports(status.get("exports", {})),
-        f"  passes    {status['passes']}, {status['driftCorrections']} corrections of drift",
-        *(f"  not ready: {check['name']}: {check['text']}" for check in status["checks"] if not check["good"]),
+        *_exports(status.exports),
+        f"  passes    {status.passes}, {status.drift_corrections} corrections of drift",
+        *(f"  not ready: {check.name}: {check.text}" for check in status.checks if not check.good),
         "",
         *table(
             ("FACILITY", "STATE", "FAILURES"),
-            [
-                (b["name"], "synced" if b["synced"] else "NOT SYNCED", str(b["failures"]))
-                for b in status["backends"]
-            ],
+            [(b.name, "synced" if b.synced else "NOT SYNCED", str(b.failures)) for b in status.backends],
         ),
         "",
         *table(
             ("OBJECTS", "LISTED", "CONNECTED", "COUNT", "ERROR"),
-            [
-                (i["kind"], _yes(i["synced"]), _yes(i["connected"]), str(i["objects"]), i["error"])
-                for i in status["informers"]
-            ],
+            [(i.kind, _yes(i.synced), _yes(i.connected), str(i.objects), i.error) for i in status.informers],
         ),
         "",
         *table(
             ("TUNNEL", "TO", "ADDRESS", "STATE", "RECEIVED", "SENT", "DROPS", "ERRORS"),
-            [_tunnel(tunnel) for tunnel in status["tunnels"]],
+            [_tunnel(tunnel) for tunnel in status.tunnels],
         ),
     ]
-    encryption = status.get("encryption", {"mode": "none"})
-    if encryption["mode"] != "none":
+    if status.encryption is not None and status.encryption.mode != "none":
         from mcagent.cli.wireguard import text as encryption_text
 
-        lines += ["", encryption_text(encryption, not_used=False)]  # they are among the problems below
-    dropped = {reason: count for reason, count in status.get("nftDrops", {}).items() if count}
+        lines += ["", encryption_text(status.encryption, not_used=False)]  # they are among the problems below
+    dropped = {reason: count for reason, count in status.nft_drops.items() if count}
     if dropped:
         lines += ["", "packets dropped by nft (docs/operations.md explains each reason):"]
         lines += [f"  {reason:<15} {count}" for reason, count in sorted(dropped.items())]
-    if status["problemCount"]:
-        lines += ["", f"{status['problemCount']} problems:"]
-        for p in status["problems"]:
-            lines.append(f"  {p['severity']}: {p['subject']} {p['path']}: {p['message']}")
-            lines += [f"    what to do: {what}"] if (what := remedy(p.get("reason", ""))) else []
+    if status.problem_count:
+        lines += ["", f"{status.problem_count} problems:"]
+        for problem in status.problems:
+            lines.append(f"  {problem.severity}: {problem.subject} {problem.path}: {problem.message}")
+            lines += [f"    what to do: {advice}"] if (advice := remedy(problem.reason)) else []
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _tunnel(tunnel: Mapping[str, Any]) -> tuple[str, ...]:
-    counters = tunnel["statistics"]
-    state = "missing" if not tunnel["exists"] else "down" if tunnel["up"] is False else "up"
+def _tunnel(tunnel: TunnelStatus) -> tuple[str, ...]:
+    counters = tunnel.statistics
+    state = "missing" if not tunnel.exists else "down" if tunnel.up is False else "up"
     return (
-        tunnel["name"],
-        f"{tunnel['peerKind']} {tunnel['peer']}",
-        tunnel["remoteIP"],
+        tunnel.name,
+        f"{tunnel.peer_kind} {tunnel.peer}",
+        tunnel.remote_ip,
         state,
         size(counters.get("rx_bytes", 0)),
         size(counters.get("tx_bytes", 0)),
@@ -129,27 +124,22 @@ def _tunnel(tunnel: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _exports(exports: Mapping[str, Any]) -> list[str]:
+def _exports(exports: Mapping[str, ExportStatus]) -> list[str]:
     """Return a line to be compared with other gateways'; none while nothing is exported."""
     if not exports:
         return []
-    endpoints = sum(one["endpoints"] for one in exports.values())
-    whole = zlib.crc32(b"".join(one["hash"].to_bytes(4) for one in exports.values()))
-    what = f"Services: {len(exports)}, endpoints: {endpoints}, hash: {whole:08x}"
-    return [f"  exports   {what} (the same on gateways that know the same)"]
+    endpoints = sum(export.endpoints for export in exports.values())
+    whole = zlib.crc32(b"".join(export.hash.to_bytes(4) for export in exports.values()))
+    text = f"Services: {len(exports)}, endpoints: {endpoints}, hash: {whole:08x}"
+    return [f"  exports   {text} (the same on gateways that know the same)"]
 
 
-def _unreachable(summary: Mapping[str, Any]) -> list[str]:
+def _unreachable(summary: Summary) -> list[str]:
     """Return the clusters that new connections to imported Services leave; none while all are reached."""
-    found = summary.get("unreachable", [])
-    if not found:
+    if not summary.unreachable:
         return []
     why = "no gateway of this cluster reaches them: new connections to imported Services go elsewhere"
-    return [f"  unreached {', '.join(found)} ({why})"]
-
-
-def _because(summary: Mapping[str, Any]) -> str:
-    return f" ({summary['why']})" if summary.get("why") else ""
+    return [f"  unreached {', '.join(summary.unreachable)} ({why})"]
 
 
 def _yes(value: object) -> str:

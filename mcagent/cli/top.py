@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mcagent.api.status import Status
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.agents import Agents, Answer, ThisNode, add_agent_flags, ask_nodes, open_agents
+from mcagent.cli.common.agents import Agents, LocalAgent, add_agent_flags, ask_nodes, open_agents, read_statuses
 from mcagent.cli.common.cluster_flags import add_cluster_flags
 from mcagent.cli.common.live import every, interval_of, show
 from mcagent.cli.common.setting_flags import load_settings
@@ -93,7 +94,7 @@ def _agents(args: argparse.Namespace) -> Agents:
 
     if args.all or args.agents or args.kubeconfig or args.context:
         return open_agents(args, settings)
-    return ThisNode(settings())
+    return LocalAgent(settings())
 
 
 def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Iterator[str]:
@@ -102,12 +103,11 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
     shown: Callable[[list[dict[str, Any]], Mapping[str, str]], str]
     names = agents.nodes()
     for _ in every(seconds):
-        answers = ask_nodes(agents, nodes=names)
-        if not any(answer.page is not None for answer in answers.values()):
-            raise McagentError("; ".join(f"Node {one.node}: {one.error}" for one in answers.values()))
-        now = time.monotonic(), readings(answers, local=args.local), exported(answers)
+        statuses, late = read_statuses(ask_nodes(agents, nodes=names))
+        if not statuses:
+            raise McagentError("; ".join(f"Node {node}: {error}" for node, error in late.items()))
+        now = time.monotonic(), readings(statuses, local=args.local), exported(statuses)
         if before is not None:
-            late = {one.node: one.error for one in answers.values() if one.page is None}
             spent = now[0] - before[0]
             if args.by == SERVICE:
                 rows = connections(before[2], now[2], spent)
@@ -121,26 +121,23 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
         before = now
 
 
-def readings(answers: Mapping[str, Answer], *, local: bool) -> dict[Key, Reading]:
-    """Return the counters of all tunnels that the answers tell of; `local`: those inside a cluster, too."""
-    found = {}
-    for answer in answers.values():
-        page = answer.page or {}
-        live = {one["tunnel"]: one["live"] for group in page.get("gateways", ()) for one in group["gateways"]}
-        for tunnel in page.get("tunnels", ()):
-            remote = tunnel["peerKind"] == "remote"
-            if not remote and not local:
+def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Reading]:
+    """Return the counters of all tunnels of these Nodes; `local`: those inside a cluster, too."""
+    readings_by_key = {}
+    for node, status in statuses.items():
+        gateways = status.gateways_by_tunnel
+        for tunnel in status.tunnels:
+            if not tunnel.remote and not local:
                 continue
-            counted = tunnel["statistics"]
-            found[answer.node, tunnel["peer"] if remote else "", _end(tunnel)] = Reading(
-                counters={name: sum(counted.get(one, 0) for one in ones) for name, ones in _COUNTERS.items()},
-                live=bool(live.get(tunnel["name"], tunnel["up"] is not False and tunnel["exists"])),
-            )
-    return found
-
-
-def _end(tunnel: Mapping[str, Any]) -> str:
-    return str(tunnel["remoteIP"] if tunnel["peerKind"] == "remote" else tunnel["peer"])
+            gateway = gateways.get(tunnel.name)
+            live = tunnel.exists and tunnel.up is not False if gateway is None else gateway.live
+            counters = {
+                name: sum(tunnel.statistics.get(statistic, 0) for statistic in statistics)
+                for name, statistics in _COUNTERS.items()
+            }
+            key = (tunnel.peer, tunnel.remote_ip) if tunnel.remote else ("", tunnel.peer)
+            readings_by_key[node, *key] = Reading(counters=counters, live=live)
+    return readings_by_key
 
 
 def rates(
@@ -166,12 +163,12 @@ def rates(
     return [row for _, row in order]
 
 
-def exported(answers: Mapping[str, Answer]) -> dict[tuple[str, str], int]:
+def exported(statuses: Mapping[str, Status]) -> dict[tuple[str, str], int]:
     """Return the connections to exported Services that gateways have counted; an older version's count none."""
     return {
-        (service, answer.node): int(found.get("connections", 0))
-        for answer in answers.values()
-        for service, found in (answer.page or {}).get("exports", {}).items()
+        (service, node): export.connections
+        for node, status in statuses.items()
+        for service, export in status.exports.items()
     }
 
 
@@ -222,8 +219,8 @@ def text(rows: list[dict[str, Any]], late: Mapping[str, str], by: str, width: in
     names = _BY[by]
     cells = [[*(str(row[name]) or "(own)" for name in names), *_numbers(row)] for row in rows]
     head = [*(name.upper() for name in names), *_HEADS]
-    taken = sum(max(len(line[n]) for line in (head, *cells)) + 2 for n in range(len(names), len(head)))
-    room = max(((width or shutil.get_terminal_size().columns) - taken) // len(names) - 1, 6)
+    used_width = sum(max(len(line[n]) for line in (head, *cells)) + 2 for n in range(len(names), len(head)))
+    room = max(((width or shutil.get_terminal_size().columns) - used_width) // len(names) - 1, 6)
     cut = [[*(_cut(cell, room) for cell in line[: len(names)]), *line[len(names) :]] for line in cells]
     lines = (
         table(head, cut) if rows else ["no tunnel to another cluster: workers have none (--local shows others)"]

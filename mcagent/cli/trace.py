@@ -1,4 +1,4 @@
-"""`mcagent trace`: the way of a packet and of its answer over the Nodes of both clusters, as switches say it."""
+"""`mcagent trace`: the path of a packet and of its answer over the Nodes of both clusters."""
 
 from __future__ import annotations
 
@@ -8,30 +8,36 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.agents import (
     Agents,
     Answer,
-    OfCluster,
+    ClusterAgents,
     add_agent_flags,
     ask_all,
     ask_node,
     ask_nodes,
     open_agents,
+    read_statuses,
 )
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.setting_flags import given, load_settings
-from mcagent.model.errors import InputError, McagentError
+from mcagent.model.config import Config
+from mcagent.model.errors import InputError, McagentError, SourceError
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
-    from mcagent.cli.tracing.ends import Target
-    from mcagent.cli.tracing.peers import Page
-    from mcagent.cli.tracing.simulated import ClusterObjects
-    from mcagent.cli.tracing.way import Way
-    from mcagent.core.trace import Probe
+    from mcagent.api.status import Status
+    from mcagent.kube.client import Client
+    from mcagent.trace.path import PathTracer
+    from mcagent.trace.probe import Probe
+    from mcagent.trace.simulated_tracer import ClusterObjects
+    from mcagent.trace.targets import TraceTarget
 
 _EPILOG = """\
 examples:
@@ -59,22 +65,25 @@ _TARGET = re.compile(r"(?P<host>[^:]+?)(?::(?P<port>\d{1,5}))?")
 _PORT = 40000
 _UNUSED_PORTS = range(20000, 32768)  # below those that Linux chooses by itself (net.ipv4.ip_local_port_range)
 MOST_PROBES = 5
+_DEFAULTS = "the default configuration, without enablePodToPodConnectivity and encryption"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the packet, and how Nodes are asked."""
     parser.description = (
-        "Show the way of a packet between clusters and of its answer, hop by hop, and why it ends."
+        "Show the path of a packet between clusters and of its answer, hop by hop, and why it ends."
     )
     parser.epilog = _EPILOG
-    parser.add_argument("--from", dest="source", required=True, metavar="WHO", help="NAMESPACE/POD, or an address")
+    parser.add_argument(
+        "--from", dest="source", required=True, metavar="POD|IP", help="NAMESPACE/POD, or an address"
+    )
     target = "ADDRESS[:PORT], NAMESPACE/SERVICE[:PORT], or NAME.NAMESPACE.svc.clusterset.local[:PORT]"
-    parser.add_argument("--to", dest="target", required=True, metavar="WHERE", help=target)
+    parser.add_argument("--to", dest="target", required=True, metavar="TARGET", help=target)
     parser.add_argument("--proto", choices=["tcp", "udp", "sctp", "icmp"], default="tcp", help="[%(default)s]")
     port = f"[{_PORT}; with --live one of {_UNUSED_PORTS[0]} to {_UNUSED_PORTS[-1]}]"
     parser.add_argument("--source-port", type=int, default=0, metavar="PORT", help=port)
     parser.add_argument("--node", default="", metavar="NAME", help="where it begins [the Node of the Pod]")
-    live = f"send N real probes (at most {MOST_PROBES}, 3 if not said) and show where they were last seen"
+    live = f"send N real probes (default 3, at most {MOST_PROBES}) and show where they were last seen"
     parser.add_argument("--live", type=int, nargs="?", const=3, default=0, metavar="N", help=live)
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="[%(default)s]")
     parser.add_argument(
@@ -92,21 +101,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask hop by hop, and print."""
-    from mcagent.cli.tracing.ends import Objects
-    from mcagent.cli.tracing.live import send
-    from mcagent.cli.tracing.simulated import Clusters
-    from mcagent.cli.tracing.text import Traced
-    from mcagent.cli.tracing.way import Way
-    from mcagent.core.trace import Probe
+    from mcagent.trace.path import PathTracer
+    from mcagent.trace.probe import Probe
+    from mcagent.trace.probing import send
+    from mcagent.trace.report import PathReport
+    from mcagent.trace.simulated_tracer import Clusters
+    from mcagent.trace.targets import NamedObjects
 
     _check(args)
-    said = _TARGET.fullmatch(args.target)
-    if said is None or not 0 < int(said["port"] or 80) < 65536:
+    match = _TARGET.fullmatch(args.target)
+    if match is None or not 0 < int(match["port"] or 80) < 65536:
         raise InputError("trace", "--to", f'must be ADDRESS:PORT or NAMESPACE/SERVICE:PORT, is "{args.target}"')
-    agents = _Everybody(args)
-    objects = Objects(args)
+    agents = _AgentDirectory(args)
+    objects = NamedObjects(args.kubeconfig or usual_kubeconfig(), args.context)
     source, node = objects.source(args.source)
-    target = objects.target(said["host"], int(said["port"] or 80), args.proto)
+    target = objects.target(match["host"], int(match["port"] or 80), args.proto)
     start = agents.start(args.node or node, args.source)
     port = args.source_port or (secrets.choice(_UNUSED_PORTS) if args.live else _PORT)
     probe = Probe(
@@ -117,19 +126,23 @@ def run(args: argparse.Namespace) -> int:
         source_port=port,
         port=target.port,
     )
-    own_id = str(agents.known.get(start, {}).get("clusterID", ""))
-    simulate = Clusters(*agents.objects, own_id=own_id).stand_in
-    way = Way(statuses=agents.known, ask=agents.ask, errors=agents.errors, simulate=simulate)
-    way.begin(start)
-    target, probe = _chosen(way, start, target, probe)
-    hops = list(way.forth(start, probe))
-    back = list(way.back(hops))
+    own_id = agents.statuses[start].cluster_id if start in agents.statuses else ""
+    tracer = PathTracer(
+        statuses=agents.statuses,
+        ask=agents.ask,
+        errors=agents.errors,
+        simulate=Clusters(*agents.objects, own_id=own_id).simulate,
+    )
+    tracer.require(start)
+    target, probe = _with_endpoint(tracer, start, target, probe)
+    hops = list(tracer.forward(start, probe))
+    back = list(tracer.reverse(hops))
     live = None
     if args.live and hops[0].asked:
         live = send(hops, args.live, agents.ask_many, agents.ask)
-    traced = Traced(target=target, status=way.status(start), hops=hops, back=back, live=live)
-    print(json.dumps(traced.as_json()) if args.output == "json" else traced.as_text())
-    good = live.answered if live is not None else traced.answered and not args.live
+    report = PathReport(target=target, status=tracer.status(start), hops=hops, back=back, live=live)
+    print(json.dumps(report.as_json()) if args.output == "json" else report.as_text())
+    good = live.answered if live is not None else report.answered and not args.live
     return exit_codes.OK if good else exit_codes.FAILED
 
 
@@ -142,59 +155,56 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("trace", "--live", "sends tcp, udp and icmp only")
 
 
-def _chosen(way: Way, start: str, target: Target, probe: Probe) -> tuple[Target, Probe]:
+def _with_endpoint(tracer: PathTracer, start: str, target: TraceTarget, probe: Probe) -> tuple[TraceTarget, Probe]:
     """Return the target with who chooses its endpoints, and the packet to the one that is traced."""
-    from dataclasses import replace
+    from mcagent.trace.targets import with_shares
+    from mcagent.trace.topology import is_remote
 
-    from mcagent.cli.tracing.ends import chosen
-    from mcagent.cli.tracing.peers import is_remote
-
-    status = way.status(start)
+    status = tracer.status(start)
     if not is_remote(status, probe.destination):
-        with contextlib.suppress(McagentError):  # the way begins with such a question, and says why
-            target = chosen(target, way.walked(start, probe)[0], start)
+        with contextlib.suppress(McagentError):  # the path begins with such a question, and says why
+            target = with_shares(target, tracer.trace_at(start, probe)[0], start)
     if not target.choices:
         return target, probe
-    by_share = sorted(target.choices, key=lambda one: -one.share)
-    there = [one for one in by_share if is_remote(status, one.address)]
-    taken = (there or by_share)[0]
-    return target, replace(probe, destination=taken.address, port=taken.port)
+    by_share = sorted(target.choices, key=lambda choice: -choice.share)
+    remote = [choice for choice in by_share if is_remote(status, choice.address)]
+    chosen = (remote or by_share)[0]
+    return target, replace(probe, destination=chosen.address, port=chosen.port)
 
 
-class _Everybody:
-    """The agents of this cluster and, if it is named, of the other one; `objects`: what their API servers say."""
+class _AgentDirectory:
+    """The agents of this cluster and, if it is named, of the other one; `objects`: what their API servers have."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from mcagent.agent.config import SCHEMA
-        from mcagent.cli.tracing.simulated import ClusterObjects
         from mcagent.kube.client import Client
+        from mcagent.trace.simulated_tracer import ClusterObjects
 
         def settings() -> Settings:
             return load_settings(args, node_needed=False)
 
-        self._ways: dict[str, Agents] = {}
-        self.known: dict[str, Page] = {}
+        self._agents: dict[str, Agents] = {}  # by Node
+        self.statuses: dict[str, Status] = {}
         self.errors: dict[str, str] = {}
         self._ask_for_status(open_agents(args, settings))
-        self._own = tuple(self._ways)
+        self._own = tuple(self._agents)
         own, other = args.kubeconfig or usual_kubeconfig(), None
         if args.remote_context or args.remote_kubeconfig:
             client = Client(args.remote_kubeconfig or own, args.remote_context)
-            other = ClusterObjects(client, args.remote_config)
-            self._ask_for_status(OfCluster(client=client, port=args.agents_port))
-        config = given(args, SCHEMA)[0]
-        here = ClusterObjects(Client(own, args.context), str(config or "")) if own else None
-        self.objects: tuple[ClusterObjects | None, ClusterObjects | None] = here, other
+            other = ClusterObjects(client, partial(_read_config, client, args.remote_config))
+            self._ask_for_status(ClusterAgents(client=client, port=args.agents_port))
+        own_objects = None
+        if own:
+            client = Client(own, args.context)
+            own_objects = ClusterObjects(client, partial(_read_config, client, str(given(args, SCHEMA)[0] or "")))
+        self.objects: tuple[ClusterObjects | None, ClusterObjects | None] = own_objects, other
 
     def _ask_for_status(self, agents: Agents) -> None:
-        for name, one in ask_nodes(agents).items():
-            if name in self._ways:
-                continue
-            self._ways[name] = agents
-            if one.page is None:
-                self.errors[name] = one.error
-            else:
-                self.known[name] = one.page
+        answers = {node: answer for node, answer in ask_nodes(agents).items() if node not in self._agents}
+        self._agents |= dict.fromkeys(answers, agents)
+        statuses, errors = read_statuses(answers)
+        self.statuses |= statuses
+        self.errors |= errors
 
     def start(self, named: str, source: str) -> str:
         """Return the Node where the packet begins. Raises InputError."""
@@ -204,15 +214,32 @@ class _Everybody:
             raise InputError("trace", "--node", f"give the Node of {source}; known are {names}")
         return start
 
-    def ask(self, node: str, page: str) -> Page:
+    def ask(self, node: str, page: str) -> Mapping[str, Any]:
         """Return a page of a Node's agent. Raises McagentError."""
-        return ask_node(self._ways[node], node, page)
+        return ask_node(self._agents[node], node, page)
 
-    def ask_many(self, pages: Mapping[str, str]) -> dict[str, Page | str]:
+    def ask_many(self, pages: Mapping[str, str]) -> dict[str, Mapping[str, Any] | str]:
         """Return pages by Node, or why there is none; of each cluster all at once."""
-        found: dict[str, Answer] = {}
-        for agents in dict.fromkeys(map(id, self._ways.values())):
-            these = {node: page for node, page in pages.items() if id(self._ways[node]) == agents}
-            if these:
-                found |= {one.node: one for one in ask_all(self._ways[next(iter(these))], these)}
-        return {node: one.page if one.page is not None else one.error for node, one in found.items()}
+        answers: dict[str, Answer] = {}
+        for agents in dict.fromkeys(map(id, self._agents.values())):
+            of_cluster = {node: page for node, page in pages.items() if id(self._agents[node]) == agents}
+            if of_cluster:
+                agents_of_nodes = self._agents[next(iter(of_cluster))]
+                answers |= {answer.node: answer for answer in ask_all(agents_of_nodes, of_cluster)}
+        return {node: answer.page if answer.page is not None else answer.error for node, answer in answers.items()}
+
+
+def _read_config(client: Client, file: str) -> tuple[Config, str]:
+    """Return the agents' configuration, of a file or ("") of their ConfigMap, and where it is from."""
+    from mcagent.agent.config import load
+    from mcagent.cli.common.agent_config import ANY_NODE, read_config_map
+
+    if file:
+        return load(Path(file), ANY_NODE, {}).core, f"the configuration in {file}"
+    try:
+        configuration, why = read_config_map(client), "there is no ConfigMap of its agents"
+    except SourceError as error:
+        configuration, why = None, f"the ConfigMap of its agents cannot be read: {error}"
+    if configuration is None:
+        return Config(node_name="any"), f"{_DEFAULTS} ({why}; --config and --remote-config name a file)"
+    return configuration[0].core, f"the configuration in {configuration[1]}"

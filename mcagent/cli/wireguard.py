@@ -6,11 +6,12 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from mcagent.agent.config import Settings
+from mcagent.api.codec import from_json, to_json
+from mcagent.api.status import EncryptedPeer, EncryptionStatus, Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
@@ -69,54 +70,53 @@ def run(args: argparse.Namespace) -> int:
     return _show(settings, args.output) if args.action == "show" else _rotate(settings, args)
 
 
-def _state(settings: Settings) -> Mapping[str, Any]:
-    found = ask_agent(settings).get("encryption")
-    if not isinstance(found, dict):
+def _state(settings: Settings) -> EncryptionStatus:
+    """Return the encryption in the agent's status. Raises McagentError."""
+    encryption = from_json(Status, ask_agent(settings), "the agent").encryption
+    if encryption is None:
         raise McagentError("the agent does not report encryption")
-    return found
+    return encryption
 
 
 def _show(settings: Settings, output: str) -> int:
-    found = _state(settings)
-    print(json.dumps(found, indent=2) if output == "json" else text(found))
-    good = not found["notUsed"] and all(peer["state"] in ("established", "unneeded") for peer in found["peers"])
-    return exit_codes.OK if good else exit_codes.FAILED
+    encryption = _state(settings)
+    print(json.dumps(to_json(encryption), indent=2) if output == "json" else text(encryption))
+    encrypted = all(peer.state in ("established", "unneeded") for peer in encryption.peers)
+    return exit_codes.OK if encrypted and not encryption.not_used else exit_codes.FAILED
 
 
-def text(found: Mapping[str, Any], *, not_used: bool = True) -> str:
-    """Return the state of encryption for people, with the gateways that are not used for its sake."""
-    if found["mode"] == "none":
+def text(encryption: EncryptionStatus, *, not_used: bool = True) -> str:
+    """Return the state of encryption for people. `not_used`: with the gateways that are not used for its sake."""
+    if encryption.mode == "none":
         return "encryption  none: traffic between clusters is not encrypted"
     by = {"kernel": "in the kernel", "userspace": "by wireguard-go (userspace: slower)"}
-    how = by.get(found["implementation"], "NOT AVAILABLE on this Node")
-    lines = [f"encryption  {found['mode']}, {how}"]
-    if found["device"]:
-        announced = f", next {found['nextPublicKey']}" if found["nextPublicKey"] else ""
-        unpublished = "" if found["published"] else " (NOT PUBLISHED yet)"
-        lines += [f"  device    {found['device']}, key {found['publicKey']}{unpublished}{announced}"]
-    if found["peers"]:
+    how = by.get(encryption.implementation, "NOT AVAILABLE on this Node")
+    lines = [f"encryption  {encryption.mode}, {how}"]
+    if encryption.device:
+        announced = f", next {encryption.next_public_key}" if encryption.next_public_key else ""
+        unpublished = "" if encryption.published else " (NOT PUBLISHED yet)"
+        lines += [f"  device    {encryption.device}, key {encryption.public_key}{unpublished}{announced}"]
+    if encryption.peers:
         head = ("CLUSTER", "GATEWAY", "STATE", "HANDSHAKE", "HEARD AT", "RECEIVED", "SENT")
-        lines += ["", *table(head, [_row(peer) for peer in found["peers"]])]
-    for peer in found["peers"]:
-        if peer["causes"]:
-            lines += ["", f"{peer['cluster']} {peer['gateway']}: {peer['text']}. Likely causes:"]
-            lines += [f"  - {cause}" for cause in peer["causes"]]
-    if not_used:
-        for one in found["notUsed"]:
-            lines += ["", f"{one['subject']} {one['path']}: {one['reason']}: {one['message']}"]
+        lines += ["", *table(head, [_row(peer) for peer in encryption.peers])]
+    for peer in encryption.peers:
+        if peer.causes:
+            lines += ["", f"{peer.cluster} {peer.gateway}: {peer.text}. Likely causes:"]
+            lines += [f"  - {cause}" for cause in peer.causes]
+    for refusal in encryption.not_used if not_used else ():
+        lines += ["", f"{refusal.subject} {refusal.path}: {refusal.reason}: {refusal.message}"]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _row(peer: Mapping[str, Any]) -> tuple[str, ...]:
-    age = peer["handshakeAge"]
+def _row(peer: EncryptedPeer) -> tuple[str, ...]:
     return (
-        peer["cluster"],
-        peer["gateway"],
-        peer["state"] if peer["state"] == "established" else peer["state"].upper(),
-        "never" if age is None else f"{age:.0f} s ago",
-        peer["endpoint"] or "-",
-        size(peer["received"]),
-        size(peer["sent"]),
+        peer.cluster,
+        peer.gateway,
+        peer.state if peer.state == "established" else peer.state.upper(),
+        "never" if peer.handshake_age is None else f"{peer.handshake_age:.0f} s ago",
+        peer.endpoint or "-",
+        size(peer.received),
+        size(peer.sent),
     )
 
 
@@ -128,13 +128,13 @@ def _rotate(settings: Settings, args: argparse.Namespace) -> int:
         store.drop_next()
         print("no key is announced any more")
         return exit_codes.OK
-    if _state(settings)["mode"] == "none":
+    if _state(settings).mode == "none":
         raise McagentError("encryption is off: there is no key to change")
     keys = store.prepare_next()
     assert keys.next is not None
-    wanted = keys.next.public
-    _wait(settings, lambda now: now["publishedNextKey"] == wanted, "the new key to be published", args.timeout)
-    print(f"announced: {wanted}; {args.settle:g} s for other clusters to learn it", flush=True)
+    new_key = keys.next.public
+    _wait(settings, lambda now: now.published_next_key == new_key, "the new key to be published", args.timeout)
+    print(f"announced: {new_key}; {args.settle:g} s for other clusters to learn it", flush=True)
     time.sleep(args.settle)
     _wait(settings, our_turn, "the gateways that change their keys first", args.timeout)
     with _drained(settings, args.timeout):
@@ -142,41 +142,42 @@ def _rotate(settings: Settings, args: argparse.Namespace) -> int:
         began = time.monotonic()
         _wait(
             settings,
-            lambda now: now["publicKey"] == wanted and now["published"],
+            lambda now: now.public_key == new_key and now.published,
             "the new key to be used and published",
             args.timeout,
         )
-        print(f"in use: {wanted}", flush=True)
+        print(f"in use: {new_key}", flush=True)
         _wait(
             settings,
-            lambda now: all(_shaken_since(peer, time.monotonic() - began) for peer in now["peers"]),
+            lambda now: all(_shaken_since(peer, time.monotonic() - began) for peer in now.peers),
             "handshakes under the new key",
             args.timeout,
         )
     return exit_codes.OK
 
 
-def our_turn(now: Mapping[str, Any]) -> bool:
+def our_turn(now: EncryptionStatus) -> bool:
     """Tell whether no peer goes first.
 
     Two that change at the same moment each begin with a key that the other has no longer. Of two that have
     announced one, the gateway with the lower key in use goes first.
     """
-    first = [peer for peer in now["peers"] if peer["nextPublicKey"] and peer["publicKey"] < now["publicKey"]]
-    return not any(peer["state"] == "established" for peer in first)
+    first = [peer for peer in now.peers if peer.next_public_key and peer.public_key < now.public_key]
+    return not any(peer.state == "established" for peer in first)
 
 
-def _shaken_since(peer: Mapping[str, Any], seconds: float) -> bool:
+def _shaken_since(peer: EncryptedPeer, seconds: float) -> bool:
     """Tell whether a peer has shaken hands within that time; one that did not before is not waited for."""
-    return peer["state"] != "established" or float(peer["handshakeAge"]) < seconds
+    return peer.state != "established" or (peer.handshake_age or 0.0) < seconds
 
 
 @contextlib.contextmanager
 def _drained(settings: Settings, timeout: float) -> Iterator[None]:
-    """Have this gateway hand over to others of its cluster for as long as that lasts, where there are others."""
-    ours = ask_agent(settings)["drain"]["phase"] == Phase.SERVING  # else somebody drains it, and takes that back
+    """Drain this gateway within the context, if its cluster has another one."""
+    # A drain that another user or program has started is left to it.
+    serving = from_json(Status, ask_agent(settings), "the agent").drain.phase == Phase.SERVING
     target = local_target(settings)
-    if ours:
+    if serving:
         target.set(True)
     try:
         try:
@@ -185,11 +186,11 @@ def _drained(settings: Settings, timeout: float) -> Iterator[None]:
             print(f"{error}: the key changes under traffic", flush=True)
         yield
     finally:
-        if ours:
+        if serving:
             target.set(False)
 
 
-def _wait(settings: Settings, done: Callable[[Mapping[str, Any]], bool], what: str, timeout: float) -> None:
+def _wait(settings: Settings, done: Callable[[EncryptionStatus], bool], what: str, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while not done(_state(settings)):
         if time.monotonic() > deadline:

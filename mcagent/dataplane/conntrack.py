@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
 
 from flows.fields import PORT_CONTROLLER
 from flows.pipeline.registers import (
@@ -33,7 +35,7 @@ from flows.pipeline.registers import (
 from mcagent.dataplane import packets
 from mcagent.dataplane.netlink.connection import AF_INET, NETLINK_NETFILTER, NetlinkSocket, attributes
 from mcagent.model.errors import BackendError
-from mcagent.model.net import NetworkSet, host_network
+from mcagent.model.net import Address, Network, NetworkSet, host_network
 from mcagent.model.node_state import NodeState
 from mcagent.model.plan import Desired
 from mcagent.supervised import Supervised
@@ -48,8 +50,11 @@ PAUSES = (0.0, 0.6, 1.4)
 _GET = 1 << 8 | 1  # subsystem CTNETLINK, message CT_GET
 _NFGENMSG = struct.Struct("!BBH")  # family, version, resource
 _ZONE, _PROTOINFO, _INFO_TCP, _TCP_STATE = 18, 4, 1, 1
-_TUPLE_REPLY, _IP, _PROTO = 2, 1, 2
+_TUPLE_ORIGINAL, _TUPLE_REPLY, _IP, _PROTO = 1, 2, 1, 2
+_DIRECTIONS = (_TUPLE_ORIGINAL, _TUPLE_REPLY)
 _SOURCE, _DESTINATION, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 2, 3  # of IP, of PROTO
+_COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+MOST_READ = 50_000  # more would exceed the memory of the agent's Pod
 _OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK
 
 
@@ -68,11 +73,8 @@ def open_connections(zones: Collection[int]) -> set[TrackedConnection]:
 
     Addresses are those after translation on this Node: of a Service, the endpoint's. Raises BackendError.
     """
-    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
-        answers = netlink.dump(_GET, _NFGENMSG.pack(AF_INET, 0, 0))
     connections = set()
-    for answer in answers:
-        entry = attributes(answer, _NFGENMSG.size)
+    for entry in _entries():
         tcp = attributes(attributes(entry.get(_PROTOINFO, b"")).get(_INFO_TCP, b""))
         if int.from_bytes(entry.get(_ZONE, b"")) in zones and int.from_bytes(tcp.get(_TCP_STATE, b"")) in _OPEN:
             # The source of the reply direction is the server after translation on this Node.
@@ -81,6 +83,44 @@ def open_connections(zones: Collection[int]) -> set[TrackedConnection]:
             values = (addresses[_DESTINATION], ports[_DESTINATION_PORT], addresses[_SOURCE], ports[_SOURCE_PORT])
             connections.add(TrackedConnection(*map(int.from_bytes, values)))
     return connections
+
+
+def _entries() -> Iterator[dict[int, bytes]]:
+    """Yield the attributes of all IPv4 connections. Raises BackendError."""
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
+        answers = netlink.dump(_GET, _NFGENMSG.pack(AF_INET, 0, 0))
+    return (attributes(answer, _NFGENMSG.size) for answer in answers)
+
+
+Translated = tuple[Address, Address, Address]  # client, server, translated source
+
+
+def connections_to(remote: Iterable[Network], clients: Iterable[Network]) -> tuple[int, tuple[Translated, ...]]:
+    """Return the number of connections from clients to other clusters, and the first 100 with a translated source.
+
+    Only of the kernel's default zone (0): the bridge translates in zones of its own. Raises BackendError, also if
+    there are more than MOST_READ connections.
+    """
+    servers, sources = NetworkSet(remote), NetworkSet(clients)
+    try:
+        count = int(_COUNT.read_text())
+    except (OSError, ValueError):
+        count = 0
+    if count > MOST_READ:
+        raise BackendError("conntrack", "list", "connections", f"{count}: more than {MOST_READ} are not read")
+    number, translated = 0, []
+    for entry in _entries():
+        if any(entry.get(_ZONE, b"")):
+            continue
+        original, reply = (attributes(attributes(entry.get(way, b"")).get(_IP, b"")) for way in _DIRECTIONS)
+        client, server, replied = original.get(_SOURCE, b""), reply.get(_SOURCE, b""), reply.get(_DESTINATION, b"")
+        if not len(client) == len(server) == len(replied) == 4:
+            continue
+        if int.from_bytes(client) in sources and int.from_bytes(server) in servers:
+            number += 1
+            if client != replied:
+                translated.append((ip_address(client), ip_address(server), ip_address(replied)))
+    return number, tuple(translated[:100])
 
 
 def may_be_translated(connections: Iterable[TrackedConnection], state: NodeState) -> list[TrackedConnection]:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from mcagent.core.doctor.catalogue import remedy
+from mcagent.core.causes import remedy
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import SourceError

@@ -1,6 +1,6 @@
 """The gateways in /status and `mcagent gateways`: live or not, why, since when, and by which decision.
 
-Converts the state of liveness and drain to plain values. Decides nothing.
+Converts the state of liveness and drain to values of the API. Decides nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
+from mcagent.api.status import DrainStatus, GatewayGroup, GatewayStatus, GatewayTransition, Probes
 from mcagent.core.failover.draining import Draining, Phase
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import OWN_CLUSTER, gateway_name, group_of
@@ -42,32 +45,36 @@ def gateways_of(
     own_gateway: str,
     ends: Mapping[str, str] | None = None,
     probed: Mapping[str, ProbeState] | None = None,
-) -> list[dict[str, object]]:
-    """Make the JSON value of clusters and their gateways; `own_gateway` is this Node's name if it is one.
+) -> tuple[GatewayGroup, ...]:
+    """Return clusters and their gateways; `own_gateway` is this Node's name if it is one.
 
     `ends` has the gatewayIP of each tunnel endpoint that is another address (encryption); `probed` what probes say
     of tunnels.
     """
     groups: dict[str, list[TunnelPort]] = {}
-    for port in sorted(live.ports.values(), key=lambda item: (item.peer, str(item.remote_ip), item.name)):
+    for port in sorted(live.ports.values(), key=lambda port: (port.peer, str(port.remote_ip), port.name)):
         if port.peer_kind is not PeerKind.NODE and port.name in live.peers:
             groups.setdefault(group_of(port), []).append(port)
-    if own_gateway:
+    own = (_own(live, own_gateway),) if own_gateway else ()
+    if own:
         groups.setdefault(OWN_CLUSTER, [])
-    return [
-        {
-            "cluster": group.removeprefix("cluster/") if group != OWN_CLUSTER else "",
-            "own": group == OWN_CLUSTER,
-            "gateways": [
-                *([_own(live, own_gateway)] if group == OWN_CLUSTER and own_gateway else []),
+    return tuple(
+        GatewayGroup(
+            cluster=group.removeprefix("cluster/") if group != OWN_CLUSTER else "",
+            own=group == OWN_CLUSTER,
+            gateways=(
+                *(own if group == OWN_CLUSTER else ()),
                 *(
-                    {**_gateway(live, port, counters, ports, ends or {}), "probes": _probes(probed, port)}
+                    structs.replace(
+                        _gateway(live, port, counters, ports, ends or {}),
+                        probes=_probes((probed or {}).get(port.name)),
+                    )
                     for port in ports
                 ),
-            ],
-        }
+            ),
+        )
         for group, ports in sorted(groups.items(), key=lambda item: (item[0] != OWN_CLUSTER, item[0]))
-    ]
+    )
 
 
 def share_of(port: str, ports: Iterable[str], counters: TunnelCounters) -> float | None:
@@ -76,17 +83,25 @@ def share_of(port: str, ports: Iterable[str], counters: TunnelCounters) -> float
     return counters.get(port, {}).get("tx_packets", 0) / total if total else None
 
 
-def drain_of(live: LiveReport) -> dict[str, object]:
-    """Make the JSON value of this Node's drain."""
+def drain_of(live: LiveReport) -> DrainStatus:
+    """Return the state of this Node's drain."""
     state = live.draining
-    return {
-        "phase": str(state.phase),
-        "tells": str(state.signal),
-        "why": state.why,
-        "refused": state.refused,
-        "clean": state.clean,
-        "since": rfc3339(state.since + live.epoch, digits=3) if state.since else None,
-    }
+    return DrainStatus(
+        phase=state.phase,
+        tells=state.signal,
+        why=state.why,
+        refused=state.refused,
+        clean=state.clean,
+        since=_drain_time(live),
+    )
+
+
+def _drain_time(live: LiveReport) -> str | None:
+    return _time(live, live.draining.since) if live.draining.since else None
+
+
+def _time(live: LiveReport, at: float) -> str:
+    return rfc3339(at + live.epoch, digits=3)
 
 
 def _gateway(
@@ -95,55 +110,55 @@ def _gateway(
     counters: TunnelCounters,
     ports: Iterable[TunnelPort],
     ends: Mapping[str, str],
-) -> dict[str, object]:
-    peer = live.peers[port.name]
-    name = gateway_name(port)
+) -> GatewayStatus:
+    peer, name = live.peers[port.name], gateway_name(port)
+    end = str(port.remote_ip)
+    address = ends.get(end, end)
     statistics = counters.get(port.name, {})
-    return {
-        "name": ends.get(name, name),
-        "address": ends.get(str(port.remote_ip), str(port.remote_ip)),
-        "encrypted": str(port.remote_ip) in ends and ends[str(port.remote_ip)] != str(port.remote_ip),
-        "tunnel": port.name,
-        "live": peer.live,
-        "active": peer.live and (not live.active_order or name in live.active_order),
-        "decidedBy": str(peer.cause),
-        "why": peer.text,
-        "since": rfc3339(peer.since + live.epoch, digits=3),
-        "bfd": "off" if port.bfd is None else "answers" if peer.answering else "seen" if peer.seen else "never",
-        "damped": port.name in live.damped,
-        "gone": peer.gone,
-        "flaps": peer.flaps,
-        "packetsSent": statistics.get("tx_packets", 0),
-        "packetsReceived": statistics.get("rx_packets", 0),
-        "share": share_of(port.name, [item.name for item in ports], counters),
-        "transitions": [
-            {
-                "at": rfc3339(transition.at + live.epoch, digits=3),
-                "live": transition.live,
-                "decidedBy": str(transition.cause),
-                "why": transition.text,
-            }
+    return GatewayStatus(
+        name=ends.get(name, name),
+        address=address,
+        encrypted=address != end,
+        tunnel=port.name,
+        live=peer.live,
+        active=peer.live and (not live.active_order or name in live.active_order),
+        decided_by=peer.cause,
+        why=peer.text,
+        since=_time(live, peer.since),
+        bfd="off" if port.bfd is None else "answers" if peer.answering else "seen" if peer.seen else "never",
+        damped=port.name in live.damped,
+        gone=peer.gone,
+        flaps=peer.flaps,
+        packets_sent=statistics.get("tx_packets", 0),
+        packets_received=statistics.get("rx_packets", 0),
+        share=share_of(port.name, [item.name for item in ports], counters),
+        transitions=tuple(
+            GatewayTransition(
+                at=_time(live, transition.at),
+                live=transition.live,
+                decided_by=transition.cause,
+                why=transition.text,
+            )
             for transition in peer.transitions
-        ],
-    }
+        ),
+    )
 
 
-def _probes(probed: Mapping[str, ProbeState] | None, port: TunnelPort) -> dict[str, object] | None:
-    """Make the JSON value of a tunnel's probes; None: within this cluster, or before the first probe."""
-    result = (probed or {}).get(port.name)
-    if result is None:
+def _probes(probed: ProbeState | None) -> Probes | None:
+    """Return the results of a tunnel's probes; None: within this cluster, or before the first probe."""
+    if probed is None:
         return None
-    return {
-        "answers": bool(result.answers),
-        "roundTripSeconds": result.round_trip,
-        "lossRatio": result.loss,
-        "of": len(result.recent),
-        "fullSizePasses": result.full,
-        "fullSizeBytes": result.mtu,
-    }
+    return Probes(
+        answers=bool(probed.answers),
+        round_trip_seconds=probed.round_trip,
+        loss_ratio=probed.loss,
+        of=len(probed.recent),
+        full_size_passes=probed.full,
+        full_size_bytes=probed.mtu,
+    )
 
 
-def _own(live: LiveReport, name: str) -> dict[str, object]:
+def _own(live: LiveReport, name: str) -> GatewayStatus:
     state = live.draining
     serving = state.phase is Phase.SERVING
     why, cause = "this Node", LivenessCause.API
@@ -151,23 +166,5 @@ def _own(live: LiveReport, name: str) -> dict[str, object]:
         why, cause = f"this Node: {state.phase} ({state.why})", LivenessCause.DRAIN
     elif live.isolated:
         why, cause = "this Node: it reaches no other cluster, and others are there", LivenessCause.BFD
-    return {
-        "name": name,
-        "address": "",
-        "encrypted": False,
-        "tunnel": "",
-        "live": serving and not live.isolated,
-        "active": serving and not live.isolated,
-        "decidedBy": str(cause),
-        "why": why,
-        "since": rfc3339(state.since + live.epoch, digits=3) if state.since else None,
-        "bfd": "",
-        "damped": False,
-        "gone": False,
-        "flaps": 0,
-        "packetsSent": 0,
-        "packetsReceived": 0,
-        "share": None,
-        "transitions": [],
-        "probes": None,
-    }
+    usable = serving and not live.isolated
+    return GatewayStatus(name=name, live=usable, active=usable, decided_by=cause, why=why, since=_drain_time(live))

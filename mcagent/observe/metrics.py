@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from mcagent.api.status import BackendStatus
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
@@ -26,9 +27,10 @@ from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metric_families import by_word, counter, gauge, single
 from mcagent.observe.policies import policy_metrics
-from mcagent.observe.report import BackendReport, Report
+from mcagent.observe.report import Report
 from mcagent.observe.standard import process_metrics
-from mcagent.observe.wireguard import WireGuardReport, wireguard_metrics
+from mcagent.observe.wireguard import WireGuardReport
+from mcagent.observe.wireguard_metrics import wireguard_metrics
 
 BACKENDS = tuple(Backend)
 PHASES = ("facts", "compile", "observe", "diff", *(f"apply_{name}" for name in BACKENDS))
@@ -184,7 +186,7 @@ class StateCollector(Collector):
         yield counter("mcagent_nft_dropped_packets", text, ["reason"], by_word(sources.nft_drops()))
 
 
-def _of_backends(backends: Iterable[BackendReport]) -> Iterator[Metric]:
+def _of_backends(backends: Iterable[BackendStatus]) -> Iterator[Metric]:
     label = ["backend"]
     text = "1 when a backend is known to equal the desired state."
     yield gauge("mcagent_backend_synced", text, label, [([b.name], b.synced) for b in backends])

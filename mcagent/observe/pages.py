@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from mcagent.core.plan.render import problem_json, state_json
+from mcagent.api import status as api
+from mcagent.api.codec import converted, to_json
+from mcagent.api.status import ExportStatus, ReadinessCheck, Status, Summary, TunnelStatus
+from mcagent.core.plan.render import node_summary
 from mcagent.core.remote_clusters.implementation import unused_clusters
 from mcagent.http.server import PlainPages
 from mcagent.model.informer_state import InformerState
@@ -20,8 +23,8 @@ from mcagent.model.resources import PortStatistics, TunnelPort
 from mcagent.observe.exports import connections_of, exports_of
 from mcagent.observe.gateways import drain_of, gateways_of
 from mcagent.observe.metrics import COUNTERS, Metrics, Sources
-from mcagent.observe.report import PassReport, Report
-from mcagent.observe.standard import ReadinessCheck, rfc3339, standard_pages
+from mcagent.observe.report import Report
+from mcagent.observe.standard import rfc3339, standard_pages
 from mcagent.observe.version import version
 from mcagent.observe.wireguard import encryption_of, ends_of, summary_of
 from mcagent.supervised import dead as dead_threads
@@ -83,78 +86,75 @@ def make_pages(
     return standard_pages(
         checks=current_checks,
         failures=failures,
-        status=lambda: status_of(identity, sources, current_checks(), alive=not failures()),
+        status=lambda: to_json(status_of(identity, sources, current_checks(), alive=not failures())),
         registry=metrics.registry,
     )
 
 
 def status_of(
-    identity: Identity, sources: Sources, readiness: tuple[ReadinessCheck, ...], *, alive: bool
-) -> dict[str, object]:
-    """Make the JSON value of /status."""
+    identity: Identity, sources: Sources, conditions: tuple[ReadinessCheck, ...], *, alive: bool
+) -> Status:
+    """Return the content of /status; `conditions` are those of readiness."""
     report, live = sources.report(), sources.live()
     state = report.desired.state if report.desired is not None else None
     problems = report.desired.problems if report.desired is not None else ()
     encryption = summary_of(report.desired)
     ports = sources.ports()
-    return {
-        "version": version(),
-        "node": identity.node,
-        "clusterID": identity.cluster_id,
-        "source": identity.source,
-        "startedAt": rfc3339(identity.started_at),
-        "ready": all(check.good for check in readiness),
-        "alive": alive,
-        "checks": [asdict(check) for check in readiness],
-        "summary": state_json(state) if state is not None else {},
-        "tunnels": [tunnel_json(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
-        "exports": _exports(state, sources),
-        "nftDrops": dict(sources.nft_drops()),
-        "encryption": encryption_of(
+    return Status(
+        version=version(),
+        node=identity.node,
+        cluster_id=identity.cluster_id,
+        source=identity.source,
+        started_at=rfc3339(identity.started_at),
+        ready=all(check.good for check in conditions),
+        alive=alive,
+        checks=conditions,
+        summary=node_summary(state) if state is not None else Summary(),
+        tunnels=tuple(tunnel_status(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels),
+        exports=_exports(state, sources),
+        nft_drops=dict(sources.nft_drops()),
+        encryption=encryption_of(
             encryption, sources.wireguard(), unused_clusters(state, identity.node) if state else ()
         ),
-        "drain": drain_of(live),
-        "gateways": gateways_of(
+        drain=drain_of(live),
+        gateways=gateways_of(
             live,
             {name: port.counters for name, port in ports.items()},
             own_gateway=identity.node if state is not None and state.role is Role.GATEWAY else "",
             ends=ends_of(encryption),
             probed=sources.probes(),
         ),
-        "problems": [problem_json(problem) for problem in problems[:SHOWN_PROBLEMS]],
-        "problemCount": len(problems),
-        "resources": Counter(type(resource).__name__ for resource in report.resources),
-        "informers": [asdict(informer) for informer in sources.informers()],
-        "backends": [
-            {**asdict(b), "retry_at": rfc3339(b.retry_at) if b.retry_at else None} for b in report.backends
-        ],
-        "passes": report.passes,
-        "driftCorrections": report.drift,
-        "lastPass": _pass(report.last_pass),
-        "lastChange": _pass(report.last_change),
-    }
+        problems=converted(tuple[api.ProblemStatus, ...], problems[:SHOWN_PROBLEMS]),
+        problem_count=len(problems),
+        resources=Counter(type(resource).__name__ for resource in report.resources),
+        informers=converted(tuple[api.InformerStatus, ...], tuple(sources.informers())),
+        backends=report.backends,
+        passes=report.passes,
+        drift_corrections=report.drift,
+        last_pass=report.last_pass,
+        last_change=report.last_change,
+    )
 
 
-def _exports(state: NodeState | None, sources: Sources) -> dict[str, dict[str, object]]:
+def _exports(state: NodeState | None, sources: Sources) -> dict[str, ExportStatus]:
     exports = exports_of(state)
     opened = connections_of(state, sources.services()) if exports else {}
-    return {key: {**asdict(export), "connections": opened.get(key, 0)} for key, export in exports.items()}
-
-
-def tunnel_json(tunnel: TunnelPort, port: PortStatistics | None = None) -> dict[str, object]:
-    """Make the JSON value of a tunnel; `port` is None if it does not exist or was not read."""
     return {
-        "name": tunnel.name,
-        "type": str(tunnel.type),
-        "remoteIP": str(tunnel.remote_ip),
-        "peerKind": str(tunnel.peer_kind),
-        "peer": tunnel.peer,
-        "ofport": tunnel.ofport,
-        "exists": port is not None,
-        "up": None if port is None else port.link_up,
-        "statistics": {} if port is None else {key: port.counters.get(key, 0) for key in COUNTERS},
+        key: ExportStatus(endpoints=export.endpoints, hash=export.hash, connections=opened.get(key, 0))
+        for key, export in exports.items()
     }
 
 
-def _pass(report: PassReport | None) -> dict[str, object] | None:
-    return None if report is None else {**asdict(report), "at": rfc3339(report.at)}
+def tunnel_status(tunnel: TunnelPort, port: PortStatistics | None = None) -> TunnelStatus:
+    """Return the status of a tunnel; `port` is None if it does not exist or was not read."""
+    return TunnelStatus(
+        name=tunnel.name,
+        type=tunnel.type,
+        remote_ip=str(tunnel.remote_ip),
+        peer_kind=tunnel.peer_kind,
+        peer=tunnel.peer,
+        ofport=tunnel.ofport,
+        exists=port is not None,
+        up=None if port is None else port.link_up,
+        statistics={} if port is None else {key: port.counters.get(key, 0) for key in COUNTERS},
+    )

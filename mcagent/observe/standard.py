@@ -5,26 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from mcagent import supervised
+from mcagent.api.status import ReadinessCheck
 from mcagent.http.server import Page, PlainPages
 from mcagent.observe.metric_families import by_word, counter, gauge, single
 from mcagent.observe.version import version
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadinessCheck:
-    """A condition of readiness."""
-
-    name: str
-    good: bool
-    text: str = ""
 
 
 def standard_pages(

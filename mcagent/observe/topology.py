@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 
+from msgspec.structs import replace
+
+from mcagent.api.codec import to_json
+from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology, TopologyPage
 from mcagent.core.failover.liveness import PeerLiveness
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.field import printable
@@ -23,82 +26,9 @@ MAX_CHANGES = 50
 MAX_PROBLEMS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownCluster:
-    """A cluster. `ready` and `services` are None if unknown."""
-
-    id: str
-    own: bool = False
-    ready: bool | None = None
-    since: str = ""
-    why: str = ""
-    gateways: tuple[str, ...] = ()
-    networks: tuple[str, ...] = ()
-    services: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLink:
-    """A link from one cluster to another, as observed by the first one.
-
-    Traffic of both directions: a rate, or the total (`bytes`), from which clients compute a rate.
-    """
-
-    source: str
-    target: str
-    live: int
-    tunnels: int
-    since: str = ""
-    why: str = ""
-    bytes_per_second: int | None = None
-    bytes: int | None = None
-    round_trip_seconds: float | None = None  # by probes, of the slowest tunnel; only on the Node's page
-    loss_ratio: float | None = None  # of the tunnel with the highest loss
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A link or gateway that went up (`good`) or down."""
-
-    at: str
-    source: str
-    target: str
-    good: bool
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownProblem:
-    """A problem that a user should look at."""
-
-    subject: str
-    reason: str
-    message: str
-    error: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """A ClusterSet as seen by the Node or controller. Lists are truncated; counts are not."""
-
-    name: str
-    clusters: tuple[ShownCluster, ...] = ()
-    links: tuple[ShownLink, ...] = ()
-    changes: tuple[Change, ...] = ()  # latest first
-    problems: tuple[ShownProblem, ...] = ()
-    problem_count: int = 0
-    policies: int | None = None  # None: unknown
-
-
 def page_of(scope: str, name: str, version: str, at: float, sets: tuple[Topology, ...]) -> dict[str, object]:
     """Make the JSON value of /topology. `scope`: "node" or "clusterset"; `name`: of the Node or replica."""
-    return {
-        "scope": scope,
-        "name": name,
-        "version": version,
-        "at": rfc3339(at, digits=3),
-        "sets": [asdict(topology) for topology in sets],
-    }
+    return to_json(TopologyPage(scope=scope, name=name, version=version, at=rfc3339(at, digits=3), sets=sets))
 
 
 def shown_link(source: str, link: Link, carried: int | None = None) -> ShownLink:

@@ -1,23 +1,20 @@
-"""The state of encryption: handshakes of peers, likely causes of missing ones, and metrics.
+"""The status of encryption: handshakes of peers, and likely causes of missing ones, the most certain first. Pure.
 
-Converts the device's state and the desired state to plain values for /status, `mcagent wireguard` and Prometheus.
-Decides nothing.
+WireGuard reports no causes. It counts only authenticated packets as received, so a valid initiation of the peer
+shows in the counters; a packet that did not leave the Node is not counted as sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-from mcagent.model.net import Address, socket_text
+from mcagent.api.status import EncryptedPeer, EncryptionRefusal, EncryptionStatus
+from mcagent.model.net import socket_text
 from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Severity
-from mcagent.model.resources import TunnelPort
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
-from mcagent.observe.wireguard_causes import causes
+from mcagent.model.wireguard import WireGuardPeerStatus
 
 # A session ends 180 s after its handshake, and a new one starts after 120 s if there are packets to send
 # (WireGuard whitepaper, section 6.1), such as keepalives and BFD.
@@ -36,43 +33,41 @@ class WireGuardReport:
 
 def encryption_of(
     summary: EncryptionState | None, report: WireGuardReport, unneeded: Container[str] = ()
-) -> dict[str, object]:
-    """Make the JSON value of encryption in /status. `unneeded`: clusters to which this gateway sends nothing."""
+) -> EncryptionStatus:
+    """Return the status of encryption. `unneeded`: clusters to which this gateway sends nothing."""
     if summary is None:
-        return {"mode": "unknown", "peers": [], "notUsed": []}
+        return EncryptionStatus()
     publication = summary.publication
     published = publication.there if publication is not None else None
     status = {peer.public_key: peer for peer in report.peers}
-    return {
-        "mode": str(summary.mode),
-        "fallback": str(summary.fallback),
-        "implementation": str(summary.implementation) if summary.implementation is not None else "",
-        "device": summary.device,
-        "publicKey": summary.public_key,
-        "nextPublicKey": summary.next_public_key,
-        "keyAge": report.now - report.key_created if report.key_created else None,
-        "published": published is not None and published.public_key == summary.public_key,
-        "publishedNextKey": published.next_public_key if published is not None else "",
-        "restarts": report.restarts,
-        "peers": [
+    return EncryptionStatus(
+        mode=summary.mode,
+        fallback=summary.fallback,
+        implementation=summary.implementation or "",
+        device=summary.device,
+        public_key=summary.public_key,
+        next_public_key=summary.next_public_key,
+        key_age=report.now - report.key_created if report.key_created else None,
+        published=published is not None and published.public_key == summary.public_key,
+        published_next_key=published.next_public_key if published is not None else "",
+        restarts=report.restarts,
+        peers=tuple(
             _peer(summary, cluster_id, end, status, report, unneeded=cluster_id in unneeded)
             for cluster_id, ends in sorted(summary.ends.items())
             for end in ends
-        ],
-        "notUsed": [
-            {
-                "subject": problem.subject,
-                "path": problem.path,
-                "reason": problem.reason,
-                "message": problem.message,
-            }
+        ),
+        not_used=tuple(
+            EncryptionRefusal(
+                subject=problem.subject, path=problem.path, reason=problem.reason, message=problem.message
+            )
             for problem in summary.problems
             if problem.severity is Severity.ERROR
-        ],
-    }
+        ),
+    )
 
 
-def _status(end: RemoteEnd, status: Mapping[str, WireGuardPeerStatus]) -> WireGuardPeerStatus | None:
+def peer_status(end: RemoteEnd, status: Mapping[str, WireGuardPeerStatus]) -> WireGuardPeerStatus | None:
+    """Return the device's peer of a gateway, by its present or its announced next key."""
     return status.get(end.public_key) or status.get(end.next_public_key)
 
 
@@ -84,28 +79,27 @@ def _peer(
     report: WireGuardReport,
     *,
     unneeded: bool,
-) -> dict[str, object]:
-    peer, now = _status(end, status), report.now
+) -> EncryptedPeer:
+    peer, now = peer_status(end, status), report.now
     state, words = _state(end, peer, now)
     if unneeded:
         state, words = "unneeded", "runs Antrea, which knows the key of this cluster's first gateway alone"
     bad = state not in ("established", "clear", "unneeded")
-    age = now - peer.last_handshake if peer is not None and peer.last_handshake else None
-    return {
-        "cluster": cluster_id,
-        "gateway": str(end.gateway),
-        "tunnelEndpoint": str(end.address),
-        "publicKey": end.public_key,
-        "nextPublicKey": end.next_public_key,
-        "port": end.port,
-        "state": state,
-        "text": words,
-        "causes": list(causes(summary, end, peer, key_created=report.key_created, now=now)) if bad else [],
-        "handshakeAge": age,
-        "endpoint": socket_text(*peer.endpoint) if peer is not None and peer.endpoint else "",
-        "received": peer.received if peer is not None else 0,
-        "sent": peer.sent if peer is not None else 0,
-    }
+    return EncryptedPeer(
+        cluster=cluster_id,
+        gateway=str(end.gateway),
+        tunnel_endpoint=str(end.address),
+        public_key=end.public_key,
+        next_public_key=end.next_public_key,
+        port=end.port,
+        state=state,
+        text=words,
+        causes=tuple(causes(summary, end, peer, key_created=report.key_created, now=now)) if bad else (),
+        handshake_age=now - peer.last_handshake if peer is not None and peer.last_handshake else None,
+        endpoint=socket_text(*peer.endpoint) if peer is not None and peer.endpoint else "",
+        received=peer.received if peer is not None else 0,
+        sent=peer.sent if peer is not None else 0,
+    )
 
 
 def _state(end: RemoteEnd, seen: WireGuardPeerStatus | None, now: float) -> tuple[str, str]:
@@ -132,77 +126,93 @@ def ends_of(summary: EncryptionState | None) -> Mapping[str, str]:
     return {str(end.address): str(end.gateway) for ends in summary.ends.values() for end in ends}
 
 
-def wireguard_metrics(desired: Desired, report: WireGuardReport) -> Iterator[Metric]:
-    """Yield the metrics of encryption; none while it is off."""
-    summary = summary_of(desired)
-    if summary is None or str(summary.mode) == "none":
+# --- causes
+
+
+def causes(
+    summary: EncryptionState, end: RemoteEnd, seen: WireGuardPeerStatus | None, *, key_created: float, now: float
+) -> Iterator[str]:
+    """Name the likely causes for a gateway without a (recent) handshake. Times: seconds since the epoch."""
+    if seen is None:
+        yield "the device is down, or the peer could not be added: the agent's log says why"
         return
-    info = GaugeMetricFamily(
-        "mcagent_encryption_info",
-        "1 for the mode and implementation of encryption between clusters.",
-        labels=["mode", "implementation"],
-    )
-    for implementation in (*WireGuardImplementation, None):
-        values = [str(summary.mode), str(implementation or "none")]
-        info.add_metric(values, float(summary.implementation is implementation))
-    published = GaugeMetricFamily(
-        "mcagent_wireguard_key_published",
-        "1 when WireGuard's key and port in this Node's Gateway object are up to date.",
-    )
+    yield from _own_key(summary, seen)
+    yield from _clock(seen, key_created, now)
+    own = summary.own_gateway
+    if own is not None and own.version != end.gateway.version:
+        yield f"the gateway is reached by IPv{end.gateway.version}, this Node's gatewayIP is IPv{own.version}"
+    yield from _endpoint(end, seen)
+    if seen.last_handshake:
+        yield f"the gateway, or the network to {end.gateway}, is down"
+        yield f"its key is no longer {end.public_key}, and the new one is unknown: compare its Gateway object"
+        return
+    yield from _never(summary, end, seen)
+
+
+def _own_key(summary: EncryptionState, seen: WireGuardPeerStatus) -> Iterator[str]:
+    """Yield problems of the published key: other clusters need the device's key."""
     publication = summary.publication
-    up_to_date = publication is not None and publication.there == publication.wanted
-    published.add_metric([], float(up_to_date))
-    created = GaugeMetricFamily(
-        "mcagent_wireguard_key_created_timestamp_seconds", "When this Node's key was generated."
-    )
-    if report.key_created:
-        created.add_metric([], report.key_created)
-    restarts = CounterMetricFamily(
-        "mcagent_wireguard_process_restarts", "wireguard-go processes that replaced one that died."
-    )
-    restarts.add_metric([], report.restarts)
-    yield from (info, published, created, restarts)
-    tunnels = {
-        resource.remote_ip: resource.name
-        for fragment in desired.fragments.values()
-        for resource in fragment.resources
-        if isinstance(resource, TunnelPort)
-    }
-    yield from _of_peers(summary, tunnels, {peer.public_key: peer for peer in report.peers})
+    if publication is None:
+        yield "this Node has no Gateway object, so its key is published nowhere"
+        return
+    published = publication.there
+    if published is None or not published.public_key:
+        yield f"this Node's key is not published yet ({publication.meta.subject}): the other side cannot know it"
+        return
+    if seen.device_key and published.public_key != seen.device_key:
+        yield (
+            f"{publication.meta.subject} publishes key {published.public_key}, the device has {seen.device_key}: "
+            "the other side encrypts to the wrong one"
+        )
+    elif publication.there != publication.wanted:
+        yield f"what {publication.meta.subject} publishes is not up to date yet"
+    if seen.device_port and published.port and published.port != seen.device_port:
+        subject, port = publication.meta.subject, seen.device_port
+        yield f"{subject} publishes UDP port {published.port}, the device listens on {port}"
 
 
-def _of_peers(
-    summary: EncryptionState, tunnels: Mapping[Address, str], status: Mapping[str, WireGuardPeerStatus]
-) -> Iterable[Metric]:
-    labels = ["peer", "tunnel"]
-    handshake = GaugeMetricFamily(
-        "mcagent_wireguard_peer_last_handshake_timestamp_seconds",
-        "Time of the last handshake with a gateway of another cluster; 0: never.",
-        labels=labels,
+def _clock(seen: WireGuardPeerStatus, key_created: float, now: float) -> Iterator[str]:
+    """Yield whether the clock was set back: WireGuard rejects a handshake with an older time than the last one."""
+    ahead = max(seen.last_handshake, key_created) - now
+    if ahead > 1:
+        yield (
+            f"this Node's clock is behind by {ahead:.0f} s or more (its key, or a handshake, lies in the future): "
+            "others refuse its handshakes as replays until the clock is right"
+        )
+
+
+def _endpoint(end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
+    """Yield whether packets are sent to another endpoint than the published one."""
+    if seen.endpoint is None:
+        yield "no endpoint of it is known, so nothing is sent"
+        return
+    address, port = seen.endpoint
+    if address != end.gateway:
+        yield f"packets go to {address}, where it was last heard; it publishes {end.gateway}"
+    elif port != end.port:
+        yield f"packets go to UDP port {port}; it publishes {end.port}"
+
+
+def _never(summary: EncryptionState, end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
+    """Yield the causes that the counters allow for a peer without any handshake."""
+    own_port = f"UDP port {seen.device_port}" if seen.device_port else "the UDP port"
+    if seen.received:
+        yield (
+            f"its handshakes arrive here, our answers do not get there: UDP port {end.port} of {end.gateway} is "
+            "closed by a firewall or security group"
+        )
+        return
+    if not seen.sent:
+        yield f"nothing could be sent: is there a route to {end.gateway}, and may UDP leave this Node?"
+    yield (
+        f"UDP port {end.port} of {end.gateway}, or {own_port} of this Node on the way back, is closed by a "
+        "firewall or security group"
     )
-    received = CounterMetricFamily(
-        "mcagent_wireguard_peer_receive_bytes", "Encrypted bytes received.", labels=labels
+    yield (
+        "the other cluster has not learned this Node's key: `mcagent wireguard show` on that gateway has to list "
+        f"{summary.public_key or 'it'}"
     )
-    sent = CounterMetricFamily("mcagent_wireguard_peer_transmit_bytes", "Encrypted bytes sent.", labels=labels)
-    where = GaugeMetricFamily(
-        "mcagent_wireguard_peer_endpoint_info",
-        "1 when a gateway's endpoint is the configured one, 0 when another (it roams).",
-        labels=labels,
+    yield (
+        f"it listens on another port than {end.port} (wireGuard.port), or its key is no longer {end.public_key}: "
+        "compare its Gateway object"
     )
-    clear = GaugeMetricFamily(
-        "mcagent_wireguard_peer_unencrypted",
-        "1 for a gateway to which traffic is unencrypted (encryptionFallback: allowClear).",
-        labels=labels,
-    )
-    for cluster_id, ends in sorted(summary.ends.items()):
-        for end in ends:
-            values = [cluster_id, tunnels.get(end.address, "")]
-            clear.add_metric(values, float(not end.public_key))
-            peer = _status(end, status)
-            if peer is None or not end.public_key:
-                continue
-            handshake.add_metric(values, peer.last_handshake)
-            received.add_metric(values, peer.received)
-            sent.add_metric(values, peer.sent)
-            where.add_metric(values, float(peer.endpoint == (end.gateway, end.port)))
-    return (handshake, received, sent, where, clear)

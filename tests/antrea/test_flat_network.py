@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.controller.admin.doctor_rules import examine_cluster
-from mcagent.controller.admin.doctor_view import read_cluster
 from mcagent.controller.contract import names
+from mcagent.doctor.check import run
+from mcagent.doctor.checks.cluster import exports
+from mcagent.doctor.examined import ExaminedCluster
+from mcagent.model.config import Config
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.antrea.clusters import AREA, OURS, Cluster, Json
@@ -59,8 +61,8 @@ def events(cluster: Cluster, name: str) -> str:
 
 def doctor_says(cluster: Cluster) -> bool:
     """Tell whether `mcagent doctor` names the key."""
-    found = examine_cluster(read_cluster(cluster.client, lambda _: None))
-    return any(KEY in item.do for item in found if item.check == "exports")
+    seen = ExaminedCluster(cluster.client, Config(node_name="any"))
+    return any(KEY in finding.do for finding in run(exports.CHECK, exports.examine, seen))
 
 
 @pytest.mark.timeout(300)

@@ -12,11 +12,17 @@ import pytest
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.nodes.underlay import ipv6_sysctls, set_sysctl
-from mcagent.core.doctor.observed import KernelSeen, PathSeen
-from mcagent.dataplane.doctor import probe
-from mcagent.dataplane.doctor.filters import see_connections, see_filters
-from mcagent.dataplane.doctor.kernel import own_address, reverse_path_drops, see_kernel
-from mcagent.dataplane.doctor.switch import see_switch
+from mcagent.agent.config import Settings
+from mcagent.api.status import Status
+from mcagent.dataplane.conntrack import connections_to
+from mcagent.doctor.checks.node import marks, rp_filter
+from mcagent.doctor.checks.node.masquerade import connections, published_pods
+from mcagent.doctor.checks.node.routes import RouteLookup, RouteLookups, lookups
+from mcagent.doctor.examined import ExaminedNode
+from mcagent.doctor.readings import probe, underlay
+from mcagent.doctor.readings.chains import chains
+from mcagent.doctor.readings.probe import ProbedPath
+from mcagent.doctor.readings.switch import Switch, switch
 from mcagent.model.config import Config
 from tests.contract.conftest import _new_name
 
@@ -65,7 +71,7 @@ def nft(name: str, text: str) -> None:
     netns.execute(name, ["nft", "-f", "-"], stdin=text)
 
 
-def probed(node: str, *targets: tuple[object, int]) -> tuple[PathSeen, ...]:
+def probed(node: str, *targets: tuple[object, int]) -> tuple[ProbedPath, ...]:
     """Probe from a namespace."""
     return netns.call(node, lambda: probe.probe_paths(targets))  # type: ignore[arg-type]
 
@@ -73,7 +79,7 @@ def probed(node: str, *targets: tuple[object, int]) -> tuple[PathSeen, ...]:
 def test_what_passes_is_known_by_both_ways(network: tuple[str, str, str]) -> None:
     """ICMP and UDP answer for both families, and what nobody has is not answered."""
     for path in probed(network[0], (FAR, 1500), (FAR6, 1500)):
-        assert (path.small, path.full, path.ways) == (True, True, ("icmp", "udp")), path
+        assert (path.small, path.full, path.protocols) == (True, True, ("icmp", "udp")), path
     (nobody,) = probed(network[0], (ip_address("198.51.100.99"), 1500))
     assert not nobody.small
 
@@ -83,7 +89,7 @@ def test_a_router_tells_its_mtu(network: tuple[str, str, str]) -> None:
     node, router, _ = network
     netns.ip(router, "link", "set", "far", "mtu", "1400")
     for path in probed(node, (FAR, 1500), (FAR6, 1500)):
-        assert (path.small, path.full, path.passes, path.told) == (True, False, 1400, 1400), path
+        assert (path.small, path.full, path.passes, path.reported_mtu) == (True, False, 1400, 1400), path
 
 
 def test_a_black_hole_is_found_without_a_word_of_it(network: tuple[str, str, str]) -> None:
@@ -91,7 +97,7 @@ def test_a_black_hole_is_found_without_a_word_of_it(network: tuple[str, str, str
     node, router, _ = network
     nft(router, "table ip t { chain c { type filter hook forward priority 0; ip length > 1380 drop; }; }")
     (path,) = probed(node, (FAR, 1500))
-    assert (path.small, path.full, path.passes, path.told) == (True, False, 1380, 0)
+    assert (path.small, path.full, path.passes, path.reported_mtu) == (True, False, 1380, 0)
 
 
 def test_either_way_is_enough(network: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,17 +105,19 @@ def test_either_way_is_enough(network: tuple[str, str, str], monkeypatch: pytest
     node, router, _ = network
     nft(router, "table ip t { chain c { type filter hook forward priority 0; icmp type echo-request drop; }; }")
     (path,) = probed(node, (FAR, 1500))
-    assert (path.full, path.ways) == (True, ("udp",))
+    assert (path.full, path.protocols) == (True, ("udp",))
     nft(router, "delete table ip t")
     nft(router, "table ip t { chain c { type filter hook forward priority 0; udp dport 33434 drop; }; }")
     (path,) = probed(node, (FAR, 1500))
-    assert (path.full, path.ways) == (True, ("icmp",))
+    assert (path.full, path.protocols) == (True, ("icmp",))
 
 
-def kernel(node: str) -> KernelSeen:
-    """Look at a namespace as a Node whose only peer is FAR."""
-    config = Config(node_name="n")
-    return netns.call(node, lambda: see_kernel(config, [FAR], own_address([FAR]), lambda mtu: mtu - 50))
+def node_with(**readings: object) -> ExaminedNode:
+    """Return a Node whose only peer is FAR, without Open vSwitch; `readings` are taken as read."""
+    known = {"switch": Switch(), "peers": {FAR: False}, **readings}
+    readers = {"switch": switch, "peers": underlay.peers, "lookups": lookups}
+    settings = Settings(core=Config(node_name="n"))
+    return ExaminedNode(settings, Status(), readings={readers[name]: value for name, value in known.items()})
 
 
 def test_a_foreign_rule_before_ours_shows_in_the_lookup(network: tuple[str, str, str]) -> None:
@@ -121,17 +129,19 @@ def test_a_foreign_rule_before_ours_shows_in_the_lookup(network: tuple[str, str,
     table, protocol = str(config.route_table), str(config.route_protocol)
     netns.ip(node, "route", "add", "10.2.0.0/16", "dev", "mc-gw0", "table", table, "proto", protocol)
     netns.ip(node, "rule", "add", "priority", "300", "table", table, "protocol", protocol)
-    seen = kernel(node)
+    seen = netns.call(node, lambda: underlay.underlay(node_with()))
     assert (seen.host_mtu, seen.wanted_mtu, seen.uplink, seen.uplink_mtu) == (1450, 1450, "eth0", 1500)
-    assert [(str(r.destination), r.device) for r in seen.routes] == [("10.2.0.0/16", "mc-gw0")]
-    assert seen.our_rules == 1
-    assert seen.backs == ((FAR, "eth0"),)
+    found = netns.call(node, lambda: lookups(node_with()))
+    assert [(str(one.destination), one.device) for one in found.lookups] == [("10.2.0.0/16", "mc-gw0")]
+    assert found.rule_exists
+    assert netns.call(node, lambda: rp_filter.return_devices(node_with())) == ((FAR, "eth0"),)
     netns.ip(node, "route", "add", "10.0.0.0/8", "dev", "eth0", "table", "99")
     netns.ip(node, "rule", "add", "priority", "100", "fwmark", "0", "table", "99")
     netns.ip(node, "rule", "add", "priority", "101", "fwmark", "0x1000/0x1000", "table", "98")
-    seen = kernel(node)
-    assert [(r.device, r.table) for r in seen.routes] == [("eth0", 99)]
-    assert (101, 0x1000) in {(rule.priority, rule.fwmask) for rule in seen.rules}
+    found = netns.call(node, lambda: lookups(node_with()))
+    assert [(one.device, one.table) for one in found.lookups] == [("eth0", 99)]
+    rules = netns.call(node, lambda: marks.foreign_rules(node_with()))
+    assert [(rule.priority, rule.fwmask) for rule in rules] == [(101, 0x1000)]
 
 
 def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> None:
@@ -156,7 +166,7 @@ def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> Non
                 one.sendto(b"x", (str(FAR), port))
 
         def look() -> tuple[int, list[tuple[str, ...]]]:
-            number, found = see_connections([ip_network("198.51.100.0/24")], [ip_network("10.1.1.0/24")])
+            number, found = connections_to([ip_network("198.51.100.0/24")], [ip_network("10.1.1.0/24")])
             return number, [tuple(map(str, one)) for one in found]
 
         assert netns.call(node, look) == (0, [])
@@ -164,11 +174,13 @@ def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> Non
         assert netns.call(node, look) == (1, [])
         netns.call(pod, lambda: send(7))
         assert netns.call(node, look) == (2, [("10.1.1.2", str(FAR), str(NEAR))])
-        seen = netns.call(node, lambda: see_filters("mcagent", [ip_network("198.51.100.0/24")]))
-        assert not seen.error
-        assert [(str(one), one.priority) for one in seen.chains] == [("ip cni post", 100)]
-        assert list(map(str, seen.pods)) == ["10.1.1.0/24"]
-        assert len(seen.masqueraded) == 1
+        far = RouteLookup(destination=ip_network("198.51.100.0/24"), address=FAR, device="mc-gw0", table=1)
+        seen = node_with(lookups=RouteLookups(lookups=(far,)))
+        assert [(str(one), one.priority) for one in netns.call(node, lambda: chains(seen))] == [
+            ("ip cni post", 100)
+        ]
+        assert list(map(str, netns.call(node, lambda: published_pods(seen)))) == ["10.1.1.0/24"]
+        assert len(netns.call(node, lambda: connections(seen)).translated) == 1
     finally:
         netns.delete(pod)
 
@@ -177,7 +189,7 @@ def test_reverse_path_drops_are_counted(network: tuple[str, str, str]) -> None:
     """A packet whose source the way back to leads elsewhere moves the kernel's counter."""
     node, _, peer = network
     set_sysctl(node, {"net/ipv4/conf/all/rp_filter": "1", "net/ipv4/conf/eth0/rp_filter": "1"})
-    before = netns.call(node, reverse_path_drops)
+    before = netns.call(node, rp_filter.dropped_packets)
     netns.add_veth("other", node, "other-p", node)
     netns.ip(node, "route", "add", f"{FAR}/32", "dev", "other")
 
@@ -186,11 +198,13 @@ def test_reverse_path_drops_are_counted(network: tuple[str, str, str]) -> None:
             one.sendto(b"x", (str(NEAR), 9))
 
     netns.call(peer, send)
-    assert netns.call(node, reverse_path_drops) == before + 1
+    assert netns.call(node, rp_filter.dropped_packets) == before + 1
 
 
 def test_an_open_vswitch_without_us_and_one_that_is_dead(ovs: OvsInstance, tmp_path: Path) -> None:
     """That our bridge is not there is no error; a database that is away is one."""
-    seen = see_switch(ovs.socket, "br-mc")
-    assert (seen.error, seen.datapath, seen.tunnels) == ("", "", ())
-    assert "No such file" in see_switch(f"unix:{tmp_path}/db.sock", "br-mc").error
+    core = Config(node_name="n")
+    seen = switch(ExaminedNode(Settings(core=core, ovsdb=ovs.socket), Status()))
+    assert (seen.error, seen.datapath, seen.tunnels) == ("", None, ())
+    away = ExaminedNode(Settings(core=core, ovsdb=f"unix:{tmp_path}/db.sock"), Status())
+    assert "No such file" in switch(away).error

@@ -17,8 +17,8 @@ from devtools.waiting import wait_until
 from flows.pipeline.registers import TOS_TRACE
 from flows.simulator import Packet
 from flows.simulator.packet import PROTOCOL_NAMES
-from mcagent.core.live_trace import MARKED, NUMBERS, datapath_of, marked_flows, tracked
-from mcagent.core.trace import Probe
+from mcagent.trace.datapath import MARKED, NUMBERS, datapath_of, marked_flows, tracked
+from mcagent.trace.probe import Probe
 from tests.contract.real_switch import BRIDGE, RealSwitch, frame
 from tests.conversations import calls
 from tests.properties import REAL

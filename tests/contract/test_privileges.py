@@ -18,8 +18,11 @@ WORK = """
 import ipaddress
 from pathlib import Path
 from mcagent.core.fragments.kernel import cluster_routes, device, netfilter, routing
-from mcagent.dataplane.doctor.filters import see_filters
-from mcagent.dataplane.doctor.kernel import see_kernel
+from mcagent.agent.config import Settings
+from mcagent.api.status import Status
+from mcagent.doctor.checks.node import masquerade, routes, rp_filter
+from mcagent.doctor.examined import ExaminedNode
+from mcagent.doctor.readings import chains, switch, underlay
 from mcagent.dataplane.facts import observe_facts
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
@@ -53,10 +56,15 @@ for backend, wanted in (
     make(backend, wanted)
     assert backend.observe() == as_mapping(wanted)
     backend.close()
-seen = see_kernel(config, [node], None, int)
-assert (seen.error, seen.our_rules, [one.device for one in seen.routes]) == ("", 2, ["mc-gw0"]), seen
-rules = see_filters("mcagent", remote)
-assert (rules.error, rules.conntrack_error, len(rules.pods)) == ("", "", 1), rules
+known = {switch.switch: switch.Switch(), underlay.peers: {node: False}}
+examined = ExaminedNode(Settings(core=config), Status(), readings=known)
+found = examined.read(routes.lookups)
+assert (found.rule_exists, [one.device for one in found.lookups]) == (True, ["mc-gw0"]), found
+examined.read(underlay.underlay)
+examined.read(rp_filter.return_devices)
+examined.read(chains.chains)
+examined.read(masquerade.connections)
+assert len(examined.read(masquerade.published_pods)) == 1
 monitor.stop()
 print("all done")
 """

@@ -9,13 +9,17 @@ from ipaddress import IPv4Address
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from devtools.nodes.ovs import OvsInstance
-from mcagent.core.simulated_trace import SimulatedNode, simulate
-from mcagent.core.trace import MACS, Outcome, Probe, Walk, read
-from mcagent.core.whatif.assumptions import facts_unseen
+from mcagent.api.trace import NodeTrace, TraceOutcome
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.objects import Kind
+from mcagent.trace.names import with_names
+from mcagent.trace.ofproto import read
+from mcagent.trace.probe import MACS, Probe
+from mcagent.trace.simulator import SimulatedNode, simulate
+from mcagent.trace.whatif.assumptions import facts_unseen
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import BRIDGE, RealSwitch
 from tests.properties import REAL
@@ -78,7 +82,7 @@ def probes(draw: st.DrawFn, node: SimulatedNode) -> Probe:
     """Draw a packet that comes in by any port of a Node, as the way of a trace may ask for it or not."""
     source, destination = draw(st.permutations(ADDRESSES))[:2]
     return Probe(
-        in_port=draw(st.sampled_from([1, *(port.ofport for port in node.tunnels)])),
+        in_port=draw(st.sampled_from([1, *(port.ofport for port in node.tunnels.values())])),
         source=IPv4Address(source),
         destination=IPv4Address(destination),
         protocol=draw(st.sampled_from(["tcp", "udp", "icmp"])),
@@ -99,14 +103,15 @@ def test_simulated_pages_are_those_of_the_switch(
 ) -> None:
     """First packets and answers, with what conntrack keeps: every field but the words of the rule."""
     node = made(on, settings)
-    switch = RealSwitch.create(ovs, {1, *(port.ofport for port in node.tunnels)})
+    switch = RealSwitch.create(ovs, {1, *(port.ofport for port in node.tunnels.values())})
     switch.load(node.switch.flows, node.switch.groups.values())
 
-    def both(probe: Probe) -> Walk:
+    def both(probe: Probe) -> NodeTrace:
         flow, *states = probe.arguments()
-        walk = read(ovs.appctl("ofproto/trace", *states, BRIDGE, flow), BRIDGE, probe)
-        assert comparable(node.trace(probe), probe) == comparable(walk, probe), probe
-        return walk
+        trace = read(ovs.appctl("ofproto/trace", *states, BRIDGE, flow), BRIDGE, probe)
+        trace = with_names(trace, probe, node.desired, node.config)
+        assert comparable(node.trace(probe), probe) == comparable(trace, probe), probe
+        return trace
 
     try:
         for _ in range(40):
@@ -118,15 +123,16 @@ def test_simulated_pages_are_those_of_the_switch(
         switch.close()
 
 
-def comparable(walk: Walk, probe: Probe) -> Walk:
+def comparable(trace: NodeTrace, probe: Probe) -> NodeTrace:
     """Return what decides on the way: the words of a rule are the switch's own, and a kernel looks at no MAC.
 
     What is committed counts for first packets: a real conntrack would not take all answers that are made up here.
     Which port of a range conntrack gives is not known to either, nor which gateway follows from it; ICMP has none.
     """
     if probe.protocol == "icmp":
-        walk = replace(walk, source_port=0, port=0)
-    if walk.source != str(probe.source) and not probe.reply:
-        walk = replace(walk, source_port=0, out_port=0)
-    committed = () if probe.reply else walk.committed
-    return replace(walk, rule="", mac=walk.mac if walk.outcome is Outcome.TUNNEL else "", committed=committed)
+        trace = structs.replace(trace, source_port=0, port=0)
+    if trace.source != str(probe.source) and not probe.reply:
+        trace = structs.replace(trace, source_port=0, out_port=0)
+    committed = () if probe.reply else trace.committed
+    mac = trace.mac if trace.outcome == TraceOutcome.TUNNEL else ""
+    return structs.replace(trace, rule="", mac=mac, committed=committed)

@@ -21,7 +21,7 @@ from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.net import parse_address
 from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
-from mcagent.observe.wireguard_causes import causes
+from mcagent.observe.wireguard import causes
 from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, meet, missing, route, two_nodes
 from tests.waiting import allowed
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
 from mcagent.http.server import HttpServer
 from mcagent.observe.browser import browser_pages
-from mcagent.observe.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology, page_of
+from mcagent.observe.topology import page_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from mcagent.api.status import BackendStatus
 from mcagent.controller.config import Role, Settings
 from mcagent.controller.run import Controller
 from mcagent.core.compile import compile_desired
@@ -29,7 +30,7 @@ from mcagent.model.resources import Backend, PeerKind, PortStatistics
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics import COUNTERS, Metrics, Sources
-from mcagent.observe.report import BackendReport, Report
+from mcagent.observe.report import Report
 from mcagent.observe.wireguard import WireGuardReport
 from tests.unit.core_inputs import (
     HOME,
@@ -74,7 +75,7 @@ def agent_metrics(size: Size) -> Metrics:
     }
     odd = Problem(subject="Gateway a/b", path="", reason="HostBitsSet", message="odd", severity=Severity.WARNING)
     desired = replace(desired, state=replace(desired.state, policy_rules=rules), problems=(odd,))
-    backends = tuple(BackendReport(name=name) for name in Backend)
+    backends = tuple(BackendStatus(name=name) for name in Backend)
     report = Report(desired=desired, converged=True, backends=backends)
     ports = {port.name: port for port in report.tunnels}
     peers = {

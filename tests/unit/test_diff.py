@@ -8,8 +8,9 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.api.codec import to_json
 from mcagent.core.plan.diff import diff, diff_desired
-from mcagent.core.plan.render import desired_json, desired_text, plan_json, plan_text
+from mcagent.core.plan.render import api_desired, api_plan, desired_text, plan_text
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import AFTER, ORDER, Actual, Desired, Fragment, Op, Plan, StageKind
 from mcagent.model.resources import (
@@ -282,8 +283,8 @@ def test_plans_and_states_are_json(before: World, after: World) -> None:
     """Everything can be told as JSON and as text, whatever is in it."""
     desired = desired_of(after, [0, 1])
     plan = diff(actual_of(before), desired)
-    told = json.loads(json.dumps(plan_json(plan)))
+    told = json.loads(json.dumps(to_json(api_plan(plan))))
     assert sum(told["counts"].values()) == len(plan)
     assert sum(len(stage["steps"]) for stage in told["stages"]) == len(plan)
-    assert sum(map(len, json.loads(json.dumps(desired_json(desired)))["fragments"].values())) == len(after)
+    assert sum(map(len, json.loads(json.dumps(to_json(api_desired(desired))))["fragments"].values())) == len(after)
     assert len(desired_text(desired).splitlines()) == len(after) + len(desired.fragments)

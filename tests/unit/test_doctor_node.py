@@ -2,190 +2,252 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
-from mcagent.core.doctor.catalogue import CAUSES, CHECKS, NODE_CHECKS
-from mcagent.core.doctor.finding import Level, of_plain, worst
-from mcagent.core.doctor.node import examine
-from mcagent.core.doctor.observed import (
-    AgentSeen,
-    ApiSeen,
-    ChainSeen,
-    FilterSeen,
-    HandshakeSeen,
-    KernelSeen,
-    NodeSeen,
-    PathSeen,
-    RouteSeen,
-    RuleSeen,
-    SwitchSeen,
-    TunnelSeen,
+from devtools.doctor_page import tables
+from mcagent.agent.config import Settings
+from mcagent.api.codec import from_json, to_json
+from mcagent.api.doctor import CheckFinding, FindingLevel, NodeReport
+from mcagent.api.status import (
+    ClusterStatus,
+    DrainStatus,
+    EncryptedPeer,
+    EncryptionStatus,
+    GatewayGroup,
+    GatewayStatus,
+    InformerStatus,
+    ProblemStatus,
+    ReadinessCheck,
+    Status,
+    Summary,
+    TunnelStatus,
 )
-from mcagent.core.doctor.status import agent_seen, outer_addresses
+from mcagent.core.causes import CAUSES as PROBLEM_CAUSES
+from mcagent.dataplane.nft.observe import ForeignChain
+from mcagent.doctor.catalogue import Scope, all_checks, entries, examine, names
+from mcagent.doctor.check import received, worst
+from mcagent.doctor.checks import node as node_checks
+from mcagent.doctor.checks.node import api, datapath, forwarding, marks, masquerade, routes, rp_filter
+from mcagent.doctor.checks.node.api import ApiServer
+from mcagent.doctor.checks.node.masquerade import Connections
+from mcagent.doctor.checks.node.routes import RouteLookup, RouteLookups
+from mcagent.doctor.examined import ExaminedNode
+from mcagent.doctor.readings import chains as chain_readings
+from mcagent.doctor.readings import switch as switch_readings
+from mcagent.doctor.readings import underlay as underlay_readings
+from mcagent.doctor.readings.probe import ProbedPath
+from mcagent.doctor.readings.switch import Switch, TunnelState
+from mcagent.doctor.readings.underlay import Underlay, gateway_addresses
+from mcagent.model.config import Config, DatapathChoice, TrafficEncryption
+from mcagent.model.errors import BackendError, McagentError
+from mcagent.model.facts import DatapathType
 from mcagent.model.net import Address
-from mcagent.model.problem import Problem, Severity
+from mcagent.model.resources import Bfd, PeerKind, Rule, TunnelPort, TunnelType
 
 PEER: Address = ip_address("192.168.2.11")
-TUNNEL = TunnelSeen(
+PORT = TunnelPort(
+    bridge="br-mc",
     name="mcr-1",
-    peer_kind="remote",
+    type=TunnelType.GENEVE,
+    remote_ip=PEER,
+    dst_port=0,
+    ofport=7,
+    peer_kind=PeerKind.REMOTE,
     peer="west",
-    remote=PEER,
-    bfd=True,
-    seen=True,
-    state="up",
-    forwarding=True,
-    remote_state="up",
-    received=100,
-    sent=100,
+    bfd=Bfd(min_tx=100, min_rx=100, mult=3),
+    bfd_seen=True,
 )
-PATH = PathSeen(address=PEER, size=1500, small=True, full=True, passes=1500, ways=("icmp",))
-SILENT_PATH = PathSeen(address=PEER, size=1500)
-ROUTE = RouteSeen(
+UP = {"state": "up", "forwarding": "true", "remote_state": "up"}
+TUNNEL = TunnelState(port=PORT, bfd_status=UP, received=100, sent=100)
+PATH = ProbedPath(address=PEER, size=1500, small=True, full=True, passes=1500, protocols=("icmp",))
+SILENT_PATH = ProbedPath(address=PEER, size=1500)
+LOOKUP = RouteLookup(
     destination=ip_network("10.2.0.0/16"), address=ip_address("10.2.128.0"), device="mc-gw0", table=28003
 )
 PODS = ip_network("10.1.1.0/24")
-GOOD = NodeSeen(
-    node="n1",
-    agent=AgentSeen(version="1", role="gateway", ready=True, alive=True),
-    switch=SwitchSeen(version="3.1.0", datapath="system", flows=50, tunnels=(TUNNEL,)),
-    kernel=KernelSeen(
-        kernel_datapath=True,
-        host_mtu=1450,
-        wanted_mtu=1450,
-        uplink="eth0",
-        uplink_mtu=1500,
-        uplink_strict=True,
-        routes=(ROUTE,),
-        our_rules=2,
-        backs=((PEER, "eth0"),),
-    ),
-    filters=FilterSeen(pods=(PODS,)),
-    api=ApiSeen(server="https://api:6443", clock=0.3, asked=20),
-    paths=(PATH,),
+SWITCH = Switch(version="3.1.0", datapath=DatapathType.SYSTEM, flows=50, tunnels=(TUNNEL,))
+UNDERLAY = Underlay(host_mtu=1450, wanted_mtu=1450, uplink="eth0", uplink_mtu=1500, strict=True)
+API = ApiServer(server="https://api:6443", clock=0.3, asked=20)
+STATUS = Status(
+    version="1", ready=True, alive=True, summary=Summary(role="gateway"), encryption=EncryptionStatus()
 )
+READERS = {
+    "switch": switch_readings.switch,
+    "kernel_datapath": datapath.kernel_has_datapath,
+    "underlay": underlay_readings.underlay,
+    "paths": underlay_readings.paths,
+    "api": api.api_server,
+    "lookups": routes.lookups,
+    "return_devices": rp_filter.return_devices,
+    "dropped": rp_filter.dropped,
+    "chains": chain_readings.chains,
+    "pods": masquerade.published_pods,
+    "connections": masquerade.connections,
+    "rules": marks.foreign_rules,
+    "ip_forward": forwarding.ip_forward,
+}
+READINGS: Mapping[str, object] = {
+    "switch": SWITCH,
+    "kernel_datapath": True,
+    "underlay": UNDERLAY,
+    "paths": (PATH,),
+    "api": API,
+    "lookups": RouteLookups(lookups=(LOOKUP,), rule_exists=True),
+    "return_devices": ((PEER, "eth0"),),
+    "dropped": 0,
+    "chains": (),
+    "pods": (PODS,),
+    "connections": Connections(),
+    "rules": (),
+    "ip_forward": True,
+}
 
 
-def told(seen: NodeSeen) -> dict[str, Level]:
+def node(
+    status: Status = STATUS, *, error: str = "", config: Mapping[str, Any] | None = None, **readings: object
+) -> ExaminedNode:
+    """Return a Node that is well but for these values; nothing of this machine is read."""
+    read = {READERS[name]: value for name, value in {**READINGS, **readings}.items()}
+    begun = {entry.begin: None for entry in entries(Scope.NODE) if entry.begin is not None}
+    settings = Settings(core=Config(node_name="n1", **(config or {})))
+    return ExaminedNode(settings, status, error, readings={**read, **begun})
+
+
+GOOD = node()
+
+
+def findings(seen: ExaminedNode) -> tuple[CheckFinding, ...]:
+    """Return what is found on a Node."""
+    return examine(Scope.NODE, seen)
+
+
+def agent(**values: Any) -> ExaminedNode:
+    """Return a Node whose agent says something else."""
+    return node(structs.replace(STATUS, **values))
+
+
+def switch(**values: Any) -> ExaminedNode:
+    """Return a Node whose Open vSwitch is another one."""
+    return node(switch=replace(SWITCH, **values))
+
+
+def told(seen: ExaminedNode) -> dict[str, str]:
     """Return the reasons of all findings that are not fine."""
-    return {one.reason or one.check: one.level for one in examine(seen) if one.level is not Level.OK}
+    return {one.reason or one.check: one.level for one in findings(seen) if one.level != FindingLevel.OK}
 
 
 def test_a_good_node_is_fine_in_every_check() -> None:
     """There is one line for each check, and each says ✓; without encryption nothing is said of WireGuard."""
-    found = examine(GOOD)
-    assert [one.check for one in found] == [name for name in NODE_CHECKS if name != "wireguard"]
-    assert worst(found) is Level.OK
+    found = findings(GOOD)
+    assert [one.check for one in found] == [name for name in names(Scope.NODE) if name != "wireguard"]
+    assert worst(found) is FindingLevel.OK
 
 
 def test_a_node_with_nothing_to_do_is_fine() -> None:
     """Without any gateway there is a bare bridge: no flows, no tunnels, no device, and nothing wrong with that."""
-    seen = replace(
-        GOOD,
-        agent=replace(GOOD.agent, role="none"),
-        switch=replace(GOOD.switch, flows=0, tunnels=()),
-        kernel=replace(GOOD.kernel, host_mtu=0, routes=(), backs=()),
+    seen = node(
+        structs.replace(STATUS, summary=Summary(role="none")),
+        switch=replace(SWITCH, flows=0, tunnels=()),
+        underlay=replace(UNDERLAY, host_mtu=0),
+        lookups=RouteLookups(rule_exists=True),
+        return_devices=(),
         paths=(),
     )
     assert told(seen) == {}
 
 
-def tunnel(**change: object) -> NodeSeen:
+def tunnel(*, status: Status = STATUS, readings: Mapping[str, Any] | None = None, **change: Any) -> ExaminedNode:
     """Return a Node whose tunnel is another one, and whose peer answers probes."""
-    return replace(GOOD, switch=replace(GOOD.switch, tunnels=(replace(TUNNEL, **change),)))  # type: ignore[arg-type]
+    port = {name: change.pop(name) for name in ("bfd_seen", "peer_kind", "remote_ip") if name in change}
+    other = replace(TUNNEL, port=replace(PORT, **port), **change)
+    return node(status, switch=replace(SWITCH, tunnels=(other,)), **(readings or {}))
 
 
-DOWN = {"state": "down", "forwarding": False, "diagnostic": "Control Detection Time Expired"}
+DOWN: dict[str, Any] = {
+    "bfd_status": {"state": "down", "forwarding": "false", "diagnostic": "Control Detection Time Expired"}
+}
+NEVER_HEARD: dict[str, Any] = {**DOWN, "bfd_seen": False, "received": 0}
+NO_API = ApiServer(error="refused")
 FAULTS = {
-    "no answer of the agent": (
-        replace(GOOD, agent=AgentSeen(error="no agent answers at 127.0.0.1:10351")), {"AgentSilent"}
-    ),
-    "a dead thread": (replace(GOOD, agent=replace(GOOD.agent, alive=False)), {"AgentThreadDead"}),
-    "not ready": (
-        replace(GOOD, agent=replace(GOOD.agent, checks=(("dataplane", "does not equal"),))), {"AgentNotReady"}
-    ),
-    "drained": (replace(GOOD, agent=replace(GOOD.agent, draining="drained: by hand")), {"Draining"}),
+    "no answer of the agent": (node(Status(), error="no agent answers at 127.0.0.1:10351"), {"AgentSilent"}),
+    "a dead thread": (agent(alive=False), {"AgentThreadDead"}),
+    "not ready": (agent(checks=(ReadinessCheck(name="dataplane", text="does not equal"),)), {"AgentNotReady"}),
+    "drained": (agent(drain=DrainStatus(phase="drained", why="by hand")), {"Draining"}),
     "no ovsdb": (
-        replace(GOOD, switch=SwitchSeen(error="connect: No such file"), paths=()),
-        {"OvsdbAway", "datapath", "tunnels"},
+        node(switch=Switch(error="connect: No such file"), paths=()), {"OvsdbAway", "datapath", "tunnels"}
     ),
-    "no vswitchd": (
-        replace(GOOD, switch=replace(GOOD.switch, vswitchd_error="refused", flows=None)),
-        {"VswitchdAway", "tunnels"},
-    ),
-    "no bridge": (
-        replace(GOOD, switch=SwitchSeen(version="3.1.0"), paths=()), {"BridgeMissing", "datapath", "tunnels"}
-    ),
-    "no flows": (replace(GOOD, switch=replace(GOOD.switch, flows=0)), {"NoFlows"}),
-    "an old switch": (replace(GOOD, switch=replace(GOOD.switch, version="2.13.8")), {"VersionOld"}),
-    "no module": (replace(GOOD, kernel=replace(GOOD.kernel, kernel_datapath=False)), {"NoKernelDatapath"}),
-    "userspace without need": (
-        replace(GOOD, switch=replace(GOOD.switch, datapath="netdev")), {"UserspaceDatapath"}
-    ),
+    "no vswitchd": (switch(vswitchd_error="refused", flows=None), {"VswitchdAway", "tunnels"}),
+    "no bridge": (node(switch=Switch(version="3.1.0"), paths=()), {"BridgeMissing", "datapath", "tunnels"}),
+    "no flows": (switch(flows=0), {"NoFlows"}),
+    "an old switch": (switch(version="2.13.8"), {"VersionOld"}),
+    "no module": (node(kernel_datapath=False), {"NoKernelDatapath"}),
+    "userspace without need": (switch(datapath=DatapathType.NETDEV), {"UserspaceDatapath"}),
     "userspace by choice": (
-        replace(GOOD, switch=replace(GOOD.switch, datapath="netdev"), userspace_chosen=True), set()
+        node(
+            config={"datapath": DatapathChoice.NETDEV}, switch=replace(SWITCH, datapath=DatapathType.NETDEV)
+        ),
+        set(),
     ),
-    "no API server": (replace(GOOD, api=ApiSeen(error="refused")), {"ApiAway", "permissions"}),
+    "no API server": (node(api=NO_API), {"ApiAway", "permissions"}),
     "no API server since the start": (
-        replace(
-            GOOD,
-            api=ApiSeen(error="refused"),
-            agent=replace(GOOD.agent, checks=(("listed", "x"), ("dataplane", "y"))),
+        node(
+            structs.replace(
+                STATUS, checks=tuple(ReadinessCheck(name=name, text="x") for name in ("listed", "dataplane"))
+            ),
+            api=NO_API,
         ),
         {"ApiAway", "permissions"},
     ),
-    "lost watches": (replace(GOOD, agent=replace(GOOD.agent, lost_kinds=("Node: cut",))), {"ApiAway"}),
-    "a clock that is off": (replace(GOOD, api=replace(GOOD.api, clock=-42.0)), {"ClockOff"}),
-    "a missing right": (
-        replace(GOOD, api=replace(GOOD.api, forbidden=(("list", "gateways.x"),))), {"NotAllowed403"}
-    ),
+    "lost watches": (agent(informers=(InformerStatus(kind="Node", synced=True, error="cut"),)), {"ApiAway"}),
+    "a clock that is off": (node(api=replace(API, clock=-42.0)), {"ClockOff"}),
+    "a missing right": (node(api=replace(API, forbidden=(("list", "gateways.x"),))), {"NotAllowed403"}),
     "a missing tunnel": (
-        replace(GOOD, agent=replace(GOOD.agent, missing_tunnels=(("mcr-2", "remote north"),))), {"TunnelMissing"}
+        agent(tunnels=(TunnelStatus(name="mcr-2", peer_kind="remote", peer="north"),)), {"TunnelMissing"}
     ),
     "a refused tunnel": (tunnel(error="could not add"), {"TunnelError"}),
     "a blocked port": (tunnel(**DOWN), {"PortBlocked"}),
-    "a port blocked one way": (tunnel(state="init", forwarding=False), {"OneWay"}),
-    "a peer that is down": (replace(tunnel(**DOWN), paths=(SILENT_PATH,)), {"PeerDown", "path-mtu"}),
-    "a peer never heard": (tunnel(**DOWN, seen=False, received=0), {"PeerNeverHeard"}),
+    "a port blocked one way": (tunnel(bfd_status={"state": "init"}), {"OneWay"}),
+    "a peer that is down": (tunnel(**DOWN, readings={"paths": (SILENT_PATH,)}), {"PeerDown", "path-mtu"}),
+    "a peer never heard": (tunnel(**NEVER_HEARD), {"PeerNeverHeard"}),
     "a Node of the own cluster never heard": (
-        tunnel(**DOWN, seen=False, received=0, peer_kind="gateway"), {"PortBlocked"}
+        tunnel(**NEVER_HEARD, peer_kind=PeerKind.GATEWAY), {"PortBlocked"}
     ),
     "a peer that drains": (
-        tunnel(forwarding=False, remote_diagnostic="Concatenated Path Down"), {"PathDown"}
+        tunnel(bfd_status={"state": "up", "remote_diagnostic": "Concatenated Path Down"}), {"PathDown"}
     ),
-    "a small MTU": (
-        replace(GOOD, paths=(replace(PATH, full=False, passes=1400),)), {"MtuTooLarge"}
-    ),
-    "an MTU beyond the uplink's": (replace(GOOD, kernel=replace(GOOD.kernel, host_mtu=1500)), {"MtuDiffers"}),
+    "a small MTU": (node(paths=(replace(PATH, full=False, passes=1400),)), {"MtuTooLarge"}),
+    "an MTU beyond the uplink's": (node(underlay=replace(UNDERLAY, host_mtu=1500)), {"MtuDiffers"}),
     "a foreign route": (
-        replace(GOOD, kernel=replace(GOOD.kernel, routes=(replace(ROUTE, device="tun0", table=52),))),
+        node(lookups=RouteLookups(lookups=(replace(LOOKUP, device="tun0", table=52),), rule_exists=True)),
         {"RouteShadowed"},
     ),
-    "no rules": (replace(GOOD, kernel=replace(GOOD.kernel, our_rules=0)), {"RulesMissing"}),
-    "another way back": (
-        replace(GOOD, kernel=replace(GOOD.kernel, backs=((PEER, "eth1"),))), {"RpFilterStrict"}
-    ),
-    "filtered packets": (replace(GOOD, kernel=replace(GOOD.kernel, reverse_path_drops=3)), {"RpFilterDrops"}),
-    "no forwarding": (replace(GOOD, kernel=replace(GOOD.kernel, ip_forward=False)), {"ForwardingOff"}),
+    "no rules": (node(lookups=RouteLookups(lookups=(LOOKUP,))), {"RulesMissing"}),
+    "another way back": (node(return_devices=((PEER, "eth1"),)), {"RpFilterStrict"}),
+    "filtered packets": (node(dropped=3), {"RpFilterDrops"}),
+    "no forwarding": (node(ip_forward=False), {"ForwardingOff"}),
     "a masqueraded Pod": (
-        replace(
-            GOOD,
-            filters=replace(
-                GOOD.filters,
-                connections=2,
-                masqueraded=((ip_address("10.1.1.2"), ip_address("10.2.1.2"), ip_address("192.168.1.11")),),
-            ),
+        node(
+            connections=Connections(
+                count=2,
+                translated=((ip_address("10.1.1.2"), ip_address("10.2.1.2"), ip_address("192.168.1.11")),),
+            )
         ),
         {"Masqueraded"},
     ),
     "a rule with our mark": (
-        replace(
-            GOOD, kernel=replace(GOOD.kernel, rules=(RuleSeen(priority=9, table=2, fwmark=0x1000, fwmask=0xF000),))
-        ),
-        {"MarkShared"},
+        node(rules=(Rule(family=4, priority=9, table=2, fwmark=0x1000, fwmask=0xF000),)), {"MarkShared"}
+    ),
+    "netfilter that cannot be read": (
+        node(chains=BackendError("nft", "list", "ruleset", "not allowed")),
+        {"forwarding", "firewall", "masquerade", "marks"},
     ),
 }  # fmt: skip
 
@@ -196,14 +258,15 @@ def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     seen, reasons = FAULTS[fault]
     found = told(seen)
     assert set(found) == reasons
-    assert {found[one] for one in reasons if one not in CAUSES} <= {Level.SKIPPED}
+    skipped = {one.check for one in findings(seen) if one.level == FindingLevel.SKIPPED}
+    assert {one for one in reasons if one in names(Scope.NODE)} == skipped
 
 
-def chain(*rules: str, hook: str = "", policy: str = "accept", **more: object) -> NodeSeen:
-    """Return a Node with one chain of somebody else's."""
-    made = ChainSeen(family="ip", table="t", name="c", hook=hook, policy=policy, rules=rules)
-    made = replace(made, **more)  # type: ignore[arg-type]
-    return replace(GOOD, filters=replace(GOOD.filters, chains=(made,)))
+def chain(*rules: str, hook: str = "", policy: str = "accept", **more: Any) -> ExaminedNode:
+    """Return a Node with one foreign chain."""
+    return node(
+        chains=(ForeignChain(family="ip", table="t", name="c", hook=hook, policy=policy, rules=rules, **more),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,70 +294,85 @@ def chain(*rules: str, hook: str = "", policy: str = "accept", **more: object) -
         (chain("ip daddr 10.0.0.1 tcp dport 0x1000"), set()),
     ],
 )
-def test_rules_of_others_are_read(seen: NodeSeen, reasons: set[str]) -> None:
+def test_rules_of_others_are_read(seen: ExaminedNode, reasons: set[str]) -> None:
     """What a foreign rule says of our port, device, mark or of forwarding counts; the rest does not."""
     assert set(told(seen)) == reasons
 
 
+def problem(path: str, reason: str, message: str, severity: str = "error") -> ProblemStatus:
+    """Return a problem of a cluster."""
+    subject = "ClusterInfoImport kube-system/w"
+    return ProblemStatus(subject=subject, path=path, reason=reason, message=message, severity=severity)
+
+
 def test_the_mtu_to_set_is_told() -> None:
     """It is what passes, less what the tunnel adds."""
-    seen = replace(GOOD, paths=(replace(PATH, full=False, passes=1400, told=0),))
-    (one,) = (one for one in examine(seen) if one.reason == "MtuTooLarge")
+    seen = node(paths=(replace(PATH, full=False, passes=1400),))
+    (one,) = (one for one in findings(seen) if one.reason == "MtuTooLarge")
     assert "mtu: 1350 in the configuration" in one.do
 
 
 def test_what_the_agents_probes_found_is_told_where_the_doctor_measured_nothing() -> None:
     """Behind WireGuard, or where no ICMP passes; what the doctor measured itself says more."""
-    problem = Problem("ClusterInfoImport kube-system/w", "spec.gatewayInfos", "PathMtu", "x", Severity.WARNING)
-    agent = replace(GOOD.agent, problems=(problem,))
-    assert told(replace(GOOD, agent=agent))["PathMtu"] is Level.WARNING
-    narrow = replace(GOOD, agent=agent, paths=(replace(PATH, full=False, passes=1400),))
-    assert "PathMtu" not in told(narrow)
+    status = structs.replace(STATUS, problems=(problem("spec.gatewayInfos", "PathMtu", "x", "warning"),))
+    assert told(node(status))["PathMtu"] == FindingLevel.WARNING
+    assert "PathMtu" not in told(node(status, paths=(replace(PATH, full=False, passes=1400),)))
 
 
 def test_problems_keep_their_severity_and_have_words() -> None:
     """A refused CIDR is ✗ in its own check; a silent peer that the doctor explains itself is not told twice."""
     problems = (
-        Problem("ClusterInfoImport kube-system/w", "spec.podCIDRs[0]", "OverlapsLocal", "10.1.0.0/16 is ours"),
-        Problem("ClusterInfoImport kube-system/w", "spec", "PeerSilent", "nothing came", Severity.WARNING),
-        Problem("Gateway kube-system/g", "", "NewReason", "of a later version"),
+        problem("spec.podCIDRs[0]", "OverlapsLocal", "10.1.0.0/16 is ours"),
+        problem("spec", "PeerSilent", "nothing came", "warning"),
+        problem("", "NewReason", "of a later version"),
     )
-    seen = replace(tunnel(**DOWN, seen=False, received=0), agent=replace(GOOD.agent, problems=problems))
-    found = {one.reason: one for one in examine(seen)}
+    status = structs.replace(STATUS, problems=problems)
+    found = {one.reason: one for one in findings(tunnel(status=status, **NEVER_HEARD))}
     assert found["OverlapsLocal"].check == "cidrs"
-    assert found["OverlapsLocal"].level is Level.FAILED
+    assert found["OverlapsLocal"].level == FindingLevel.FAILED
     assert "another network" in found["OverlapsLocal"].do
     assert found["NewReason"].check == "input"
     assert "PeerSilent" not in found
-    quiet = replace(GOOD, agent=replace(GOOD.agent, problems=problems))
-    assert told(quiet)["PeerSilent"] is Level.WARNING
+    assert told(node(status))["PeerSilent"] == FindingLevel.WARNING
 
 
 def test_an_antrea_peer_needs_no_bfd() -> None:
     """Its silence is a fault only on the gateway that it should send to, which the agent says by a problem."""
-    known = replace(GOOD.agent, antrea=("west",))
-    heard = replace(tunnel(**DOWN, seen=False), agent=known)
+    status = structs.replace(
+        STATUS, summary=Summary(role="gateway", clusters={"west": ClusterStatus(antrea=True)})
+    )
+    heard = tunnel(status=status, **{**NEVER_HEARD, "received": 100})
     assert told(heard) == {}
-    assert any("run Antrea: west" in one.seen for one in examine(heard))
-    unheard = replace(tunnel(**DOWN, seen=False, received=0), agent=known)
-    assert told(unheard) == {}
-    silent = (Problem("ClusterInfoImport kube-system/w", "spec", "PeerSilent", "nothing came", Severity.WARNING),)
-    assert set(told(replace(unheard, agent=replace(known, problems=silent)))) == {"PeerNeverHeard"}
+    assert any("run Antrea: west" in one.seen for one in findings(heard))
+    assert told(tunnel(status=status, **NEVER_HEARD)) == {}
+    silent = structs.replace(status, problems=(problem("spec", "PeerSilent", "nothing came", "warning"),))
+    assert set(told(tunnel(status=silent, **NEVER_HEARD))) == {"PeerNeverHeard"}
 
 
-def encrypted(**peer: object) -> NodeSeen:
+WIREGUARD = {"encryption": TrafficEncryption.WIREGUARD}
+
+
+def encrypted(**peer: Any) -> ExaminedNode:
     """Return a Node whose tunnel is behind WireGuard, and down."""
-    shaken = replace(HandshakeSeen(cluster="west", gateway=str(PEER), state="established", port=51821), **peer)  # type: ignore[arg-type]
-    end = ip_address("240.0.0.1")
-    inside = tunnel(**DOWN, remote=end)
-    return replace(inside, agent=replace(GOOD.agent, wireguard=(shaken,)), encrypts=True, outer={end: PEER})
+    session = structs.replace(
+        EncryptedPeer(cluster="west", gateway=str(PEER), state="established", port=51821), **peer
+    )
+    end = "240.0.0.1"
+    status = structs.replace(
+        STATUS,
+        encryption=EncryptionStatus(peers=(structs.replace(session, **peer),)),
+        tunnels=(TunnelStatus(name="mcr-1", remote_ip=end, exists=True),),
+        gateways=(GatewayGroup(gateways=(GatewayStatus(tunnel="mcr-1", address=str(PEER)),)),),
+    )
+    down = replace(TUNNEL, port=replace(PORT, remote_ip=ip_address(end)), **DOWN)
+    return node(status, config=WIREGUARD, switch=replace(SWITCH, tunnels=(down,)))
 
 
 def test_encryption_without_a_handshake_names_its_cause() -> None:
     """The likeliest cause is shown; a tunnel behind WireGuard says nothing more."""
     causes = ("UDP port 51821 is closed", "or not")
     seen = encrypted(state="never", text="has never shaken hands", causes=causes)
-    (one,) = (one for one in examine(seen) if one.level is Level.FAILED)
+    (one,) = (one for one in findings(seen) if one.level == FindingLevel.FAILED)
     assert one.reason == "NoHandshake"
     assert "UDP port 51821 is closed" in one.seen
 
@@ -302,50 +380,77 @@ def test_encryption_without_a_handshake_names_its_cause() -> None:
 def test_a_gateway_that_is_reached_in_the_clear_is_named() -> None:
     """A gateway without encryption is a warning with what to do; a gateway with a session beside it is fine."""
     text = "traffic is NOT ENCRYPTED: it has published no WireGuard key"
-    clear_peer = HandshakeSeen(cluster="west", gateway=str(PEER), state="clear", text=text)
-    encrypted_peer = HandshakeSeen(cluster="south", gateway="192.168.3.11", state="established", port=51821)
-    seen = replace(GOOD, agent=replace(GOOD.agent, wireguard=(clear_peer, encrypted_peer)), encrypts=True)
-    (finding,) = (finding for finding in examine(seen) if finding.level is not Level.OK)
-    assert (finding.check, finding.reason, finding.level) == ("wireguard", "ReachedInClear", Level.WARNING)
+    clear_peer = EncryptedPeer(cluster="west", gateway=str(PEER), state="clear", text=text)
+    encrypted_peer = EncryptedPeer(cluster="south", gateway="192.168.3.11", state="established", port=51821)
+    status = structs.replace(STATUS, encryption=EncryptionStatus(peers=(clear_peer, encrypted_peer)))
+    (finding,) = (one for one in findings(node(status, config=WIREGUARD)) if one.level != FindingLevel.OK)
+    assert (finding.check, finding.reason, finding.level) == ("wireguard", "ReachedInClear", FindingLevel.WARNING)
     assert (finding.subject, finding.seen) == (f"west {PEER}", text)
     assert "encryptionFallback: allowClear" in finding.why
-    assert finding.do == "trafficEncryptionMode: wireGuard in that cluster, too"
-    assert told(replace(seen, encrypts=False)) == {}
+    assert finding.do == "trafficEncryptionMode: wireGuard in that cluster as well"
+    assert told(node(status)) == {}
 
 
 def test_wireguards_port_that_was_closed_after_the_handshake_is_named() -> None:
     """The session lasts three minutes more; BFD inside it ends at once."""
-    (one,) = (one for one in examine(encrypted()) if one.level is Level.FAILED)
+    (one,) = (one for one in findings(encrypted()) if one.level == FindingLevel.FAILED)
     assert (one.reason, "open UDP 51821" in one.do) == ("PortBlocked", True)
 
 
 def test_every_cause_has_a_check_and_words_that_can_be_filled_in() -> None:
-    """The catalogue is whole: no cause without check, level, why and what to type."""
-    for reason, cause in CAUSES.items():
-        assert cause.check in CHECKS, reason
-        assert Level(cause.level) in {Level.WARNING, Level.FAILED}, reason
-        assert cause.why, reason
-        assert cause.do, reason
+    """The catalogue is whole: no cause without level, why and what to type, no problem without a check."""
+    checks = {check.name: check for check in all_checks()}
+    assert {cause.check for cause in PROBLEM_CAUSES.values()} <= set(checks)
+    reasons = [reason for check in checks.values() for reason in check.causes]
+    assert len(reasons) == len(set(reasons)), "one reason, one check"
+    for check in checks.values():
+        for reason, cause in check.causes.items():
+            assert cause.level in {FindingLevel.WARNING, FindingLevel.FAILED}, reason
+            assert cause.why, reason
+            assert cause.do, reason
 
 
 def test_findings_survive_json() -> None:
     """What another Node's doctor says is read back as it was; what is none is left out."""
-    for one in examine(FAULTS["a blocked port"][0]):
-        assert of_plain(one.plain()) == one
-    assert of_plain({"level": "great", "check": "tunnels"}) is None
-    assert of_plain({"level": "ok", "check": "<script>"}) is None
+    found = findings(FAULTS["a blocked port"][0])
+    report = from_json(NodeReport, to_json(NodeReport(findings=found)), "an agent")
+    assert received(report.findings, names(Scope.NODE)) == found
+    odd = (CheckFinding(level="great", check="tunnels"), CheckFinding(level="ok", check="<script>"))
+    assert received(odd, names(Scope.NODE)) == ()
+    (escaped,) = received((CheckFinding(check="agent", seen="\x1b[2J"),), names(Scope.NODE))
+    assert escaped.seen == "\\x1b[2J"
 
 
 def test_a_status_is_read_even_where_it_makes_no_sense() -> None:
-    """Another version's /status costs what is missing, and raises nothing."""
-    assert agent_seen({}).alive is False
-    clusters = {"west": {"antrea": True}, "north": {"antrea": False}, "south": None}
-    assert agent_seen({"summary": {"clusters": clusters}}).antrea == ("west",)
-    odd = {"checks": "x", "problems": [1, {}], "drain": [], "encryption": {"peers": None}, "gateways": [[]]}
-    assert agent_seen(odd).problems == (Problem("", "", "", ""),)
-    assert outer_addresses({"tunnels": [{"name": "a", "remoteIP": "no"}]}) == {}
+    """Another version's /status costs what is missing; one that has other types is an error with its place."""
+    assert from_json(Status, {}, "an agent").alive is False
+    clusters = {"west": {"antrea": True}, "north": {"antrea": False}, "south": {}}
+    assert from_json(Status, {"summary": {"clusters": clusters}}, "an agent").summary.antrea_clusters == ["west"]
+    with pytest.raises(McagentError, match=r"an agent: .* `\$.problems\[0\]`"):
+        from_json(Status, {"problems": [1, {}]}, "an agent")
+    assert gateway_addresses(Status(tunnels=(TunnelStatus(name="a", remote_ip="no"),))) == {}
     status = {
         "tunnels": [{"name": "mcr-1", "remoteIP": "240.0.0.1"}],
         "gateways": [{"gateways": [{"tunnel": "mcr-1", "address": "192.168.2.11"}]}],
     }
-    assert outer_addresses(status) == {ip_address("240.0.0.1"): PEER}
+    assert gateway_addresses(from_json(Status, status, "an agent")) == {ip_address("240.0.0.1"): PEER}
+
+
+def test_a_file_in_the_package_is_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file adds a check: the catalogue, the doctor's output and docs/doctor.md take it from the package."""
+    (tmp_path / "tide.py").write_text(
+        "from mcagent.doctor.check import DoctorCheck, failed\n"
+        "CHECK = DoctorCheck(name='tide', order=15, summary='the sea', causes={'High': failed('wet', 'wait')})\n"
+        "def examine(node):\n"
+        "    yield CHECK.finding('High', node.config.node_name)\n"
+    )
+    monkeypatch.setattr(node_checks, "__path__", [*node_checks.__path__, str(tmp_path)])
+    entries.cache_clear()
+    try:
+        assert names(Scope.NODE)[:3] == ("agent", "tide", "openvswitch")
+        (finding,) = (finding for finding in examine(Scope.NODE, GOOD) if finding.check == "tide")
+        assert (finding.reason, finding.seen, finding.level) == ("High", "n1", FindingLevel.FAILED)
+        assert "| `High` | ✗ | wet | wait |" in tables()
+    finally:
+        entries.cache_clear()
+        sys.modules.pop("mcagent.doctor.checks.node.tide", None)

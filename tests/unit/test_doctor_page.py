@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from devtools.waiting import wait_until
-from mcagent.agent import doctor
 from mcagent.agent.config import Settings, load
+from mcagent.agent.doctor_page import DoctorPage
 from mcagent.cli.main import main
+from mcagent.doctor.diagnose import diagnose
 from mcagent.http.server import Page
 
 
@@ -27,10 +28,10 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_a_node_that_has_nothing_is_looked_at(settings: Settings) -> None:
     """No part that is missing stops another one."""
-    found = doctor.diagnose(settings, None, "no agent answers")
-    reasons = {one["reason"] for one in found["findings"]}
+    found = diagnose(settings, None, "no agent answers").findings
+    reasons = {one.reason for one in found}
     assert {"AgentSilent", "OvsdbAway"} <= reasons
-    assert {"routes", "forwarding", "marks", "api"} <= {one["check"] for one in found["findings"]}
+    assert {"routes", "forwarding", "marks", "api"} <= {one.check for one in found}
 
 
 def test_many_requests_are_one_look(settings: Settings) -> None:
@@ -46,7 +47,7 @@ def test_many_requests_are_one_look(settings: Settings) -> None:
         assert go.wait(30)
         return Page(body=json.dumps({"alive": True}))
 
-    page = doctor.DoctorPage(lambda: settings, status)
+    page = DoctorPage(diagnose, lambda: settings, status)
     answers: list[Page] = []
     threads = [threading.Thread(target=lambda: answers.append(page())) for _ in range(12)]
     threads[0].start()

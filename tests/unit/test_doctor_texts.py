@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.doctor_page import filled
-from mcagent.cli.common.findings_view import summary, text
-from mcagent.core.doctor.catalogue import CAUSES
-from mcagent.core.doctor.finding import fine, found
-from mcagent.core.doctor.scrub import public_keys, scrub_object, scrub_text, scrub_value
-from mcagent.dataplane.doctor.filters import parse_ruleset, parse_save
+from mcagent.core.causes import CAUSES
+from mcagent.dataplane.nft.observe import parse_ruleset
+from mcagent.doctor.checks.node import openvswitch, tunnels
+from mcagent.doctor.readings.chains import parse_save
+from mcagent.doctor.report import section, summary
+from mcagent.doctor.scrub import public_keys, scrub_object, scrub_text, scrub_value
 
 ROOT = Path(__file__).parents[2]
 RULESET = """\
@@ -141,17 +142,17 @@ def test_nesting_is_bounded() -> None:
 def test_findings_read_well() -> None:
     """What is wrong has why and what to type below it; `quiet` leaves the rest out."""
     findings = [
-        fine("openvswitch", "version 3.1.0"),
-        found(
-            "PortBlocked", "BFD is down", subject="gateway of west", places={"port": 6081, "address": "192.0.2.1"}
+        openvswitch.CHECK.passed("version 3.1.0"),
+        tunnels.CHECK.finding(
+            "PortBlocked", "BFD is down", subject="gateway of west", port=6081, address="192.0.2.1"
         ),
     ]
-    shown = text("Node n1", findings)
+    shown = section("Node n1", findings)
     assert "  ✓ openvswitch  version 3.1.0" in shown
     assert "  ✗ tunnels      gateway of west: BFD is down" in shown
     assert "do:  open UDP 6081 from and to 192.0.2.1" in shown
-    assert "✓" not in text("Node n1", findings, quiet=True)
-    assert text("Node n1", findings[:1], quiet=True).endswith("✓ all is well")
+    assert "✓" not in section("Node n1", findings, quiet=True)
+    assert section("Node n1", findings[:1], quiet=True).endswith("✓ all is well")
     assert summary(findings) == "1 wrong, 1 fine"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from mcagent.agent.reports.reporter import NodeRecorder
+from mcagent.api.status import PassStatus, Status
 from mcagent.cli import gateways as command
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
@@ -17,7 +18,7 @@ from mcagent.model.event import Event
 from mcagent.model.resources import PeerKind
 from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
-from mcagent.observe.report import PassReport, Report
+from mcagent.observe.report import Report
 from tests.unit.core_inputs import tunnel_port
 
 PORTS = {
@@ -56,23 +57,26 @@ def live() -> LiveReport:
 
 def test_each_gateway_is_told_with_cause_time_and_share(live: LiveReport) -> None:
     """This cluster first, this Node in it; Nodes that are no gateways are not shown."""
-    own, east = json.loads(json.dumps(gateways_of(live, COUNTERS, own_gateway="node-1")))
-    assert [g["name"] for g in own["gateways"]] == ["node-1", "node-2"]
-    good, bad = east["gateways"]
-    assert (good["live"], good["decidedBy"], good["share"], good["packetsReceived"]) == (True, "BFD", 0.75, 7)
-    assert (bad["live"], bad["since"], bad["flaps"]) == (False, "1970-01-12T13:46:52.000Z", 1)
-    assert [t["decidedBy"] for t in bad["transitions"]] == ["BFD"]
+    own, east = gateways_of(live, COUNTERS, own_gateway="node-1")
+    assert [g.name for g in own.gateways] == ["node-1", "node-2"]
+    good, bad = east.gateways
+    assert (good.live, good.decided_by, good.share, good.packets_received) == (True, "BFD", 0.75, 7)
+    assert (bad.live, bad.since, bad.flaps) == (False, "1970-01-12T13:46:52.000Z", 1)
+    assert [t.decided_by for t in bad.transitions] == ["BFD"]
 
 
 def test_probes_are_shown_beside_the_tunnel(live: LiveReport) -> None:
     """Round trip, loss and what is not answered, in the table, the values and the metrics."""
     lossy = replace(ProbeState(answers=True, sent=2, lost=1, recent=(0.0204, None)), mtu=1400, full=False)
     probed = {"mc-3": lossy, "mc-4": ProbeState(answers=False)}
-    groups = json.loads(json.dumps(gateways_of(live, COUNTERS, own_gateway="", probed=probed)))
-    (near,), (good, bad) = (group["gateways"] for group in groups)
-    assert (near["probes"], bad["probes"]["lossRatio"]) == (None, None)
-    assert (good["probes"]["roundTripSeconds"], good["probes"]["lossRatio"]) == (0.0204, 0.5)
-    shown = command.text({"node": "n", "role": "gateway", "drain": drain_of(live), "clusters": groups})
+    groups = gateways_of(live, COUNTERS, own_gateway="", probed=probed)
+    (near,), (good, bad) = (group.gateways for group in groups)
+    assert near.probes is None
+    assert good.probes is not None
+    assert bad.probes is not None
+    assert bad.probes.loss_ratio is None
+    assert (good.probes.round_trip_seconds, good.probes.loss_ratio) == (0.0204, 0.5)
+    shown = command.text(Status(node="n", drain=drain_of(live), gateways=groups))
     assert "20.4 ms    50 %, all of 1400 bytes  " in shown
     assert "no answer" in shown
     samples = [one for family in probe_metrics(live, probed) for one in family.samples]
@@ -84,13 +88,10 @@ def test_probes_are_shown_beside_the_tunnel(live: LiveReport) -> None:
 
 def test_the_table_is_for_people(live: LiveReport) -> None:
     """One line for each gateway, with why; history on request; how far a drain is in the first line."""
-    found = {
-        "node": "node-1",
-        "role": "gateway",
-        "drain": drain_of(replace(live, draining=Draining(phase=Phase.DRAINED, why="asked", clean=False))),
-        "clusters": gateways_of(live, COUNTERS, own_gateway="node-1"),
-    }
-    shown = command.text(found, history=True).splitlines()
+    drained = replace(live, draining=Draining(phase=Phase.DRAINED, why="asked", clean=False))
+    gateways = gateways_of(live, COUNTERS, own_gateway="node-1")
+    status = Status(node="node-1", drain=drain_of(drained), gateways=gateways)
+    shown = command.text(status, history=True).splitlines()
     assert "drained, though packets still came (asked)" in shown[0]
     (line,) = [line for line in shown if "192.0.2.4 " in line]
     assert "NOT LIVE" in line
@@ -119,13 +120,13 @@ def test_what_happens_is_told_once() -> None:
     """Drift, contended and the steps of a drain; nothing twice, and nothing of workers that are cordoned."""
     told: list[Event] = []
     recorder = NodeRecorder("node-1", told.append)
-    quiet = PassReport(at=1.0, trigger="", result="unchanged")
+    quiet = PassStatus(trigger="", result="unchanged")
     recorder.turned(Report(passes=1, last_pass=quiet), Draining())
     assert told == []
-    drift = replace(quiet, drift="netlink: put back what was gone: route 10.0.0.0/8")
+    drift = structs.replace(quiet, drift="netlink: put back what was gone: route 10.0.0.0/8")
     for _ in range(3):
         recorder.turned(Report(passes=2, last_pass=drift), Draining())
-    contended = replace(quiet, contended=("somebody else",))
+    contended = structs.replace(quiet, contended=("somebody else",))
     recorder.turned(Report(passes=3, last_pass=contended), Draining())
     recorder.turned(Report(passes=4, last_pass=contended), Draining(phase=Phase.REMOTE, why="asked"))
     recorder.turned(Report(passes=5, last_pass=quiet), Draining(phase=Phase.LOCAL, why="asked"))

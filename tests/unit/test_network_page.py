@@ -10,7 +10,7 @@ import yaml
 
 from mcagent.controller.config import Settings
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
-from mcagent.dataplane.doctor import probe
+from mcagent.doctor.readings import probe
 from mcagent.model.config import Config
 from mcagent.model.resources import DEFAULT_PORTS
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from mcagent.agent.lock import BusyError, node_lock
+from mcagent.api.codec import from_json
+from mcagent.api.status import BackendStatus, PassStatus, Status
 from mcagent.cli.status import text
 from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.http.server import HttpServer, Page
@@ -29,7 +31,7 @@ from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.policies import MOST_RULES, policy_metrics
-from mcagent.observe.report import BackendReport, PassReport, Report
+from mcagent.observe.report import Report
 from mcagent.observe.systemd import Notifier
 from tests.unit.agentworld import World, gateway
 
@@ -53,8 +55,8 @@ GOOD = Report(
     desired=DESIRED,
     converged=True,
     passes=3,
-    backends=(BackendReport(name="ovsdb", synced=True),),
-    last_pass=PassReport(at=1.0, trigger="input", result="changed", phases={"diff": 0.1}),
+    backends=(BackendStatus(name="ovsdb", synced=True),),
+    last_pass=PassStatus(at="1970-01-01T00:00:01Z", trigger="input", result="changed", phases={"diff": 0.1}),
 )
 PORT = PortStatistics(counters={"rx_bytes": 12, "tx_packets": 3}, link_up=True)
 INFORMERS: tuple[InformerState, ...] = (InformerState(kind=Kind.GATEWAY, synced=True, connected=True, objects=1),)
@@ -142,7 +144,7 @@ def test_ready_when_all_is_well(agent: Agent) -> None:
         (GOOD, INFORMERS, True, "input is not processed yet"),
         (Report(desired=DESIRED), INFORMERS, False, "does not equal"),
         (
-            Report(desired=DESIRED, backends=(BackendReport(name="nft", failures=1, errors=("nft: add x: no",)),)),
+            Report(desired=DESIRED, backends=(BackendStatus(name="nft", failures=1, errors=("nft: add x: no",)),)),
             INFORMERS,
             False,
             "nft: add x: no",
@@ -186,10 +188,10 @@ def test_what_nft_dropped_is_in_the_status_and_shown_if_there_is_any(agent: Agen
     found = json.loads(get(agent.port, "/status")[2])
     assert found["nftDrops"] == {"to-tunnel": 7, "forged-tunnel": 0}
     found["encryption"] = {"mode": "none"}
-    shown = text(found)
+    shown = text(from_json(Status, found, "the agent"))
     assert re.search(r"^  to-tunnel +7$", shown, re.MULTILINE)
     assert "forged-tunnel" not in shown
-    assert "dropped by nft" not in text({**found, "nftDrops": {"to-tunnel": 0}})
+    assert "dropped by nft" not in text(from_json(Status, {**found, "nftDrops": {"to-tunnel": 0}}, "the agent"))
 
 
 def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> None:
@@ -211,7 +213,7 @@ def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> N
         )
         agent.report = replace(GOOD, desired=replace(DESIRED, state=state))
         lines = get(agent.port, "/metrics")[2].splitlines()
-        found = text(json.loads(get(agent.port, "/status")[2]))
+        found = text(from_json(Status, json.loads(get(agent.port, "/status")[2]), "the agent"))
         said = [line for line in found.splitlines() if line.startswith("  exports")]
         return {line for line in lines if line.startswith("mcagent_exported")}, "".join(said)
 

@@ -23,10 +23,10 @@ GIVERS = frozenset(
         "InputError",
         "Problem",
         "Refusal",
-        "clock",
+        "clock_finding",
         "condition",
         "error",
-        "found",
+        "finding",
         "problem",
         "_event",
         "_refused",
@@ -43,6 +43,11 @@ def of_calls(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             values = [*node.args, *(keyword.value for keyword in node.keywords)] if name in GIVERS else []
+            if name == "DoctorCheck":
+                causes = (keyword.value for keyword in node.keywords if keyword.arg == "causes")
+                values = [
+                    key for each in causes if isinstance(each, ast.Dict) for key in each.keys if key is not None
+                ]
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values = [node.value] if CONSTANTS.match(node.targets[0].id) else []
         for value in values:

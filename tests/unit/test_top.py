@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.api.codec import from_json
+from mcagent.api.status import Status
 from mcagent.cli import top
-from mcagent.cli.common.agents import Answer
 from mcagent.cli.common.live import interval_of, show
 from mcagent.cli.main import main
 from mcagent.http.server import HttpServer, Page, Query
@@ -40,7 +40,7 @@ def page(*tunnels: dict[str, Any]) -> dict[str, Any]:
 
 def read(*tunnels: dict[str, Any], node: str = "n1", local: bool = False) -> dict[top.Key, top.Reading]:
     """Return the readings of one Node."""
-    return top.readings({node: Answer(node=node, page=page(*tunnels))}, local=local)
+    return top.readings({node: from_json(Status, page(*tunnels), node)}, local=local)
 
 
 def test_rates_are_differences_by_time() -> None:
@@ -70,20 +70,17 @@ def test_no_rate_is_negative_and_standing_still_is_none(counted: list[dict[str, 
         assert before or not any(found)
 
 
-def exporting(**counts: int) -> Answer:
-    """Return the answer of a gateway that counts connections, and of an older one that counts none."""
+def exporting(**counts: int) -> Status:
+    """Return the status of a gateway that counts connections, but not those of one Service, as an older one."""
     exports = {name.replace("_", "/"): {"endpoints": 1, "hash": 7, "connections": n} for name, n in counts.items()}
-    return Answer(node="g", page={**page(), "exports": {**exports, "shop/old": {"endpoints": 1, "hash": 7}}})
+    return from_json(Status, {**page(), "exports": {**exports, "shop/old": {"endpoints": 1, "hash": 7}}}, "g")
 
 
 def test_services_have_connections_by_gateway() -> None:
     """The busiest Service first; a gateway that began anew counts from nothing, a new one has no rate yet."""
     before = {"g1": exporting(shop_web=100, shop_api=5), "g2": exporting(shop_web=90)}
     after = {"g1": exporting(shop_web=110, shop_api=45), "g2": exporting(shop_web=4), "g3": exporting(shop_api=8)}
-    both = [
-        top.exported({node: replace(one, node=node) for node, one in each.items()}) for each in (before, after)
-    ]
-    rows = top.connections(both[0], both[1], 2.0)
+    rows = top.connections(top.exported(before), top.exported(after), 2.0)
     assert [(row["service"], row["connectionsPerSecond"]) for row in rows] == [
         ("shop/api", 20.0),
         ("shop/web", 7.0),

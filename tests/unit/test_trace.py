@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.pipeline.declaration import COOKIES, DROP_ISOLATED, DROP_POLICY, MISS, PIPELINE
-from mcagent.agent.trace import TracePage, VswitchdControl, read_query
-from mcagent.core.trace import CAUSES, Committed, Outcome, Probe, read
-from mcagent.core.trace_names import names
+from mcagent.api.trace import Committed, TracedRule, TraceOutcome
 from mcagent.model.config import Config
 from mcagent.model.node_state import NodeState, PolicyRuleName
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.policies import Direction
 from mcagent.model.resources import Link
+from mcagent.trace.drops import CAUSES
+from mcagent.trace.names import with_names
+from mcagent.trace.ofproto import read
+from mcagent.trace.pages import TracePage, VswitchdControl
+from mcagent.trace.probe import Probe, read_query
 
 PROBE = Probe(
     in_port=1,
@@ -78,17 +81,17 @@ def dropped(cookie: int, table: int) -> str:
 
 def test_a_recorded_trace_is_read() -> None:
     """Tables in order over conntrack, and the tunnel; other bridges do not count."""
-    walk = read(TO_GATEWAY, "br-mc", PROBE)
-    assert walk.tables == ("Classify", "Source", "Departure", "Route")
-    assert (walk.outcome, walk.out_port) == (Outcome.TUNNEL, 43287)
-    assert (walk.source, walk.destination, walk.port) == ("10.1.3.2", "10.102.0.80", 80)
+    trace = read(TO_GATEWAY, "br-mc", PROBE)
+    assert trace.tables == ("Classify", "Source", "Departure", "Route")
+    assert (trace.outcome, trace.out_port) == (TraceOutcome.TUNNEL, 43287)
+    assert (trace.source, trace.destination, trace.port) == ("10.1.3.2", "10.102.0.80", 80)
 
 
 def test_a_port_from_a_register_is_an_output() -> None:
     """Table Output sends to the port that a register holds; the switch says which."""
     said = TO_GATEWAY.replace("output:43287", "output:NXM_NX_REG3[0..15]\n             -> output port is 33544")
-    walk = read(said, "br-mc", PROBE)
-    assert (walk.outcome, walk.out_port) == (Outcome.TUNNEL, 33544)
+    trace = read(said, "br-mc", PROBE)
+    assert (trace.outcome, trace.out_port) == (TraceOutcome.TUNNEL, 33544)
 
 
 def test_translation_is_seen() -> None:
@@ -99,8 +102,8 @@ def test_translation_is_seen() -> None:
         "     Initial flow: nw_src=10.1.3.2,nw_dst=10.102.0.80,tp_src=40000,tp_dst=80\n"
         "     Modified flow: nw_src=10.1.3.2,nw_dst=10.2.3.2,tp_src=40000,tp_dst=8080\n    thaw",
     ).replace("    group:6", "    set_field:aa:bb:cc:dd:ee:f1->eth_dst\n    group:6")
-    walk = read(more, "br-mc", PROBE)
-    assert (walk.destination, walk.port, walk.mac) == ("10.2.3.2", 8080, "translated")
+    trace = read(more, "br-mc", PROBE)
+    assert (trace.destination, trace.port, trace.mac) == ("10.2.3.2", 8080, "translated")
 
 
 # As ovs-vswitchd 3.1 said it on the Node of an endpoint, from a gateway: what it keeps of the connection.
@@ -120,9 +123,9 @@ Datapath actions: meter(0),ct(commit,zone=28003,mark=0x16f02/0x1ffff,label=0xb11
 
 def test_what_conntrack_keeps_is_seen() -> None:
     """Mark and label of the zone that was committed to last; and what the tunnel says of Service and sender."""
-    walk = read(AT_ENDPOINT, "br-mc", PROBE)
-    assert walk.committed == (Committed(zone=28003, mark=0x16F02, label=0xB1121500000000),)
-    assert (walk.outcome, walk.service, walk.identity) == (Outcome.HOST, 0xB11215, 42)
+    trace = read(AT_ENDPOINT, "br-mc", PROBE)
+    assert trace.committed == (Committed(zone=28003, mark=0x16F02, label=0xB1121500000000),)
+    assert (trace.outcome, trace.service, trace.identity) == (TraceOutcome.HOST, 0xB11215, 42)
     again = (
         "Datapath actions: ct(commit,zone=28004,label=0xb112155ba00000/0xffffffffffff0000,nat(dst=10.2.1.2:8080)),"
     )
@@ -145,8 +148,8 @@ def test_an_answer_is_asked_with_what_conntrack_keeps() -> None:
 def test_every_drop_has_its_reason_a_cause_and_a_next_command(category: Any) -> None:
     """Whatever drops a packet is named, and says what to look at."""
     table = next((number for number, one in MISS.items() if one is category), 0)
-    walk = read(dropped(COOKIES.cookie(category, 7), table), "br-mc", PROBE)
-    assert (walk.outcome, walk.reason, walk.number) == (Outcome.DROPPED, category.name, 7)
+    trace = read(dropped(COOKIES.cookie(category, 7), table), "br-mc", PROBE)
+    assert (trace.outcome, trace.reason, trace.number) == (TraceOutcome.DROPPED, category.name, 7)
     cause, command = CAUSES[category.name]
     assert cause
     assert command.startswith(("mcagent ", "kubectl "))
@@ -159,13 +162,14 @@ def test_the_rule_and_who_isolates_are_named() -> None:
     state = NodeState(policy_rules={7: rule}, isolating={(Direction.INGRESS, pod): ("NetworkPolicy shop/deny",)})
     base = Fragment(owner="base", resources=(Link(name="mc-gw0", mtu=1450),))
     desired = Desired(fragments={"base": base}, problems=(), state=state)
-    told = names(read(dropped(COOKIES.cookie(DROP_POLICY, 7), 62), "br-mc", PROBE), PROBE, desired, "mc-gw0")
-    assert told["policies"] == [
-        {"policy": "ClusterNetworkPolicy/no-web", "rule": "r1", "direction": "ingress", "verdict": "drop"}
-    ]
-    assert told["mtu"] == 1450
-    told = names(read(dropped(COOKIES.cookie(DROP_ISOLATED), 64), "br-mc", PROBE), PROBE, desired, "mc-gw0")
-    assert told["isolatedBy"] == ["NetworkPolicy shop/deny"]
+    config = Config(node_name="n")
+    trace = with_names(read(dropped(COOKIES.cookie(DROP_POLICY, 7), 62), "br-mc", PROBE), PROBE, desired, config)
+    assert trace.policies == (
+        TracedRule(policy="ClusterNetworkPolicy/no-web", rule="r1", direction="ingress", verdict="drop"),
+    )
+    assert (trace.node, trace.mtu) == ("n", 1450)
+    trace = with_names(read(dropped(COOKIES.cookie(DROP_ISOLATED), 64), "br-mc", PROBE), PROBE, desired, config)
+    assert trace.isolated_by == ("NetworkPolicy shop/deny",)
 
 
 _PIECES = st.sampled_from(
@@ -176,10 +180,10 @@ _PIECES = st.sampled_from(
 @given(st.one_of(st.text(), st.lists(_PIECES).map("\n".join)))
 def test_any_text_has_a_verdict(said: str) -> None:
     """Reading never fails, and a drop is never without a reason."""
-    walk = read(said, "br-mc", PROBE)
-    assert walk.outcome in Outcome
-    assert bool(walk.reason) is (walk.outcome in (Outcome.DROPPED, Outcome.REJECTED))
-    assert (walk.out_port is not None) or walk.outcome not in (Outcome.HOST, Outcome.TUNNEL)
+    trace = read(said, "br-mc", PROBE)
+    assert trace.outcome in set(TraceOutcome)
+    assert bool(trace.reason) is (trace.outcome in (TraceOutcome.DROPPED, TraceOutcome.REJECTED))
+    assert (trace.out_port is not None) or trace.outcome not in (TraceOutcome.HOST, TraceOutcome.TUNNEL)
 
 
 NOWHERE = VswitchdControl("unix:/nowhere/db.sock", Config(node_name="n", cluster_id="east"))

@@ -9,11 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from mcagent.agent.live_trace import LivePage, SeenPage
-from mcagent.cli.tracing.live import Live, Sight, judged, send
-from mcagent.cli.tracing.way import Hop
-from mcagent.core.live_trace import datapath_of, in_use, marked_flows, tracked
-from mcagent.core.trace import Outcome
+from mcagent.api.codec import from_json
+from mcagent.api.status import TunnelStatus
+from mcagent.api.trace import NodeTrace, TraceOutcome
+from mcagent.trace.datapath import datapath_of, in_use, marked_flows, tracked
+from mcagent.trace.live_pages import LivePage, SeenPage
+from mcagent.trace.path import Hop
+from mcagent.trace.probing import ProbeReport, Sighting, report, send
 from tests.unit.test_trace import GOOD, NOWHERE, PROBE
 
 # As ovs-vswitchd 3.1 said it: on the userspace datapath, on the kernel's, and of what is no probe.
@@ -98,29 +100,30 @@ def test_only_a_pods_first_packets_are_sent() -> None:
 # --- what it means ----------------------------------------------------------------------------------------
 
 
-def hops_to(outcome: Outcome, **last: object) -> list[Hop]:
+def hops_to(outcome: TraceOutcome, **last: object) -> list[Hop]:
     """Return a way over w, g and r, of which the last does that."""
-    sent = {"outcome": Outcome.TUNNEL, "reason": "", "destination": "10.2.1.2", "committed": []}
-    tunnel = {"name": "mc-7", "peerKind": "remote", "type": "geneve"}
+    sent = {"outcome": TraceOutcome.TUNNEL, "reason": "", "destination": "10.2.1.2", "committed": []}
+    tunnel = TunnelStatus(name="mc-7", peer_kind="remote", type="geneve")
 
     def hop(node: str, walk: Mapping[str, Any]) -> Hop:
-        return Hop(node=node, cluster="c", role="", probe=PROBE, walk=walk, tunnel=tunnel)
+        trace = from_json(NodeTrace, walk, node)
+        return Hop(node=node, cluster="c", role="", probe=PROBE, trace=trace, tunnel=tunnel)
 
     return [hop("w", sent), hop("g", sent), hop("r", {**sent, "outcome": outcome, **last})]
 
 
 def judge(
     hops: list[Hop], *seen: bool | None, answered: bool = False, last: Mapping[str, Any] | None = None
-) -> Live:
+) -> ProbeReport:
     """Return what it means that these Nodes have seen probes."""
-    sights = [Sight(node=hop.node, seen=one) for hop, one in zip(hops, seen, strict=True)]
+    sights = [Sighting(node=hop.node, seen=one) for hop, one in zip(hops, seen, strict=True)]
     sights[-1] = replace(sights[-1], **(last or {}))
-    return judged(hops, tuple(sights), sent=3, answered=answered)
+    return report(hops, tuple(sights), sent=3, answered=answered)
 
 
 def test_where_probes_were_last_seen_says_what_is_wrong() -> None:
     """Lost between Nodes, dropped, not let into conntrack, given to a Pod that is silent, lost on the way back."""
-    way = hops_to(Outcome.HOST, committed=[{"zone": 1, "mark": 0, "label": 0}])
+    way = hops_to(TraceOutcome.HOST, committed=[{"zone": 1, "mark": 0, "label": 0}])
     assert judge(way, True, True, True, answered=True).verdict.startswith("an answer came back")
     lost = judge(way, True, True, False)
     assert lost.last_seen == "g"
@@ -129,14 +132,14 @@ def test_where_probes_were_last_seen_says_what_is_wrong() -> None:
     assert "conntrack did not take them" in judge(way, True, True, True).verdict
     assert "no answer came" in judge(way, True, True, True, last={"tracked": True}).verdict
     assert "did not come back" in judge(way, True, True, True, last={"tracked": True, "answered": True}).verdict
-    dropped = judge(hops_to(Outcome.DROPPED, reason="policy"), True, True, True)
+    dropped = judge(hops_to(TraceOutcome.DROPPED, reason="policy"), True, True, True)
     assert "last seen on r, which drops them: policy" in dropped.verdict
     assert dropped.command.startswith("mcagent policy")
 
 
 def test_a_flow_that_was_there_before_is_no_sight() -> None:
     """Probes of a minute ago have left flows: only those used since, or new ones, count."""
-    way = hops_to(Outcome.HOST)
+    way = hops_to(TraceOutcome.HOST)
     old = {"match": "a", "packets": 2, "age": 300.0, "dropped": False}
     bare = {"match": "b", "packets": 0, "age": None, "dropped": False}
     used = {**old, "age": 0.0}

@@ -9,21 +9,24 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec import structs
 
-from mcagent.agent.trace import read_query
-from mcagent.cli.tracing.ends import Target
-from mcagent.cli.tracing.live import send
-from mcagent.cli.tracing.peers import lost_tunnels
-from mcagent.cli.tracing.simulated import StandIn, make_stand_in
-from mcagent.cli.tracing.text import WIDTH, Traced
-from mcagent.cli.tracing.way import Hop, Origin, Way, answered
-from mcagent.core.plan.render import state_json
-from mcagent.core.simulated_trace import simulate
-from mcagent.core.trace import Probe
+from mcagent.api.codec import to_json
+from mcagent.api.status import Status
+from mcagent.api.trace import NodeTrace
+from mcagent.core.plan.render import node_summary
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, Snapshot, WireGuardInfo
+from mcagent.trace.path import Hop, HopTracer, Origin, PathTracer, answered
+from mcagent.trace.probe import Probe, read_query
+from mcagent.trace.probing import send
+from mcagent.trace.report import WIDTH, PathReport
+from mcagent.trace.simulated_tracer import make_tracer
+from mcagent.trace.simulator import simulate
+from mcagent.trace.targets import TraceTarget
+from mcagent.trace.topology import lost_tunnels
 from tests.unit.core_inputs import (
     HOME,
     cluster,
@@ -58,14 +61,14 @@ PROBE = Probe(
 )
 WHO = {"203.0.113.1": "r1", "192.0.2.1": "g1", "192.0.2.2": "g2"}
 EVERYWHERE: dict[str, object] = {}  # configured
-Asked = Mapping[str, Mapping[str, Any]]
+Asked = Mapping[str, Status]
 
 
-def stand_in(of: str, who: str, asked: Asked, links: Mapping[str, str] | None = None) -> StandIn:
+def stand_in(of: str, who: str, asked: Asked, links: Mapping[str, str] | None = None) -> HopTracer:
     """Return a Node of a cluster; the first one is cluster "home"'s."""
     name = of or "home"
     settings = config(WHO.get(who, who), cluster_id=name, **EVERYWHERE)
-    return make_stand_in(SNAPSHOTS[name], settings, asked, links or {}, "the configuration of a test")
+    return make_tracer(SNAPSHOTS[name], settings, asked, links or {}, "the configuration of a test")
 
 
 @pytest.fixture(params=[False, True], ids=["clear", "encrypted"])
@@ -82,24 +85,29 @@ def encrypted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return True
 
 
-def every() -> dict[str, StandIn]:
+def every() -> dict[str, HopTracer]:
     """Return all Nodes of both clusters."""
     names = {"home": ("w1", "g1", "g2"), "east": ("r1", "r2")}
     return {name: stand_in(of, name, {}) for of, found in names.items() for name in found}
 
 
+def page_of(node: HopTracer, page: str) -> dict[str, Any]:
+    """Return the page /trace that a Node's agent would answer."""
+    return to_json(node.trace(read_query(urlsplit(page).query)))
+
+
 def traced(silent: frozenset[str], simulate: Any = stand_in) -> tuple[list[Hop], list[Hop]]:
     """Return the way there and back where the agents of these Nodes are silent."""
     nodes = every()
-    way = Way(
+    tracer = PathTracer(
         statuses={name: one.status for name, one in nodes.items() if name not in silent},
-        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
+        ask=lambda name, page: page_of(nodes[name], page),
         errors=dict.fromkeys(silent, "it did not answer within 10 s"),
         simulate=simulate,
     )
-    way.begin("w1")
-    hops = list(way.forth("w1", PROBE))
-    return hops, list(way.back(hops))
+    tracer.require("w1")
+    hops = list(tracer.forward("w1", PROBE))
+    return hops, list(tracer.reverse(hops))
 
 
 def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
@@ -113,7 +121,7 @@ def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
         found = traced(silent)
         for ways in zip(told, found, strict=True):
             for asked, hop in zip(*ways, strict=True):
-                assert (hop.node, hop.walk, hop.tunnel) == (asked.node, asked.walk, asked.tunnel)
+                assert (hop.node, hop.trace, hop.tunnel) == (asked.node, asked.trace, asked.tunnel)
                 assert hop.origin is (Origin.SIMULATOR if hop.node in silent else Origin.SWITCH)
                 assert hop.why.startswith(
                     "simulated: it did not answer within 10 s; what its flows should be"
@@ -123,8 +131,8 @@ def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
 def test_a_simulated_hop_is_told_as_such() -> None:
     """In text with what is assumed, once; in JSON by where it is from; and nobody looks for probes there."""
     hops, back = traced(frozenset({"r1"}))
-    found = Traced(
-        target=Target(address=PROBE.destination, port=80), status=every()["w1"].status, hops=hops, back=back
+    found = PathReport(
+        target=TraceTarget(address=PROBE.destination, port=80), status=every()["w1"].status, hops=hops, back=back
     )
     said = found.as_text()
     assert max(map(len, said.splitlines())) <= WIDTH
@@ -149,11 +157,11 @@ def test_a_simulated_hop_is_told_as_such() -> None:
 def test_who_can_neither_be_asked_nor_simulated_ends_the_way() -> None:
     """With both reasons if something is wrong with reading, with the one there is if nothing can be read."""
 
-    def refuse(*_: object) -> StandIn:
+    def refuse(*_: object) -> HopTracer:
         raise SourceError("GET /api/v1/nodes: not allowed")
 
     hops, back = traced(frozenset({"r1"}), refuse)
-    assert (hops[-1].walk, hops[-1].origin, back) == (None, Origin.SWITCH, [])
+    assert (hops[-1].trace, hops[-1].origin, back) == (None, Origin.SWITCH, [])
     assert hops[-1].why.endswith("nor can it be simulated: GET /api/v1/nodes: not allowed")
     hops, _ = traced(frozenset({"r1", "r2"}), lambda *_: None)
     assert hops[-1].why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
@@ -170,51 +178,57 @@ def test_a_node_of_the_same_name_elsewhere_is_not_taken_for_it() -> None:
         "g2": nodes["g2"].status,
         "r1": nodes["g1"].status,
     }
-    way = Way(
-        statuses=statuses,
-        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
-        simulate=stand_in,
-    )
-    hops = list(way.forth("w1", PROBE))
+    tracer = PathTracer(statuses=statuses, ask=lambda name, page: page_of(nodes[name], page), simulate=stand_in)
+    hops = list(tracer.forward("w1", PROBE))
     assert len(hops) == 3
     assert hops[-1].why.endswith("cluster home has a Node r1, too")
 
 
 def test_antreas_gateways_are_not_simulated() -> None:
     """Their flows are not ours; and what a gateway here sends them is translated, as the other one has it."""
-    (unanswered,) = (one["name"] for one in stand_in("home", "g2", {}).status["tunnels"] if one["peer"] == "east")
+    (unanswered,) = (one.name for one in stand_in("home", "g2", {}).status.tunnels if one.peer == "east")
     facts = Facts(bfd_unanswered=frozenset({unanswered}))
     g2 = simulate(SNAPSHOTS["home"], facts, config("g2"))
-    asked = dict(stand_in("home", "g2", {}).status)
-    asked["summary"] = state_json(g2.desired.state)
+    asked = structs.replace(stand_in("home", "g2", {}).status, summary=node_summary(g2.desired.state))
     found = stand_in("home", "g1", {"g2": asked})
-    assert found.status["summary"]["clusters"] == asked["summary"]["clusters"]
+    assert found.status.summary.clusters == asked.summary.clusters
     nodes = every()
-    way = Way(
+    tracer = PathTracer(
         statuses={"w1": nodes["w1"].status, "g1": found.status, "g2": asked},
-        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
+        ask=lambda name, page: page_of(nodes[name], page),
         simulate=stand_in,
     )
-    assert list(way.forth("w1", PROBE))[-1].why == "not asked: cluster east runs Antrea, whose flows are not known"
+    assert (
+        list(tracer.forward("w1", PROBE))[-1].why
+        == "not asked: cluster east runs Antrea, whose flows are not known"
+    )
+
+
+def with_gateways(status: Status, why: str, live: bool | Mapping[str, bool]) -> Status:
+    """Return /status of a Node whose gateways are live or not, all or by name."""
+    groups = (
+        structs.replace(
+            group,
+            gateways=tuple(
+                structs.replace(one, live=live if isinstance(live, bool) else live[one.name], why=why)
+                for one in group.gateways
+            ),
+        )
+        for group in status.gateways
+    )
+    return structs.replace(status, gateways=tuple(groups))
 
 
 def test_an_agent_that_tells_its_status_alone_is_believed() -> None:
     """Its own port numbers and liveness count for what is simulated of its flows."""
     nodes = every()
-    own = dict(nodes["w1"].status)
-    own["tunnels"] = [{**one, "ofport": number} for number, one in enumerate(own["tunnels"], 7)]
-    live = {"g1": False, "g2": True}
-    own["gateways"] = [
-        {
-            **group,
-            "gateways": [{**one, "live": live[one["name"]], "why": "BFD is down"} for one in group["gateways"]],
-        }
-        for group in own["gateways"]
-    ]
+    own = with_gateways(nodes["w1"].status, "BFD is down", {"g1": False, "g2": True})
+    tunnels = (structs.replace(one, ofport=number) for number, one in enumerate(own.tunnels, 7))
+    own = structs.replace(own, tunnels=tuple(tunnels))
     found = stand_in("home", "w1", {"w1": own})
-    walk = found.page(PROBE)
+    trace = found.trace(PROBE)
     assert found.status is own
-    assert next(one["peer"] for one in own["tunnels"] if one["ofport"] == walk["out_port"]) == "g2"
+    assert next(one.peer for one in own.tunnels if one.ofport == trace.out_port) == "g2"
     assert "port numbers" not in " ".join(found.assumed)
 
 
@@ -222,21 +236,13 @@ def test_an_agent_that_tells_its_status_alone_is_believed() -> None:
 def test_tunnels_are_lost_where_somebody_says_so() -> None:
     """The other end is believed before others, all others together, and the Gateway where nobody was asked."""
 
-    def says(of: str, who: str, *, live: bool) -> dict[str, Any]:
-        status = dict(stand_in(of, who, {}).status)
-        status["gateways"] = [
-            {
-                **group,
-                "gateways": [{**one, "live": live, "why": f"{who}: BFD is down"} for one in group["gateways"]],
-            }
-            for group in status["gateways"]
-        ]
-        return status
+    def says(of: str, who: str, *, live: bool) -> Status:
+        return with_gateways(stand_in(of, who, {}).status, f"{who}: BFD is down", live)
 
     def lost(asked: Asked, links: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
         status = stand_in("home", "g1", {}).status
-        peers = {one["name"]: one["peer"] for one in status["tunnels"]}
-        return {(peers[name], one["why"]) for name, one in lost_tunnels("g1", status, asked, links or {}).items()}
+        peers = {one.name: one.peer for one in status.tunnels}
+        return {(peers[name], one.why) for name, one in lost_tunnels("g1", status, asked, links or {}).items()}
 
     assert not lost({})
     assert lost({"r1": says("east", "r1", live=False)}) == {("east", "r1: BFD is down")}
@@ -247,27 +253,25 @@ def test_tunnels_are_lost_where_somebody_says_so() -> None:
     assert lost({}, {"east": "its Gateway says: down"}) == {("east", "its Gateway says: down")}
     assert not lost({"r1": both["r1"]}, {"east": "its Gateway says: down"})
     dead = stand_in("home", "g1", {}, {"east": "its Gateway says: down"})
-    on_way = dead.page(
-        replace(PROBE, in_port=next(t["ofport"] for t in dead.status["tunnels"] if t["peer"] == "w1"))
-    )
-    assert next(t["peer"] for t in dead.status["tunnels"] if t["ofport"] == on_way["out_port"]) == "g2"
+    on_way = dead.trace(replace(PROBE, in_port=next(t.ofport for t in dead.status.tunnels if t.peer == "w1")))
+    assert next(t.peer for t in dead.status.tunnels if t.ofport == on_way.out_port) == "g2"
 
 
 def test_encryption_is_assumed_to_work_where_the_gateway_has_a_key() -> None:
     """A gateway that has published none encrypts to nobody, and drops what would be sent in clear."""
 
-    def at_gateway(found: Snapshot) -> Mapping[str, Any]:
+    def at_gateway(found: Snapshot) -> NodeTrace:
         settings = config("g1", encryption=TrafficEncryption.WIREGUARD)
         own = replace(PROBE, source=IPv4Address("10.10.1.5"))
-        return make_stand_in(found, settings, {}, {}, "").page(own)
+        return make_tracer(found, settings, {}, {}, "").trace(own)
 
     info = replace(
         cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",)), wireguard=WireGuardInfo(public_key=key(9))
     )
     home = snapshot(*HOME, info)
-    assert at_gateway(home)["reason"] == "no-gateway"
+    assert at_gateway(home).reason == "no-gateway"
     keys = {
         name: replace(one, wireguard=WireGuardInfo(public_key=key(number)))
         for number, (name, one) in enumerate(home.gateways.items())
     }
-    assert at_gateway(replace(home, gateways=keys))["outcome"] == "to a tunnel"
+    assert at_gateway(replace(home, gateways=keys)).outcome == "to a tunnel"

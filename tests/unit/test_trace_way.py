@@ -9,16 +9,18 @@ from ipaddress import IPv4Address
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from mcagent.agent.trace import read_query
-from mcagent.cli.tracing.ends import Choice, Target
-from mcagent.cli.tracing.text import WIDTH, Traced
-from mcagent.cli.tracing.way import Hop, Way, answered, delivered
-from mcagent.core.trace import Outcome
+from mcagent.api.codec import from_json
+from mcagent.api.status import Status
+from mcagent.api.trace import TraceOutcome
 from mcagent.model.errors import McagentError
+from mcagent.trace.path import Hop, PathTracer, answered, delivered
+from mcagent.trace.probe import read_query
+from mcagent.trace.report import WIDTH, PathReport
+from mcagent.trace.targets import Choice, TraceTarget
 from tests.unit.test_trace import PROBE
 
 
-def status(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str, int]) -> dict[str, Any]:
+def page(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str, int]) -> dict[str, Any]:
     """Return as much of /status as the way needs. Tunnels: kind, peer, remote address, port."""
     gateways = [{"node": node, "gateway_ip": address, "source": address}]
     others = {"cidrs": ["10.102.0.0/16"], "gateways": ["192.168.2.11"]}
@@ -48,20 +50,25 @@ def status(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str,
     }
 
 
-STATUSES = {
-    "w": status(
+PAGES = {
+    "w": page(
         *("w", "east", "192.168.1.13"),
         *(("gateway", "g", "192.168.1.11", 5), ("gateway", "h", "192.168.1.12", 99)),
     ),
-    "g": status(
+    "g": page(
         *("g", "east", "192.168.1.11"),
         *(("node", "w", "192.168.1.13", 6), ("remote", "west", "192.168.2.11", 7)),
     ),
-    "r": status("r", "west", "192.168.2.11", ("remote", "east", "192.168.1.11", 8)),
+    "r": page("r", "west", "192.168.2.11", ("remote", "east", "192.168.1.11", 8)),
 }
 
 
-def walk_of(outcome: Outcome, out_port: int | None, **more: object) -> dict[str, Any]:
+def statuses(*nodes: str, pages: Mapping[str, Any] = PAGES) -> dict[str, Status]:
+    """Return what these Nodes' agents say of themselves."""
+    return {node: from_json(Status, pages[node], node) for node in nodes}
+
+
+def walk_of(outcome: TraceOutcome, out_port: int | None, **more: object) -> dict[str, Any]:
     """Return a page /trace."""
     found = {"outcome": outcome, "out_port": out_port, "tables": ["Classify"], "table": "Classify", "reason": ""}
     packet = {"source": "10.1.3.2", "destination": "10.102.0.80", "source_port": 1, "port": 80, "mac": "plain"}
@@ -70,18 +77,18 @@ def walk_of(outcome: Outcome, out_port: int | None, **more: object) -> dict[str,
 
 def shown(hops: list[Hop], back: tuple[Hop, ...] = ()) -> str:
     """Return the trace for people; no line is too wide."""
-    target = Target(address=PROBE.destination, port=80)
-    said = Traced(target=target, status=STATUSES["w"], hops=hops, back=back).as_text()
+    target = TraceTarget(address=PROBE.destination, port=80)
+    said = PathReport(target=target, status=statuses("w")["w"], hops=hops, back=back).as_text()
     assert max(map(len, said.splitlines())) <= WIDTH
     return said
 
 
 KEPT = {node: [{"zone": 28003, "mark": number, "label": 7}] for number, node in enumerate("wgr", 1)}
 FORTH = {
-    "w": walk_of(Outcome.TUNNEL, 5, committed=KEPT["w"], source_port=40000, mtu=1450),
-    "g": walk_of(Outcome.TUNNEL, 7, committed=KEPT["g"], source="192.168.1.11", source_port=40000, mtu=1400),
+    "w": walk_of(TraceOutcome.TUNNEL, 5, committed=KEPT["w"], source_port=40000, mtu=1450),
+    "g": walk_of(TraceOutcome.TUNNEL, 7, committed=KEPT["g"], source="192.168.1.11", source_port=40000, mtu=1400),
     "r": walk_of(
-        *(Outcome.HOST, 1),
+        *(TraceOutcome.HOST, 1),
         committed=KEPT["r"],
         source="192.168.1.11",
         source_port=40000,
@@ -92,13 +99,13 @@ FORTH = {
 }
 ENDPOINT = {"source": "10.2.1.2", "source_port": 8080, "destination": "192.168.1.11", "port": 40000}
 BACK = {
-    "r": walk_of(Outcome.TUNNEL, 8, **{**ENDPOINT, "tables": ["Classify", "UnDnat", "Route"]}),
+    "r": walk_of(TraceOutcome.TUNNEL, 8, **{**ENDPOINT, "tables": ["Classify", "UnDnat", "Route"]}),
     "g": walk_of(
-        Outcome.TUNNEL,
+        TraceOutcome.TUNNEL,
         6,
         **{**ENDPOINT, "source": "10.102.0.80", "source_port": 80, "tables": ["UnSnat", "Output"]},
     ),
-    "w": walk_of(Outcome.HOST, 1, source="10.102.0.80", source_port=80, destination="10.1.3.2", port=40000),
+    "w": walk_of(TraceOutcome.HOST, 1, source="10.102.0.80", source_port=80, destination="10.1.3.2", port=40000),
 }
 
 
@@ -111,13 +118,13 @@ def test_the_way_goes_over_both_clusters_and_back() -> None:
         asked[node, probe.reply] = parse_qs(urlsplit(page).query)
         return (BACK if probe.reply else FORTH)[node]
 
-    way = Way(statuses=STATUSES, ask=ask)
-    hops = list(way.forth("w", PROBE))
+    tracer = PathTracer(statuses=statuses(*"wgr"), ask=ask)
+    hops = list(tracer.forward("w", PROBE))
     assert [hop.node for hop in hops] == ["w", "g", "r"]
     assert delivered(hops)
     assert [asked[node, False]["in_port"] for node in "wgr"] == [["1"], ["6"], ["8"]]
     assert asked["r", False]["source"] == ["192.168.1.11"]
-    back = list(way.back(hops))
+    back = list(tracer.reverse(hops))
     assert [hop.node for hop in back] == ["r", "g", "w"]
     assert answered(hops, back)
     assert [(asked[node, True]["in_port"], asked[node, True]["mark"]) for node in "rgw"] == [
@@ -146,16 +153,16 @@ def test_the_way_goes_over_both_clusters_and_back() -> None:
 
 def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
     """A cluster without a context, agents that fail or do not answer, an address that no other cluster has."""
-    some = {node: STATUSES[node] for node in "wg"}
+    some = statuses(*"wg")
 
-    def trace(statuses: Mapping[str, Any], ask: Any, **errors: str) -> list[Hop]:
-        return list(Way(statuses=statuses, ask=ask, errors=errors).forth("w", PROBE))
+    def trace(asked: Mapping[str, Status], ask: Any, **errors: str) -> list[Hop]:
+        return list(PathTracer(statuses=asked, ask=ask, errors=errors).forward("w", PROBE))
 
     hops = trace(some, lambda node, _: FORTH[node])
     assert "--remote-context" in shown(hops)
     assert not delivered(hops)
-    assert not list(Way(statuses=some, ask=lambda node, _: FORTH[node]).back(hops))
-    hops = trace({"w": STATUSES["w"]}, lambda node, _: FORTH[node], g="it did not answer within 10 s")
+    assert not list(PathTracer(statuses=some, ask=lambda node, _: FORTH[node]).reverse(hops))
+    hops = trace(statuses("w"), lambda node, _: FORTH[node], g="it did not answer within 10 s")
     assert "2. Node g (cluster east, gateway)" in shown(hops)
     assert "not asked: it did not answer within 10 s" in shown(hops)
 
@@ -166,25 +173,28 @@ def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
     assert "not asked: no such page" in shown(hops)
     assert not delivered(hops)
     elsewhere = replace(PROBE, destination=IPv4Address("9.9.9.9"))
-    assert "no other cluster has this address" in shown(list(Way(statuses=some, ask=fail).forth("w", elsewhere)))
+    assert "no other cluster has this address" in shown(
+        list(PathTracer(statuses=some, ask=fail).forward("w", elsewhere))
+    )
 
 
 def test_encrypted_tunnels_lead_to_the_gateway_behind_them() -> None:
     """They end at addresses of their own; /status says which gateway that is, on both sides."""
-    statuses = {node: deepcopy(STATUSES[node]) for node in "wgr"}
+    pages = {node: deepcopy(PAGES[node]) for node in "wgr"}
     for node, port, address in (("g", "mc-7", "192.168.2.11"), ("r", "mc-8", "192.168.1.11")):
-        for one in statuses[node]["tunnels"]:
+        for one in pages[node]["tunnels"]:
             one["remoteIP"] = "240.1.2.3" if one["name"] == port else one["remoteIP"]
-        for one in statuses[node]["gateways"][0]["gateways"]:
+        for one in pages[node]["gateways"][0]["gateways"]:
             one["address"] = address if one["tunnel"] == port else ""
-    hops = list(Way(statuses=statuses, ask=lambda node, _: FORTH[node]).forth("w", PROBE))
+    asked = statuses(*"wgr", pages=pages)
+    hops = list(PathTracer(statuses=asked, ask=lambda node, _: FORTH[node]).forward("w", PROBE))
     assert [hop.node for hop in hops] == ["w", "g", "r"]
 
 
 def test_a_loop_ends() -> None:
     """Nodes that hand a packet to each other end the trace, not the patience."""
-    said = {"w": walk_of(Outcome.TUNNEL, 5), "g": walk_of(Outcome.TUNNEL, 6)}
-    hops = list(Way(statuses=STATUSES, ask=lambda node, _: said[node]).forth("w", PROBE))
+    said = {"w": walk_of(TraceOutcome.TUNNEL, 5), "g": walk_of(TraceOutcome.TUNNEL, 6)}
+    hops = list(PathTracer(statuses=statuses(*"wgr"), ask=lambda node, _: said[node]).forward("w", PROBE))
     assert len(hops) == 8
     assert not delivered(hops)
 
@@ -192,18 +202,18 @@ def test_a_loop_ends() -> None:
 def test_a_policy_that_drops_is_named() -> None:
     """With the rule, the command that explains it for these very ends, and the counter of that rule."""
     rule = {"policy": "ClusterNetworkPolicy/no-web", "rule": "r1", "direction": "egress", "verdict": "drop"}
-    said = walk_of(Outcome.DROPPED, None, reason="policy", table="EgressTiers", policies=[rule])
-    told = shown(list(Way(statuses=STATUSES, ask=lambda *_: said).forth("w", PROBE)))
+    said = walk_of(TraceOutcome.DROPPED, None, reason="policy", table="EgressTiers", policies=[rule])
+    told = shown(list(PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: said).forward("w", PROBE)))
     assert "policy      ClusterNetworkPolicy/no-web, rule r1 (egress): drop" in told
     assert "next        mcagent policy explain --from 10.1.3.2 --to 10.102.0.80 --port 80/TCP" in told
     assert 'mcagent_policy_rule_packets_total{policy="ClusterNetworkPolicy/no-web",rule="r1"}' in told
     said = walk_of(
-        *(Outcome.DROPPED, None),
+        *(TraceOutcome.DROPPED, None),
         reason="isolated",
         table="EgressNetworkPolicy",
         isolatedBy=["NetworkPolicy shop/deny"],
     )
-    told = shown(list(Way(statuses=STATUSES, ask=lambda *_: said).forth("w", PROBE)))
+    told = shown(list(PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: said).forward("w", PROBE)))
     assert "policy      isolated by NetworkPolicy shop/deny, and no NetworkPolicy allows this" in told
 
 
@@ -213,11 +223,11 @@ def test_who_gets_connections_to_a_service_is_told() -> None:
         Choice(address=IPv4Address(address), port=80, share=share)
         for address, share in (("10.1.9.9", 0.25), ("10.102.0.80", 0.75))
     )
-    target = Target(
+    target = TraceTarget(
         address=IPv4Address("10.96.0.7"), port=80, name="shop/antrea-mc-web", choices=choices, by="the agent of w"
     )
     hops = [Hop(node="w", cluster="east", role="", probe=PROBE, why="not asked")]
-    told = Traced(target=target, status=STATUSES["w"], hops=hops, back=()).as_text().splitlines()
+    told = PathReport(target=target, status=statuses("w")["w"], hops=hops, back=()).as_text().splitlines()
     assert told[1] == "of the Service shop/antrea-mc-web, 10.96.0.7:80, whose new connections the agent of w gives"
     assert told[2:4] == [
         "    75%  10.102.0.80:80 (cluster x)  <- traced",

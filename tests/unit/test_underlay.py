@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.simulator import Packet
+from flows.simulator import Packet, SimulatedSwitch
 from mcagent.core.addresses.underlay import (
     ENDPOINTS,
     endpoint_of,
@@ -20,9 +20,8 @@ from mcagent.core.addresses.underlay import (
 )
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments import kernel
-from mcagent.core.simulated_trace import switch_of
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, contains
 from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
@@ -37,6 +36,7 @@ from mcagent.model.resources import (
     TunnelPort,
 )
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from mcagent.trace.simulator import SimulatedNode
 from tests.unit.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
 from tests.unit.test_encryption import key
 
@@ -191,6 +191,12 @@ def test_connections_that_are_translated_take_what_stands_for_the_gateway() -> N
     assert ("west-clusterinfo", "spec.serviceCIDR", "OverlapsLocal") in told(compiled(*HOME6, spoofed))
 
 
+def switch_of(result: Compiled) -> SimulatedSwitch:
+    """Return a switch with the flows of a Node."""
+    node = SimulatedNode(config=config("n"), desired=result.desired, datapath=DatapathType.SYSTEM)
+    return node.switch
+
+
 def port_to(result: Compiled, peer: str) -> set[int]:
     """Return the ports of the tunnels to a peer."""
     return {one.ofport for one in resources(result) if isinstance(one, TunnelPort) and one.peer == peer}
@@ -203,20 +209,20 @@ def test_a_connection_and_its_reply_go_by_what_stands_for_the_nodes() -> None:
     packet = Packet(
         in_port=1, src=own, dst=ip_address("10.97.0.5"), src_port=4000, dst_port=80, eth_dst=kernel.GATEWAY_MAC
     )
-    first = switch_of(worker.desired).walk(packet)
+    first = switch_of(worker).walk(packet)
     ((port, sent),) = first.outputs
     assert {port} == port_to(worker, "g1")
     (back,) = port_to(gateway, "w1")
-    through = switch_of(gateway.desired).walk(replace(sent, in_port=back))
+    through = switch_of(gateway).walk(replace(sent, in_port=back))
     ((port, sent),) = through.outputs
     assert port in port_to(gateway, "east")
     assert (sent.src, sent.dst) == (known, packet.dst)
     answer = replace(sent.reply(in_port=port), eth_dst=kernel.GATEWAY_MAC, tcp_flags=0x12)
-    ((port, sent),) = switch_of(gateway.desired).walk(answer, through.connections).outputs
+    ((port, sent),) = switch_of(gateway).walk(answer, through.connections).outputs
     assert port == back
     assert (sent.src, sent.dst) == (packet.dst, own)
     arriving = replace(sent, in_port=next(iter(port_to(worker, "g1"))))
-    ((port, sent),) = switch_of(worker.desired).walk(arriving, first.connections).outputs
+    ((port, sent),) = switch_of(worker).walk(arriving, first.connections).outputs
     assert (port, sent.dst) == (1, own)
 
 

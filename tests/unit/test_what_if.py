@@ -21,19 +21,20 @@ from flows.flow import Flow, Match
 from flows.pipeline import Env, NextHop
 from flows.pipeline.groups import next_hop_groups
 from flows.simulator import Packet, SimulatedSwitch
+from mcagent.api.plan import ForecastChange
 from mcagent.cli.main import main
 from mcagent.core.compile import compile_desired
 from mcagent.core.plan.diff import diff_desired
 from mcagent.core.snapshot import ATTRIBUTE, Delete, Relist, Upsert, apply_changes
-from mcagent.core.whatif.assumptions import World, assume, read_assumption
-from mcagent.core.whatif.compare import Answer, Effect, Finding, compare
-from mcagent.core.whatif.shares import shares
-from mcagent.core.whatif.ways import view_of
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.resources import TunnelPort
+from mcagent.trace.whatif.assumptions import World, assume, read_assumption
+from mcagent.trace.whatif.compare import Comparison, Effect, compare
+from mcagent.trace.whatif.forecast import forecast
+from mcagent.trace.whatif.shares import shares
 from tests.properties import costly
 from tests.unit.core_inputs import (
     HOME,
@@ -55,25 +56,25 @@ THIRD: tuple[ApiObject, ...] = (node("g3", "192.0.2.4", "10.10.4.0/24"), gateway
 WORKERS: tuple[ApiObject, ...] = (node("w2", "192.0.2.5", "10.10.5.0/24"),)
 WORLD = World(snapshot=snapshot(*HOME, *THIRD, *WORKERS, EAST, WEST))
 PODS: dict[str, Any] = {"enable_pod_to_pod": True}
-THIRD_OF = Fraction(1, 3)
+THIRD_OF = 1 / 3
 PACKET = Packet(in_port=1, src=ip_address("10.1.0.1"), dst=ip_address("10.2.0.1"), dst_port=80)
 
 
-def ask(*texts: str, world: World = WORLD, on: str = "w1", **values: Any) -> Answer:
+def ask(*texts: str, world: World = WORLD, on: str = "w1", **values: Any) -> Comparison:
     """Return what would differ if this happened, as Node `on` tells it."""
     settings = config(on, **{**PODS, **values})
     then = world
     for text in texts:
         then = assume(then, read_assumption(text, then.snapshot, settings))
-    return compare(view_of(world, settings), view_of(then, settings))
+    return compare(forecast(world, settings), forecast(then, settings))
 
 
-def of(answer: Answer, effect: Effect) -> list[Finding]:
+def of(answer: Comparison, effect: Effect) -> list[ForecastChange]:
     """Return the findings of an effect."""
     return [one for one in answer.findings if one.effect is effect]
 
 
-def one(answer: Answer, effect: Effect, *nodes: str) -> Finding:
+def one(answer: Comparison, effect: Effect, *nodes: str) -> ForecastChange:
     """Return the only finding of an effect about exactly these Nodes."""
     (found,) = [finding for finding in of(answer, effect) if finding.nodes == nodes]
     return found
@@ -106,7 +107,7 @@ def test_a_gateway_that_dies_breaks_nothing_but_what_it_translates() -> None:
     moved = one(answer, Effect.MOVED, "w1", "w2")
     assert moved.clusters == ("east", "west")
     assert moved.share == THIRD_OF
-    assert moved.after == {"g2": Fraction(1, 2), "g3": Fraction(1, 2)}
+    assert moved.after == {"g2": 0.5, "g3": 0.5}
     broken = one(answer, Effect.BROKEN, "w1", "w2")
     assert broken.share == THIRD_OF
     assert "host's network" in broken.text
@@ -127,7 +128,7 @@ def test_the_last_gateway_takes_all_with_it() -> None:
     assert any("no other cluster can connect here" in finding.text for finding in answer.findings)
     far = ask("gateway 203.0.113.8 down")
     lost = one(far, Effect.LOST, "g1", "g2", "g3", "w1", "w2")
-    assert (lost.clusters, lost.share) == (("west",), Fraction(1))
+    assert (lost.clusters, lost.share) == (("west",), 1.0)
 
 
 def test_who_is_dead_already_does_not_take_over() -> None:
@@ -140,7 +141,7 @@ def test_a_far_gateway_that_dies_moves_connections_and_breaks_none() -> None:
     """Half of the connections take the other one; who translates them stays the same."""
     answer = ask("gateway 203.0.113.1 down")
     moved = one(answer, Effect.MOVED, "g1", "g2", "g3", "w1", "w2")
-    assert (moved.clusters, moved.share) == (("east",), Fraction(1, 2))
+    assert (moved.clusters, moved.share) == (("east",), 0.5)
     assert not of(answer, Effect.BROKEN)
     assert not of(answer, Effect.LOST)
 
@@ -154,7 +155,7 @@ def test_a_peer_that_never_answered_bfd_is_not_left() -> None:
     silent_bfd = replace(WORLD, facts=Facts(ofports=ports))  # every tunnel is there, none was ever answered
     answer = ask("gateway 203.0.113.1 down", world=silent_bfd, on="g1")
     lost = next(finding for finding in of(answer, Effect.LOST) if "g1" in finding.nodes)
-    assert lost.share == Fraction(1, 2)
+    assert lost.share == 0.5
 
 
 def test_active_standby_moves_all_or_nothing() -> None:
@@ -191,7 +192,7 @@ def test_a_cluster_that_leaves_is_lost_with_its_endpoints() -> None:
     assert any("default/cart" in text for text in texts)
     (broken,) = of(answer, Effect.BROKEN)
     assert "default/shop" in broken.text
-    assert broken.share == Fraction(2, 3)
+    assert broken.share == 2 / 3
 
 
 def test_endpoints_on_a_dead_node_are_lost() -> None:
@@ -312,10 +313,10 @@ def test_what_is_told_is_what_applying_it_does(texts: list[str], settings: Confi
         then = assume(then, read_assumption(text, then.snapshot, settings))
     real = really(world.snapshot, texts)
     assert then.snapshot == real
-    before, after = view_of(world, settings), view_of(then, settings)
+    before, after = forecast(world, settings), forecast(then, settings)
     answer = compare(before, after)
     assert answer.plan == diff_desired(before.desired, after.desired)
-    assert after.desired == view_of(replace(then, snapshot=real), settings).desired
+    assert after.desired == forecast(replace(then, snapshot=real), settings).desired
     if not texts:
         assert answer.nothing
 
@@ -327,11 +328,11 @@ def test_nothing_is_lost_or_found_on_the_way(texts: list[str], settings: Config)
     then = World(snapshot=listed())
     for text in texts:
         then = assume(then, read_assumption(text, then.snapshot, settings))
-    for ways in view_of(then, settings).ways.values():
-        for found in ways.values():
-            assert 0 <= sum(found.values()) <= 1
-            assert not {way.leaves_by for way in found} & then.silent
-    for finding in compare(view_of(World(snapshot=listed()), settings), view_of(then, settings)).findings:
+    for by_cluster in forecast(then, settings).paths.values():
+        for paths in by_cluster.values():
+            assert 0 <= sum(paths.values()) <= 1
+            assert not {path.leaves_by for path in paths} & then.silent
+    for finding in compare(forecast(World(snapshot=listed()), settings), forecast(then, settings)).findings:
         assert finding.share is None or 0 < finding.share <= 1
 
 
@@ -340,10 +341,10 @@ def test_removed_and_added_back_is_nothing(name: str, settings: Config) -> None:
     """A cluster that leaves and comes back as it was changes nothing."""
     world = World(snapshot=listed())
     without = assume(world, read_assumption(f"cluster {name} removed", world.snapshot, settings))
-    assert not compare(view_of(world, settings), view_of(without, settings)).nothing
+    assert not compare(forecast(world, settings), forecast(without, settings)).nothing
     back = apply_changes(without.snapshot, [Upsert(kind=Kind.CLUSTER_INFO_IMPORT, raw=CLUSTERS[name])])
     again = replace(without, snapshot=back)
-    assert compare(view_of(world, settings), view_of(again, settings)).nothing
+    assert compare(forecast(world, settings), forecast(again, settings)).nothing
 
 
 @given(

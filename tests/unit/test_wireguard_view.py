@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -12,6 +11,8 @@ import pytest
 from devtools.traffic.exchange import carried
 from devtools.waiting import wait_until
 from mcagent.agent.backends import WireGuardFacts
+from mcagent.api.codec import from_json
+from mcagent.api.status import EncryptionStatus
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys
@@ -61,28 +62,21 @@ def status(number: int, **values: Any) -> WireGuardPeerStatus:
     return replace(plain, **values)
 
 
-def peers_of(found: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return the peers in /status."""
-    peers = found["peers"]
-    assert isinstance(peers, list)
-    return peers
-
-
 def test_a_peer_that_never_shook_hands_is_told_with_causes() -> None:
     """State, age and the likely causes; the first is that our own key is not published."""
     report = WireGuardReport(peers=(status(11), status(12, last_handshake=0.0, received=0)), now=NOW)
     found = encryption_of(summary(), report)
-    first, second = peers_of(found)
-    assert (first["state"], first["handshakeAge"], first["causes"]) == ("established", 10, [])
-    assert second["state"] == "never"
-    assert "not published" in second["causes"][0]
-    assert any("UDP port 51821 of 203.0.113.2" in cause for cause in second["causes"])
+    first, second = found.peers
+    assert (first.state, first.handshake_age, first.causes) == ("established", 10, ())
+    assert second.state == "never"
+    assert "not published" in second.causes[0]
+    assert any("UDP port 51821 of 203.0.113.2" in cause for cause in second.causes)
     shown = text(found)
     assert "NEVER" in shown
     assert "NOT PUBLISHED" in shown
     assert "Likely causes" in shown
     published = encryption_of(summary(WireGuardInfo(public_key=OWN, port=51821)), report)
-    assert not any("published" in cause for cause in peers_of(published)[1]["causes"])
+    assert not any("published" in cause for cause in published.peers[1].causes)
 
 
 PUBLISHED = WireGuardInfo(public_key=OWN, port=51821)
@@ -116,16 +110,16 @@ def test_the_first_cause_is_the_one_that_can_be_seen_from_here(
 ) -> None:
     """What is published against what the device has, where packets go, what the counters say."""
     report = WireGuardReport(peers=(status(11, **LOOKS | seen), status(12)), now=NOW)
-    first, second = peers_of(encryption_of(replace(summary(published), **more), report))
-    assert second["causes"] == []
-    assert (first["causes"][0] if first["causes"] else "").find(expected) >= 0
+    first, second = encryption_of(replace(summary(published), **more), report).peers
+    assert not second.causes
+    assert (first.causes[0] if first.causes else "").find(expected) >= 0
 
 
 def test_a_clock_that_was_set_back_is_told() -> None:
     """A key of this Node's that was made in the future: its handshakes are refused as replayed ones."""
     report = WireGuardReport(peers=(status(11, **LOOKS), status(12)), now=NOW, key_created=NOW + 3600)
-    (first, _) = peers_of(encryption_of(summary(PUBLISHED), report))
-    assert "clock is behind by 3600 s" in first["causes"][0]
+    first, _ = encryption_of(summary(PUBLISHED), report).peers
+    assert "clock is behind by 3600 s" in first.causes[0]
 
 
 def test_a_gateway_that_is_not_used_is_told_with_its_reason() -> None:
@@ -133,7 +127,7 @@ def test_a_gateway_that_is_not_used_is_told_with_its_reason() -> None:
     problem = Problem(subject="ClusterInfoImport mc/east", path="spec", reason="NotEncrypted", message="no key")
     known = replace(summary(PUBLISHED), problems=(problem, replace(problem, severity=Severity.WARNING)))
     found = encryption_of(known, WireGuardReport(peers=(status(11), status(12)), now=NOW))
-    assert [one["reason"] for one in found["notUsed"]] == ["NotEncrypted"]  # type: ignore[attr-defined]
+    assert [one.reason for one in found.not_used] == ["NotEncrypted"]
     assert "NotEncrypted: no key" in text(found)
     assert "NotEncrypted" not in text(found, not_used=False)
 
@@ -141,10 +135,10 @@ def test_a_gateway_that_is_not_used_is_told_with_its_reason() -> None:
 def test_a_stale_peer_and_one_that_is_missing() -> None:
     """A handshake older than a session's life, a peer that is not on the device, and some that nobody needs."""
     report = WireGuardReport(peers=(status(11, last_handshake=NOW - 500),), now=NOW)
-    states = [peer["state"] for peer in peers_of(encryption_of(summary(), report))]
+    states = [peer.state for peer in encryption_of(summary(), report).peers]
     assert states == ["stale", "missing"]
-    unneeded = peers_of(encryption_of(summary(), report, {"east"}))
-    assert [(peer["state"], peer["causes"]) for peer in unneeded] == [("unneeded", [])] * 2
+    unneeded = encryption_of(summary(), report, {"east"}).peers
+    assert [(peer.state, peer.causes) for peer in unneeded] == [("unneeded", ())] * 2
 
 
 def test_a_peer_under_its_announced_key_is_the_same_peer() -> None:
@@ -152,7 +146,7 @@ def test_a_peer_under_its_announced_key_is_the_same_peer() -> None:
     ends = summary().ends["east"]
     moved = replace(summary(), ends={"east": (replace(ends[0], next_public_key=key(99)),)})
     found = encryption_of(moved, WireGuardReport(peers=(status(99),), now=NOW))
-    assert [peer["state"] for peer in peers_of(found)] == ["established"]
+    assert [peer.state for peer in found.peers] == ["established"]
 
 
 def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
@@ -302,4 +296,5 @@ def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFi
 )
 def test_of_two_gateways_with_announced_keys_the_lower_goes_first(peer: dict[str, str], free: bool) -> None:
     """One that is not there is not waited for."""
-    assert our_turn({"publicKey": "B", "peers": [{"state": "established"} | peer]}) is free
+    found = {"publicKey": "B", "peers": [{"state": "established"} | peer]}
+    assert our_turn(from_json(EncryptionStatus, found, "the agent")) is free

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mcagent.agent.object_reader import ApiWriters
 from mcagent.agent.pass_outcome import PassOutcome, Retry, kind_of
+from mcagent.api.status import BackendStatus, PassStatus
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.plan.render import resource_text
 from mcagent.model.event import Event
@@ -24,7 +25,8 @@ from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics import Metrics
-from mcagent.observe.report import BackendReport, PassReport, Report
+from mcagent.observe.report import Report
+from mcagent.observe.standard import rfc3339
 from mcagent.observe.systemd import Notifier
 from mcagent.supervised import dead
 
@@ -40,25 +42,26 @@ class Reporter:
         self._metrics = metrics
         self._errors: dict[Backend, tuple[str, ...]] = dict.fromkeys(backends, ())  # as logged last
         self._contended: dict[Backend, tuple[str, ...]] = {}
-        self.report = Report(backends=tuple(BackendReport(name=name) for name in self._errors))
+        self.report = Report(backends=tuple(BackendStatus(name=name) for name in self._errors))
 
     def passed(self, outcome: PassOutcome, *, trigger: str, error: str, retries: Mapping[Backend, Retry]) -> None:
         """Log a pass, count it and update the report. `error`: why the pass failed as a whole, or ""."""
         previous, now = self.report, time.time()
         counts = Counter((step.backend, kind_of(step), step.op) for step in outcome.done)
         failed = [str(backend_error) for failure in outcome.failures.values() for backend_error in failure.errors]
-        last = PassReport(
-            at=now,
+        last = PassStatus(
+            at=rfc3339(now),
             trigger=trigger,
             result=_result(outcome, error),
-            phases=outcome.phases,
+            phases=dict(outcome.phases),
             changes={f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(counts.items())},
             steps=tuple(step_text(step) for step in outcome.done[:NAMED]),
             drift="; ".join(_cut([f"{step.backend}: {drift_text(step)}" for step in outcome.drift])),
             contended=tuple(text for texts in outcome.contended.values() for text in texts)[:NAMED],
             errors=(*((error,) if error else ()), *_cut(failed)),
         )
-        self._count(outcome, counts, last)
+        self._metrics.passed(last.result, outcome.phases, now)
+        self._count(outcome, counts)
         self._log(outcome, last)
         for name in self._errors:
             self._log_backend(name, outcome, retries)
@@ -76,22 +79,21 @@ class Reporter:
 
     def _backend(
         self, name: Backend, outcome: PassOutcome, retries: Mapping[Backend, Retry], now: float
-    ) -> BackendReport:
+    ) -> BackendStatus:
         retry = retries.get(name)
         if retry is None and name in outcome.contended:
-            return BackendReport(name=name, errors=_cut(outcome.contended[name]))
+            return BackendStatus(name=name, errors=_cut(outcome.contended[name]))
         if retry is None:
-            return BackendReport(name=name, synced=outcome.desired is not None)
+            return BackendStatus(name=name, synced=outcome.desired is not None)
         at = now + retry.at - time.monotonic()
-        return BackendReport(
+        return BackendStatus(
             name=name,
             failures=retry.failures,
-            retry_at=None if at == float("inf") else at,
+            retry_at=None if at == float("inf") else rfc3339(at),
             errors=self._errors[name],
         )
 
-    def _count(self, outcome: PassOutcome, counts: Counter[tuple[Backend, str, Op]], last: PassReport) -> None:
-        self._metrics.passed(last.result, outcome.phases, last.at)
+    def _count(self, outcome: PassOutcome, counts: Counter[tuple[Backend, str, Op]]) -> None:
         for (_, kind, op), count in counts.items():
             self._metrics.changed(kind, op, count)
         for kind, count in Counter(map(kind_of, outcome.drift)).items():
@@ -99,7 +101,7 @@ class Reporter:
         for name, failure in outcome.failures.items():
             self._metrics.failed(name, failure.unreachable, len(failure.errors))
 
-    def _log(self, outcome: PassOutcome, last: PassReport) -> None:
+    def _log(self, outcome: PassOutcome, last: PassStatus) -> None:
         if outcome.waiting_for and tuple(sorted(outcome.waiting_for)) != self.report.waiting_for:
             log.info("waiting until these are listed: %s", ", ".join(sorted(outcome.waiting_for)))
         if outcome.drift:

@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mcagent.api.codec import from_json
+from mcagent.api.status import Status
 from mcagent.cli.common.asking import MAX_ANSWER, STATUS, ask, ask_agent, ask_socket, ask_tls, document
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.model.errors import InputError, McagentError
@@ -97,6 +99,19 @@ def ask_nodes(
     return dict(sorted(found.items()))
 
 
+def read_statuses(answers: Mapping[str, Answer]) -> tuple[dict[str, Status], dict[str, str]]:
+    """Return the pages /status by Node, and why there is none of the others."""
+    statuses, errors = {}, {}
+    for node, answer in answers.items():
+        try:
+            if answer.page is None:
+                raise McagentError(answer.error)
+            statuses[node] = from_json(Status, answer.page, f"the agent of {node}")
+        except McagentError as error:
+            errors[node] = str(error)
+    return statuses, errors
+
+
 def ask_node(agents: Agents, node: str, page: str = STATUS, *, timeout: float = 10.0) -> Mapping[str, Any]:
     """Return a page of one Node's agent. Raises McagentError."""
     (answer,) = ask_all(agents, {node: page}, timeout=timeout)
@@ -124,7 +139,7 @@ def _tell(done: int, of: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ThisNode:
+class LocalAgent:
     """The agent of this Node alone."""
 
     settings: Settings
@@ -141,7 +156,7 @@ class ThisNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class StaticAgents:
     """Agents at addresses: `unix:/PATH` of a socket, or `HOST:PORT` in clear text."""
 
     addresses: Mapping[str, str]
@@ -161,7 +176,7 @@ class Listed:
         return ask(host.strip("[]"), int(port), page, timeout)
 
 
-def read_list(file: Path) -> Listed:
+def read_list(file: Path) -> StaticAgents:
     """Return the agents that a YAML file lists, Node by Node. Raises InputError, OSError."""
     import yaml
 
@@ -177,11 +192,11 @@ def read_list(file: Path) -> Listed:
         )
         if not isinstance(node, str) or not known:
             raise InputError(str(file), str(node), "must be unix:/PATH/status.sock or HOST:PORT")
-    return Listed(found)
+    return StaticAgents(found)
 
 
 @dataclass(slots=True, kw_only=True)
-class OfCluster:
+class ClusterAgents:
     """The agents of a cluster: by a command in the agent's Pod; where that cannot be, by HTTPS.
 
     `context`: how the certificates of agents are verified; None: HTTPS is not used.
@@ -281,11 +296,11 @@ def open_agents(args: argparse.Namespace, settings: Callable[[], Settings]) -> A
         return read_list(args.agents)
     kubeconfig = args.kubeconfig or usual_kubeconfig()
     if not kubeconfig:
-        return ThisNode(settings())
+        return LocalAgent(settings())
     from mcagent.kube.client import Client
 
     context = _context(args.agents_ca) if args.agents_ca else None
-    return OfCluster(client=Client(kubeconfig, args.context), context=context, port=args.agents_port)
+    return ClusterAgents(client=Client(kubeconfig, args.context), context=context, port=args.agents_port)
 
 
 def _context(authority: str) -> ssl.SSLContext:

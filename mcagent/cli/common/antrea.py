@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from mcagent.api.status import Summary
 
 
-def antrea_clusters(summary: Mapping[str, Any]) -> list[str]:
-    """Return the IDs of the clusters whose gateways run Antrea, sorted. `summary`: of /status."""
-    clusters = summary.get("clusters", {})
-    return sorted(name for name, found in clusters.items() if found.get("antrea"))
-
-
-def antrea_lines(summary: Mapping[str, Any]) -> list[str]:
+def antrea_lines(summary: Summary) -> list[str]:
     """Return a line for each of these clusters."""
-    what = "connections to it leave by this cluster's first gateway, with its address"
-    return [f"{name}'s gateways run Antrea: {what}" for name in antrea_clusters(summary)]
+    effect = "connections to it leave by this cluster's first gateway, with its address"
+    return [f"{name}'s gateways run Antrea: {effect}" for name in summary.antrea_clusters]

@@ -1,6 +1,6 @@
 """The bundle of `mcagent doctor --bundle`: what a bug report needs, in a .tgz of mode 0600, without secrets.
 
-Secrets are never read; everything that is read goes through `mcagent.core.doctor.scrub` all the same. Bounded in
+Secrets are never read; everything that is read goes through `mcagent.doctor.scrub` all the same. Bounded in
 size: each part by itself, and all together; what is cut says so.
 """
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.agent.config import KEYS, Settings
-from mcagent.cli.common.agents import OfCluster, ask_nodes, read_list
+from mcagent.cli.common.agents import ClusterAgents, ask_nodes, read_list
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
-from mcagent.core.doctor.scrub import public_keys, scrub_object, scrub_text, scrub_value
-from mcagent.dataplane.doctor.dump import dump
+from mcagent.doctor.dump import dump
+from mcagent.doctor.scrub import public_keys, scrub_object, scrub_text, scrub_value
 from mcagent.kube.client import Client
 from mcagent.kube.sources.lister import Lister
 from mcagent.model.errors import McagentError, SourceError
@@ -129,7 +129,7 @@ def _of_cluster(
         progress("logs")
         yield from _logs(client, f"{folder}/logs")
         progress("the agents' status")
-        agents = read_list(listed) if listed is not None else OfCluster(client=client)
+        agents = read_list(listed) if listed is not None else ClusterAgents(client=client)
         for answer in ask_nodes(agents, timeout=_TIMEOUT).values():
             yield f"{folder}/status/{answer.node}.json", dict(answer.page) if answer.page else answer.error
     except McagentError as error:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, find
 from mcagent.controller.contract.names import ExportKind
@@ -31,16 +32,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model import links
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
-from mcagent.observe.topology import (
-    MAX_CHANGES,
-    MAX_PROBLEMS,
-    Change,
-    ShownCluster,
-    ShownLink,
-    ShownProblem,
-    Topology,
-    shown_link,
-)
+from mcagent.observe.topology import MAX_CHANGES, MAX_PROBLEMS, shown_link
 
 _MAX_LISTED = 16  # gateways and networks of a cluster
 _POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})

@@ -1,13 +1,15 @@
-"""Rendering of plans and desired states as text for people, and as plain values for JSON. Pure."""
+"""Plans and desired states as text, and as values of the API."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import fields
-from enum import StrEnum
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from mcagent.api import plan as api
+from mcagent.api import status
+from mcagent.api.codec import converted, plain, to_json
+from mcagent.api.status import ClusterStatus, LocalGatewayStatus, Summary
 from mcagent.model.net import socket_text
 from mcagent.model.node_state import NodeState, Role
 from mcagent.model.plan import Desired, Op, Plan, Step
@@ -29,8 +31,6 @@ from mcagent.model.resources import (
     TunnelPort,
 )
 from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
-
-Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 _SIGNS: Mapping[Op, str] = {Op.ADD: "+", Op.REPLACE: "~", Op.DELETE: "-"}
 
@@ -122,81 +122,56 @@ def desired_text(desired: Desired) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def plan_json(plan: Plan) -> dict[str, Json]:
-    """Convert a plan to plain values."""
-    return {
-        "counts": {str(op): sum(step.op is op for step in plan.steps) for op in Op},
-        "stages": [
-            {
-                "backend": str(stage.backend),
-                "title": stage.kind.title,
-                "steps": [_step_json(step) for step in stage.steps],
-            }
+def api_plan(plan: Plan, problems: Iterable[Problem] = ()) -> api.PlanReport:
+    """Return the plan for programs."""
+    return api.PlanReport(
+        counts={op: sum(step.op is op for step in plan.steps) for op in Op},
+        stages=tuple(
+            api.PlanStage(
+                backend=stage.backend,
+                title=stage.kind.title,
+                steps=tuple(_step(step) for step in stage.steps),
+            )
             for stage in plan.stages
-        ],
-    }
+        ),
+        problems=converted(tuple[status.ProblemStatus, ...], tuple(problems)),
+    )
 
 
-def desired_json(desired: Desired) -> dict[str, Json]:
-    """Convert a desired state to plain values."""
-    return {
-        "fragments": {
-            name: [resource_json(r) for r in fragment.resources] for name, fragment in desired.fragments.items()
+def api_desired(desired: Desired) -> api.DesiredState:
+    """Return the desired state for programs."""
+    return api.DesiredState(
+        fragments={
+            name: tuple(_resource(resource) for resource in fragment.resources)
+            for name, fragment in desired.fragments.items()
         },
-        "problems": [problem_json(problem) for problem in desired.problems],
-        "summary": {**state_json(desired.state), "encryption": plain(desired.state.encryption)},
-    }
+        problems=converted(tuple[status.ProblemStatus, ...], desired.problems),
+        summary={**to_json(node_summary(desired.state)), "encryption": plain(desired.state.encryption)},
+    )
 
 
-def state_json(state: NodeState) -> dict[str, Json]:
-    """Convert the state of the Node to plain values, without encryption."""
-    return {
-        "role": str(state.role),
-        "why": state.why,
-        "gateways": plain(state.gateways),
-        "tunnels": state.tunnels,
-        "clusters": plain(state.clusters),
-        "clusterIDs": plain(state.cluster_ids),
-        "services": len(state.services) if state.role is Role.GATEWAY else 0,
-        "publishedPodCIDRs": plain(state.published_pods),
-        "unreachable": plain(state.unreachable),
-    }
+def node_summary(state: NodeState) -> Summary:
+    """Return what the Node is, without encryption."""
+    return Summary(
+        role=state.role,
+        why=state.why,
+        gateways=converted(tuple[LocalGatewayStatus, ...], state.gateways),
+        tunnels=state.tunnels,
+        clusters=converted(dict[str, ClusterStatus], dict(state.clusters)),
+        cluster_ids=dict(state.cluster_ids),
+        services=len(state.services) if state.role is Role.GATEWAY else 0,
+        published_pod_cidrs=tuple(map(str, state.published_pods)),
+        unreachable=state.unreachable,
+    )
 
 
-def resource_json(resource: Resource) -> dict[str, Json]:
-    """Convert a resource to plain values; key "resource" has its class name."""
-    values: dict[str, Json] = {"resource": type(resource).__name__, "backend": str(resource.backend)}
-    values.update({f.name: plain(getattr(resource, f.name)) for f in fields(resource)})
-    return values
+def _step(step: Step) -> api.PlanStep:
+    old, new = (None if resource is None else _resource(resource) for resource in (step.old, step.new))
+    return api.PlanStep(op=step.op, owner=step.owner, old=old, new=new)
 
 
-def problem_json(problem: Problem) -> dict[str, Json]:
-    """Convert a problem to plain values."""
-    return {f.name: plain(getattr(problem, f.name)) for f in fields(problem)}
-
-
-def plain(value: object) -> Json:
-    """Convert any value of the model to JSON types; addresses and networks become text."""
-    if isinstance(value, StrEnum):
-        return str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return str(value)
-
-
-def _step_json(step: Step) -> dict[str, Json]:
-    return {
-        "op": str(step.op),
-        "owner": step.owner,
-        "old": None if step.old is None else resource_json(step.old),
-        "new": None if step.new is None else resource_json(step.new),
-    }
+def _resource(resource: Resource) -> dict[str, Any]:
+    return {"resource": type(resource).__name__, "backend": str(resource.backend), **plain(resource)}
 
 
 def _counts(steps: tuple[Step, ...]) -> str:

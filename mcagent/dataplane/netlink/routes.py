@@ -133,11 +133,18 @@ def default_or_connected(payload: bytes) -> bool:
 
 def read_rules(socket: NetlinkSocket, protocol: int) -> Iterator[tuple[Rule, bytes]]:
     """Yield the policy rules of one protocol, each with its message. Raises BackendError."""
+    for rule_protocol, rule, body in read_all_rules(socket):
+        if rule_protocol == protocol:
+            yield rule, body
+
+
+def read_all_rules(socket: NetlinkSocket) -> Iterator[tuple[int, Rule, bytes]]:
+    """Yield protocol, rule and message of every policy rule. Raises BackendError."""
     for family in nl.FAMILIES:
         for body in socket.dump(nl.RTM_GETRULE, FIB_RULE_HDR.pack(family, 0, 0, 0, 0, 0, 0)):
             parsed = parse_rule(body)
-            if parsed is not None and parsed[0] == protocol:
-                yield parsed[1], body
+            if parsed is not None:
+                yield *parsed, body
 
 
 def next_hops(route: RawRoute) -> Iterator[Address]:

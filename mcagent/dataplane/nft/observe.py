@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import collapse_addresses, ip_address, ip_network, summarize_address_range
+from itertools import takewhile
 
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network, network_key
@@ -23,9 +24,13 @@ _NO_TABLE = ("No such file or directory", "Address family not supported")  # the
 ELEMENT_TYPES = {"ip": "ip daddr", "ip6": "ip6 daddr"}
 _FORMER_TYPES = {"ipv4_addr": "ip daddr", "ipv6_addr": "ip6 daddr", "inet_service": "udp dport"}  # the same sets
 _RULE = re.compile(r"^\t\t(.*) # handle \d+$")
+_TABLE = re.compile(r"^table (\S+) (\S+) \{")
 _BASE = re.compile(
-    r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+) priority (?P<priority>-?\d+);(?: policy (?P<policy>\S+);)?$"
+    r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+)(?: devices? .*?)? priority (?P<priority>[^;]+);"
+    r"(?: policy (?P<policy>\S+);)?$"
 )
+_NUMBER = re.compile(r"-?\d+")
+MAX_FOREIGN_RULES = 20_000
 _BLOCK = re.compile(r"^\t(?P<kind>\S+) (?P<name>\S+) \{")
 _PROPERTY = re.compile(r"^\t\t(type|typeof|flags) (.*)$")
 _ELEMENTS = re.compile(r"elements = \{([^}]*)\}")
@@ -62,12 +67,7 @@ def parse_listing(text: str, family: str, table: str) -> TableListing:
         block = _BLOCK.match(line)
         if block is None:
             continue
-        body: list[str] = []
-        for inner in lines:
-            if inner == "\t}":
-                break
-            body.append(inner)
-        name = block["name"]
+        body, name = _body(lines), block["name"]
         if block["kind"] == "set":
             listing.sets.append(_set(body, family, table, name))
         elif block["kind"] == "chain":
@@ -75,6 +75,54 @@ def parse_listing(text: str, family: str, table: str) -> TableListing:
         else:
             listing.other_count += 1
     return listing
+
+
+def _body(lines: Iterator[str]) -> list[str]:
+    """Take the lines of a block up to its end."""
+    return list(takewhile(lambda line: line != "\t}", lines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignChain:
+    """A chain of another program. `hook` is "" if it is no base chain; rules are in the form that nft prints."""
+
+    family: str
+    table: str
+    name: str
+    type: str = ""
+    hook: str = ""
+    priority: int = 0
+    policy: str = "accept"
+    rules: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.table} {self.name}"
+
+
+def parse_ruleset(text: str) -> Iterator[ForeignChain]:
+    """Read the output of `nft -t -y -p list ruleset`; rules after the first MAX_FOREIGN_RULES are left out."""
+    family = table = ""
+    remaining = MAX_FOREIGN_RULES
+    lines = iter(text.splitlines())
+    for line in lines:
+        if header := _TABLE.match(line):
+            family, table = header.groups()
+        elif (block := _BLOCK.match(line)) and block["kind"] == "chain":
+            body = _body(lines)
+            base = next((match for inner in body if (match := _BASE.match(inner))), None)
+            rules = [rule for inner in body if (rule := inner.strip()) and not _BASE.match(inner)][:remaining]
+            remaining -= len(rules)
+            chain = ForeignChain(family=family, table=table, name=block["name"], rules=tuple(rules))
+            if base is not None:
+                policy = base["policy"] or "accept"
+                chain = replace(
+                    chain, type=base["type"], hook=base["hook"], priority=_priority(base), policy=policy
+                )
+            yield chain
+
+
+def _priority(base: re.Match[str]) -> int:
+    return int(base["priority"]) if _NUMBER.fullmatch(base["priority"]) else 0
 
 
 def set_kind(nft_set: NftSet) -> tuple[str, str]:
@@ -91,7 +139,7 @@ def _chain(body: Sequence[str], family: str, table: str, name: str) -> NftChain:
         name=name,
         type=base_chain["type"] if base_chain else "",
         hook=base_chain["hook"] if base_chain else "",
-        priority=int(base_chain["priority"]) if base_chain else 0,
+        priority=_priority(base_chain) if base_chain else 0,
         rules=tuple(rule[1] for line in body if (rule := _RULE.match(line))),
         intact=base_chain is None or base_chain["policy"] in {None, "accept"},
     )

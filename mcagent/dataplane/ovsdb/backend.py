@@ -85,6 +85,11 @@ class OvsdbBackend:
         with self._connection.lock:
             return self._observer.state()
 
+    def errors(self) -> dict[str, str]:
+        """Return the error messages of ovs-vswitchd for the agent's ports, by name, as last received."""
+        with self._connection.lock:
+            return self._observer.errors()
+
     def set_drain(self, drain: bool) -> None:
         """Set or remove the bridge's flag that asks the agent of this Node to drain.
 

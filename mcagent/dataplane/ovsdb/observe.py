@@ -34,6 +34,7 @@ class _Port(NamedTuple):
     resource: OvsdbResource | None  # None: not the agent's
     ofports: Mapping[str, int]  # by interface
     bfd_status: Mapping[str, str]
+    error: str = ""
 
 
 class Observer:
@@ -63,6 +64,10 @@ class Observer:
     def ofports(self) -> dict[str, int]:
         """Return all OpenFlow port numbers of the bridge by interface, also without the agent's tag."""
         return {name: number for port in self._on_bridge() for name, number in port.ofports.items()}
+
+    def errors(self) -> dict[str, str]:
+        """Return the error messages of ovs-vswitchd for the agent's ports, by name."""
+        return {port.resource.name: port.error for port in self._on_bridge() if port.resource and port.error}
 
     def state(self) -> BridgeState:
         """Return tunnels with their BFD status, and the flags of the agent's bridge."""
@@ -97,7 +102,8 @@ class Observer:
                 name, number = interface.name, read_ofport(interface)
                 resource = read_port(self._name, interface, number, port_tags) if name != self._name else None
                 ofports = {**cached.ofports, name: number} if number > 0 else cached.ofports
-                cached = _Port(resource or cached.resource, ofports, interface.bfd_status)
+                error = "".join(interface.error) or cached.error
+                cached = _Port(resource or cached.resource, ofports, interface.bfd_status, error)
             self._ports[row.uuid] = cached
         return self._ports[row.uuid]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from mcagent.api.doctor import FindingLevel
 from mcagent.controller.admin import manifests
-from mcagent.controller.admin.doctor_rules import examine_cluster
-from mcagent.controller.admin.doctor_view import read_cluster
 from mcagent.controller.admin.manifests import Part, Site
-from mcagent.core.doctor.finding import Level
-from mcagent.kube.doctor import needs, see_api
+from mcagent.doctor.catalogue import Scope, examine
+from mcagent.doctor.checks.cluster.permissions import reviews
+from mcagent.doctor.checks.node.api import ask, needs
+from mcagent.doctor.examined import ExaminedCluster
+from mcagent.model.config import Config
 from tests.apiservers import Cluster
 
 
@@ -24,7 +26,7 @@ def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
     config = yaml.safe_load(cluster.server.kubeconfig.read_text())
     for user in config["users"]:
         user["user"] = {"token": answer["status"]["token"]}
-    before = see_api(config, policies=True)
+    before = ask(config, policies=True)
     assert (before.error, before.review_error) == ("", "")
     assert len(before.forbidden) == before.asked == len(list(needs(policies=True)))
     assert before.clock is not None
@@ -38,7 +40,7 @@ def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
     cluster.client.request("POST", f"{rbac}/clusterroles", body=role)
     cluster.client.request("POST", f"{rbac}/clusterrolebindings", body=binding)
     try:
-        assert see_api(config, policies=True).forbidden == ()
+        assert ask(config, policies=True).forbidden == ()
     finally:
         cluster.client.request("DELETE", f"{rbac}/clusterrolebindings/{name}")
         cluster.client.request("DELETE", f"{rbac}/clusterroles/{name}")
@@ -63,13 +65,14 @@ def test_a_cluster_is_read(cluster: Cluster) -> None:
         },
     )
     try:
-        seen = read_cluster(cluster.client, lambda _: None)
+        seen = ExaminedCluster(cluster.client, Config(node_name="any"))
+        findings = examine(Scope.CLUSTER, seen)
     finally:
         cluster.client.request("DELETE", f"{path}/mcagent-member")
-    assert (seen.error, dict(seen.unread)) == ("", {})
-    found = {one.check: one for one in examine_cluster(seen)}
-    assert found["crds"].level is Level.OK, found["crds"]
+    assert not [one for one in findings if one.level == FindingLevel.SKIPPED], findings
+    found = {one.check: one for one in findings}
+    assert found["crds"].level == FindingLevel.OK, found["crds"]
     assert found["permissions"].reason == "AccountForbidden"
     assert f"system:serviceaccount:{cluster.namespace}:mcagent-controller" in found["permissions"].subject
     assert found["controller"].reason == "ControllerAway"
-    assert seen.asked > 50
+    assert seen.read(reviews).asked > 50

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry
 
+from mcagent.api.codec import to_json
+from mcagent.api.status import ReadinessCheck
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.machinery.reconciler import Leader, Side
 from mcagent.controller.machinery.statistics import Durations
 from mcagent.http.server import Pages
-from mcagent.observe.standard import ReadinessCheck, rfc3339, standard_pages
+from mcagent.observe.standard import rfc3339, standard_pages
 from mcagent.observe.version import version
 
 SHOWN = 1000  # entries of a list in /status
@@ -91,7 +93,7 @@ def status_of(process: Process) -> dict[str, object]:
         "startedAt": rfc3339(process.started_at),
         "ready": all(check.good for check in found),
         "alive": not process.dead(),
-        "checks": [asdict(check) for check in found],
+        "checks": [to_json(check) for check in found],
         "lease": {"held": process.leading(), "holder": process.holder(), "error": process.lease_error()},
         "leader": _leader(leader) if leader is not None else None,
         "reconcilers": {name: {"waiting": count} for name, count in sorted(engine.depths().items())},

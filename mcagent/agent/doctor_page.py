@@ -1,0 +1,43 @@
+"""The page /doctor: one run at a time, at most one every FRESH seconds, and a short queue of requests."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mcagent.agent.config import Settings
+from mcagent.api.codec import to_json
+from mcagent.api.doctor import NodeReport
+from mcagent.http.server import Page
+
+FRESH = 5.0  # seconds for which a result of the page is reused
+_QUEUE = 4  # requests handled at the same time
+Diagnose = Callable[[Settings, Mapping[str, Any]], NodeReport]  # of settings and /status
+
+
+class DoctorPage:
+    """The page /doctor. `diagnose` is a parameter because `mcagent.doctor` imports the agent."""
+
+    def __init__(self, diagnose: Diagnose, settings: Callable[[], Settings], status: Callable[[], Page]) -> None:
+        self._diagnose, self._settings, self._status = diagnose, settings, status
+        self._lock, self._queue = threading.Lock(), threading.BoundedSemaphore(_QUEUE)
+        self._last: tuple[float, str] = (-FRESH, "")
+
+    def __call__(self) -> Page:
+        """Return the page; status 503 if too many requests wait, as each holds one of few connections."""
+        if not self._queue.acquire(blocking=False):
+            return Page(body="the doctor is busy: ask again in some seconds\n", status=503)
+        try:
+            return self._page()
+        finally:
+            self._queue.release()
+
+    def _page(self) -> Page:
+        with self._lock:
+            if time.monotonic() - self._last[0] >= FRESH:
+                report = self._diagnose(self._settings(), json.loads(self._status().body))
+                self._last = (time.monotonic(), json.dumps(to_json(report)) + "\n")
+            return Page(body=self._last[1], content_type="application/json")

@@ -1,0 +1,193 @@
+"""Reasons of problems of the input (docs/architecture.md): why each matters, and what to do. Data.
+
+Events, `mcagent status` and `mcagent doctor` show these texts. What was decided is in the problem's own message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemCause:
+    """What is to be known of a reason. `check`: of `mcagent doctor`; a problem itself says how severe it is."""
+
+    check: str
+    why: str
+    do: str
+    warning: bool = False  # in docs/doctor.md
+
+
+_UNREACHED = "that network of the other cluster is not reached from here"
+_NO_GATEWAY = "that gateway is not used: the others of its cluster carry its part, if there are any"
+_NO_TUNNEL = "that Node takes no part in multi-cluster traffic"
+_NOT_SERVED = "other clusters that connect to the Service are not answered"
+
+
+def _cidr(do: str, why: str = _UNREACHED) -> ProblemCause:
+    return ProblemCause("cidrs", why, do)
+
+
+def _input(why: str, do: str) -> ProblemCause:
+    return ProblemCause("input", why, do)
+
+
+def _service(why: str, do: str) -> ProblemCause:
+    return ProblemCause("services", why, do)
+
+
+_READ = "the object is not used; its last good version serves on, if there was one"
+_EDIT = "correct the field: kubectl edit, and look at `kubectl describe` for the Event"
+
+CAUSES: Mapping[str, ProblemCause] = {
+    "OverlapsLocal": _cidr(
+        "give one of the two another network; where that cannot be: connect by Services only "
+        "(enablePodToPodConnectivity: false, docs/multicluster.md)",
+        "an address in both can only mean one of them: this cluster's own is kept, the other is not reached",
+    ),
+    "OverlapsRemote": _cidr(
+        "give one of the two clusters another network, or take its podCIDRs out of the ClusterSet; "
+        "mcagent get clusterset shows who has it",
+        "an address in both can only mean one of them: the cluster that claimed it first is reached",
+    ),
+    "OverlappingCIDR": _cidr("give one of the two another network"),
+    "DuplicatePodCIDR": _cidr(
+        "kubectl get nodes -o custom-columns=N:.metadata.name,C:.spec.podCIDR; the CNI or "
+        "kube-controller-manager gave it twice",
+        "Pods of that Node are not reached from other clusters",
+    ),
+    "RedundantCIDR": _cidr("leave the smaller one out of podCIDRs", "the larger one stands for both"),
+    "HostBitsSet": _cidr("write the network's first address", "it is used with its host bits cleared"),
+    "RefusedByLeader": _cidr(
+        "mcagent get resourceexport, on the leader, says why", "sources are translated towards that cluster",
+    ),
+    "NotAllowed": _cidr("allowedRemoteCIDRs in the agents' configuration, if it is meant to be reached"),
+    "Protected": _cidr(
+        "another network for that cluster: this one holds an address that this Node cannot do without",
+    ),
+    "NotUnicast": _cidr("another network for that cluster"),
+    "PrefixTooShort": _cidr("smaller networks: a cluster may claim a /8 at most"),
+    "IPv6NotSupported": _cidr(
+        "IPv4 networks for Pods and Services; gateways may have IPv6 addresses (docs/underlay.md)",
+    ),
+    "IsGateway": _cidr("take the gateway's address out of the cluster's CIDRs: it is for tunnels"),
+    "PodCIDRsMissing": _cidr(
+        "podCIDRs in the configuration", "only Pods that are known already find their way",
+    ),
+    "DuplicateClusterID": _input("the older object is used", "give one of the two clusters another ID"),
+    "DuplicateAddress": _input(
+        _NO_GATEWAY,
+        "kubectl get gateways -A -o wide; each gateway and Node needs an address of its own",
+    ),
+    "DuplicateGateway": _input(
+        "the older Gateway of that Node is used", "delete one of the two Gateway objects",
+    ),
+    "DuplicateKey": _input(_NO_GATEWAY, "mcagent wireguard rotate, on one of the two Nodes"),
+    "UnknownNode": _input(
+        "the Gateway is not used", "kubectl get nodes; delete the Gateway, or name it as its Node",
+    ),
+    "NoUsableAddress": _input(
+        _NO_TUNNEL, "kubectl get node NODE -o jsonpath={.status.addresses}: it needs an InternalIP",
+    ),
+    "MixedFamilies": _input(
+        _NO_GATEWAY,
+        "gateways that are to reach each other need addresses of one IP version (docs/underlay.md)",
+    ),
+    "NoGateway": _input(
+        "what is for that cluster is dropped and counted",
+        "mcagent get clusterset; annotate a Node there: kubectl annotate node NODE "
+        "multicluster.antrea.io/gateway=true",
+    ),
+    "AddressNotHere": _input(
+        "processes of this Node itself do not reach other clusters; Pods do",
+        "ip address: is the InternalIP of the Node object on a device of this Node?",
+    ),
+    "UplinkOutside": _input(
+        "nothing leaves this Node by a tunnel",
+        "put the uplink on a bridge of Open vSwitch (docs/underlay.md), or use the kernel's datapath",
+    ),
+    "PeerSilent": ProblemCause(
+        "tunnels",
+        "packets are sent there, and nothing ever came back: no traffic gets through",
+        "open the tunnels' UDP port (geneve 6081) between the two gateways; mcagent doctor says in which "
+        "direction it is closed",
+        warning=True,
+    ),
+    "PathMtu": ProblemCause(
+        "path-mtu",
+        "large packets to that gateway are lost, so connections hang as soon as they carry more than a little",
+        "mcagent doctor, on this gateway, measures what passes; set mtu to it in all clusters, or repair the path",
+        warning=True,
+    ),
+    "NotEncrypted": ProblemCause(
+        "wireguard",
+        "what cannot be encrypted is dropped, unless encryptionFallback is allowClear",
+        "trafficEncryptionMode: wireGuard in that cluster, too; mcagent wireguard show",
+    ),
+    "NoKey": ProblemCause(
+        "wireguard", "what cannot be encrypted is dropped",
+        "mcagent wireguard show, on that gateway",
+    ),
+    "EncryptionUnavailable": ProblemCause(
+        "wireguard", "this Node can encrypt nothing",
+        "modprobe wireguard, or install wireguard-go (docs/encryption.md)",
+    ),
+    "NoEndpoint": ProblemCause(
+        "wireguard", "no tunnel can end there",
+        "look at spec.gatewayInfos of that cluster's ClusterInfo",
+    ),
+    "InvalidKey": ProblemCause(
+        "wireguard", "that gateway is not encrypted to",
+        "mcagent wireguard rotate, on that gateway",
+    ),
+    "PeerEncrypts": ProblemCause(
+        "wireguard", "that cluster takes nothing in the clear",
+        "trafficEncryptionMode: wireGuard here, too",
+        warning=True,
+    ),
+    "NoService": _service(_NOT_SERVED, "create the Service, or delete the ServiceExport"),
+    "NoClusterIP": _service(_NOT_SERVED, "export a Service with a ClusterIP, or with endpointIPType PodIP"),
+    "OutsideServiceCIDR": _service(
+        _NOT_SERVED, "serviceCIDR in the controller's configuration must hold the ClusterIP",
+    ),
+    "EndpointElsewhere": _service(
+        "that endpoint gets nothing from other clusters",
+        "endpoints of an exported Service are Pods or Nodes of this cluster",
+    ),
+    "EndpointOfKubernetes": _service(
+        "that endpoint gets nothing from other clusters",
+        "do not export what leads to a Node's own ports",
+    ),
+    "TooManyEndpoints": _service(
+        "the first 256 endpoints are used", "split the Service, if its other endpoints are needed",
+    ),
+    "NotEnforceable": _input("the rule is not enforced", "docs/policies.md says what can be"),
+    "InvalidValue": _input(_READ, _EDIT),
+    "InvalidCIDR": ProblemCause(
+        "cidrs", _READ, _EDIT),
+    "InvalidAddress": _input(_READ, _EDIT),
+    "InvalidName": _input(_READ, _EDIT),
+    "InvalidPort": _input(_READ, _EDIT),
+    "InvalidTime": _input(_READ, _EDIT),
+    "Missing": _input(_READ, _EDIT),
+    "TooMany": _input(_READ, "fewer entries: the message says how many there may be"),
+    "TooLarge": _input(_READ, "a smaller object"),
+    "UnknownKind": _input("the object is not read", "take it out of the directory of manifests"),
+    "UnreadableManifest": _input(
+        "the file is not read; its objects stay as they were",
+        "correct the file: mcagent plan --offline reads it",
+    ),
+}  # fmt: skip
+
+UNKNOWN = ProblemCause(
+    "input",
+    "what is named is not used, or not as written; the rest is",
+    "correct the object; `kubectl describe` shows its Events",
+)
+
+
+def remedy(reason: str) -> str:
+    """Return what to do about a problem of this reason, "" where that is not known."""
+    cause = CAUSES.get(reason)
+    return cause.do if cause is not None else ""

@@ -1,1 +1,0 @@
-"""What `mcagent doctor` concludes from what was seen. Pure."""

@@ -1,0 +1,1 @@
+"""`mcagent doctor`: what is wrong, why it matters, what to type next. A file per check in `checks`."""

@@ -1,0 +1,59 @@
+"""Check `controller`: the control plane of the cluster runs and holds its Lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcagent.api.doctor import CheckFinding
+from mcagent.controller.contract.conditions import time_of
+from mcagent.controller.contract.raw import name_of, namespace_of, value_at
+from mcagent.doctor.check import DoctorCheck, failed
+from mcagent.doctor.checks.cluster.agents import component_of
+from mcagent.doctor.examined import OURS, ExaminedCluster
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+CHECK = DoctorCheck(
+    name="controller",
+    order=230,
+    summary="the control plane of the cluster runs and holds its Lease",
+    causes={
+        "ControllerAway": failed(
+            "gateways are not elected, exports and imports are not updated; forwarding continues",
+            "kubectl -n {namespace} get pods -l app.kubernetes.io/name=mcagent; kubectl -n {namespace} get lease "
+            "{lease} -o yaml",
+        ),
+    },
+)
+_LEASE_LATE = 60.0  # seconds after which a Lease is late
+
+
+def deployments(cluster: ExaminedCluster) -> list[RawObject]:
+    """Return the Deployments of mcagent. Raises SourceError."""
+    return cluster.items("/apis/apps/v1/deployments", OURS)
+
+
+def leases(cluster: ExaminedCluster) -> dict[tuple[str, str], RawObject]:
+    """Return all Leases by namespace and name. Raises SourceError."""
+    return {(namespace_of(obj), name_of(obj)): obj for obj in cluster.items(object_path(Kind.LEASE, ""))}
+
+
+def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
+    """Evaluate each controller's Deployment and Lease."""
+    controllers = [obj for obj in cluster.read(deployments) if component_of(obj) in {"leader", "member"}]
+    running = []
+    for deployment in controllers:
+        role, namespace = component_of(deployment), namespace_of(deployment)
+        lease = f"mcagent-{role}"
+        renewed = time_of(value_at(cluster.read(leases).get((namespace, lease)), "spec", "renewTime"))
+        if not value_at(deployment, "status", "readyReplicas"):
+            detail = "no replica is ready"
+        elif renewed is not None and cluster.now + (cluster.clock or 0.0) - renewed > _LEASE_LATE:
+            detail = f"the Lease was last renewed {cluster.now - renewed:.0f} s ago"
+        else:
+            running.append(role)
+            continue
+        yield CHECK.finding("ControllerAway", detail, subject=role, namespace=namespace, lease=lease)
+    if len(running) == len(controllers):
+        yield CHECK.passed(f"{', '.join(running)} runs" if running else "no controller Deployment here")

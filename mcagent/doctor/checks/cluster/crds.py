@@ -1,0 +1,96 @@
+"""Check `crds`: CRDs exist and are established, with the versions and fields of this mcagent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mcagent.api.doctor import CheckFinding
+from mcagent.controller.admin import manifests
+from mcagent.controller.admin.manifests import CRD, Part, Role
+from mcagent.controller.contract.conditions import TRUE, find
+from mcagent.controller.contract.raw import items_at, name_of, text_at, value_at
+from mcagent.doctor.check import DoctorCheck, failed, warning
+from mcagent.doctor.checks.cluster.agents import component_of
+from mcagent.doctor.checks.cluster.controller import deployments
+from mcagent.doctor.examined import ExaminedCluster
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+CHECK = DoctorCheck(
+    name="crds",
+    order=210,
+    summary="CRDs exist and are established, with the versions and fields of this mcagent",
+    causes={
+        "CrdMissing": failed(
+            "the API server lacks a kind that mcagent reads and writes", "mcagent deploy {role} --apply"
+        ),
+        "CrdVersion": failed("that version is not served: requests for it fail", "mcagent deploy {role} --apply"),
+        "CrdFields": warning(
+            "the API server drops fields that this version writes (another version's CRD was applied)",
+            "mcagent deploy {role} --apply; then find the program that applies the other one",
+        ),
+    },
+)
+
+
+def crds(cluster: ExaminedCluster) -> dict[str, RawObject]:
+    """Return all CustomResourceDefinitions by name. Raises SourceError."""
+    items = cluster.items(object_path(Kind.CUSTOM_RESOURCE_DEFINITION, ""))
+    return {name_of(crd): crd for crd in items}
+
+
+def wanted_crds(role: Role) -> list[RawObject]:
+    """Return the CRDs of this version for a role."""
+    parts = {Part.CRDS, *manifests.PARTS[role]}
+    return [obj for obj in manifests.objects(parts, manifests.Site()) if obj["kind"] == CRD]
+
+
+def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
+    """Evaluate the CRDs that the installed roles need."""
+    roles = {component_of(deployment) for deployment in cluster.read(deployments)}
+    role = Role.ALL if roles >= {"leader", "member"} else Role.LEADER if "leader" in roles else Role.MEMBER
+    installed, expected = cluster.read(crds), wanted_crds(role)
+    findings = [finding for crd in expected for finding in _judge(crd, installed.get(name_of(crd)), role)]
+    yield from findings or [CHECK.passed(f"{len(expected)} CRDs of this version")]
+
+
+def _judge(crd: RawObject, installed: RawObject | None, role: Role) -> Iterator[CheckFinding]:
+    name = name_of(crd)
+    if installed is None:
+        yield CHECK.finding("CrdMissing", "it is missing", subject=name, role=role)
+        return
+    expected, served = _served(crd), _served(installed)
+    missing = [version for version in expected if version not in served]
+    established = find(value_at(installed, "status", "conditions"), "Established").get("status") == TRUE
+    if missing or not established:
+        text = f"{', '.join(missing)} is not served" if missing else "it is not established"
+        yield CHECK.finding("CrdVersion", text, subject=name, role=role)
+        return
+    pruned = sorted(
+        f"{version}: {path}" for version in expected for path in _pruned(expected[version], served[version], "")
+    )
+    if pruned:
+        yield CHECK.finding("CrdFields", f"it lacks {', '.join(pruned[:8])}", subject=name, role=role)
+
+
+def _served(crd: RawObject) -> dict[str, Mapping[str, Any]]:
+    """Return the schemas of a CRD's versions that are served, by the version's name."""
+    versions = [version for version in items_at(crd, "spec", "versions") if version.get("served")]
+    schemas = {text_at(version, "name"): value_at(version, "schema", "openAPIV3Schema") for version in versions}
+    return {name: schema if isinstance(schema, dict) else {} for name, schema in schemas.items()}
+
+
+def _pruned(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the fields of our schema that theirs would prune."""
+    if theirs.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    their_fields = theirs.get("properties") or {}
+    for name, schema in (ours.get("properties") or {}).items():
+        if name in their_fields:
+            yield from _pruned(schema, their_fields[name], f"{path}.{name}")
+        elif name not in {"apiVersion", "kind", "metadata"}:
+            yield f"{path}.{name}".removeprefix(".")
+    if isinstance(ours.get("items"), dict) and isinstance(theirs.get("items"), dict):
+        yield from _pruned(ours["items"], theirs["items"], f"{path}[]")

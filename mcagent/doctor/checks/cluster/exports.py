@@ -1,0 +1,64 @@
+"""Check `exports`: exports that the leader accepts, and imported endpoints that are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcagent.api.doctor import CheckFinding
+from mcagent.controller.contract.conditions import find
+from mcagent.controller.contract.raw import name_of, namespace_of, text_at, value_at
+from mcagent.doctor.check import DoctorCheck, failed, warning
+from mcagent.doctor.examined import ExaminedCluster
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+_FLAT = (
+    "for Pods that are reached without gateways: allowedEndpointCIDRs of the leader's controller and all members' "
+    "(docs/antrea.md)"
+)
+CHECK = DoctorCheck(
+    name="exports",
+    order=250,
+    summary="exports that the leader accepts, and imported endpoints that are used",
+    causes={
+        "ExportRefused": failed(
+            "other clusters do not have this Service, or none of its endpoints",
+            f"kubectl describe serviceexport; {_FLAT}",
+        ),
+        "EndpointsRefused": warning(
+            "this cluster sends no connections to that endpoint (an Event of the last hour)",
+            f"podCIDRs of the exporting cluster's controller; {_FLAT}",
+        ),
+    },
+)
+
+
+def exports(cluster: ExaminedCluster) -> list[RawObject]:
+    """Return the ServiceExports. Raises SourceError."""
+    return cluster.items(object_path(Kind.SERVICE_EXPORT, ""))
+
+
+def refusals(cluster: ExaminedCluster) -> list[RawObject]:
+    """Return the Events about endpoints of imported Services that are not used. Raises SourceError."""
+    return cluster.items(object_path(Kind.EVENT, ""), {"fieldSelector": "reason=EndpointsRefused"})
+
+
+def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
+    """Report the refusals of the leader and of this cluster."""
+    exported = cluster.read(exports)
+    findings = []
+    for export in exported:
+        ready = find(value_at(export, "status", "conditions"), "Ready")
+        if text_at(ready, "reason") == "Failed":
+            subject = f"ServiceExport {namespace_of(export)}/{name_of(export)}"
+            findings.append(CHECK.finding("ExportRefused", text_at(ready, "message"), subject=subject))
+    yield from findings
+    for event in cluster.read(refusals):
+        kind, namespace, name = (text_at(event, "involvedObject", key) for key in ("kind", "namespace", "name"))
+        findings.append(
+            CHECK.finding("EndpointsRefused", text_at(event, "message"), subject=f"{kind} {namespace}/{name}")
+        )
+        yield findings[-1]
+    if not findings:
+        yield CHECK.passed(f"{len(exported)} exported, none is refused")

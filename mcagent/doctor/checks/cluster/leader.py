@@ -1,0 +1,152 @@
+"""Check `leader`: the leader is connected; its API server's certificate and clock."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+from cryptography import x509
+
+from mcagent.api.doctor import CheckFinding
+from mcagent.controller.contract.conditions import TRUE, find
+from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
+from mcagent.doctor.check import DoctorCheck, failed, warning
+from mcagent.doctor.checks.clock import clock_finding
+from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+_RENEW = "renew the certificate of that API server (kubeadm certs renew apiserver)"
+CHECK = DoctorCheck(
+    name="leader",
+    order=240,
+    summary="the leader is connected; its API server's certificate and clock",
+    causes={
+        "LeaderAway": failed(
+            "updates from and to other clusters stop; forwarding continues",
+            "curl -k {server}/readyz from this cluster; mcagent get clusterset",
+        ),
+        "NotJoined": warning("the cluster is in no ClusterSet", "mcagent clusterset join --help"),
+        "LeaderClockOff": warning(
+            "tokens and certificates of one cluster may be invalid in the other",
+            "chronyc tracking, or timedatectl, on the machines of both API servers",
+        ),
+        "CertificateExpiring": warning("when it expires, members lose their leader", _RENEW),
+        "CertificateExpired": failed("members that verify it no longer connect", _RENEW),
+    },
+)
+_DAY = 86400.0
+_SOON = 30 * _DAY  # seconds before expiry at which a certificate is reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderServer:
+    """The API server of a leader. `expires`: end of its certificate; `clock`: seconds by which it is ahead."""
+
+    server: str
+    error: str = ""
+    expires: float | None = None
+    clock: float | None = None
+
+
+def cluster_sets(cluster: ExaminedCluster) -> list[RawObject]:
+    """Return the ClusterSets. Raises SourceError."""
+    return cluster.items(object_path(Kind.CLUSTER_SET, ""))
+
+
+def imports(cluster: ExaminedCluster) -> list[RawObject]:
+    """Return the ClusterInfoImports. Raises SourceError."""
+    return cluster.items(object_path(Kind.CLUSTER_INFO_IMPORT, ""))
+
+
+def leader_servers(cluster: ExaminedCluster) -> list[LeaderServer]:
+    """Ask the API servers of leaders. Raises SourceError: there is no list of them."""
+    sets = cluster.read(cluster_sets)
+    leaders = (leader for one_set in sets for leader in items_at(one_set, "spec", "leaders"))
+    servers = {text_at(leader, "server") for leader in leaders}
+    cluster.progress("the leader's API server")
+    return [ask_leader(server) for server in sorted(servers - {""})]
+
+
+def ask_leader(server: str, timeout: float = TIMEOUT) -> LeaderServer:
+    """Ask an API server, without credentials, for its certificate and its time. Raises nothing.
+
+    The certificate is not verified: who verifies it is the member's controller; here only its dates are read.
+    """
+    url = urlsplit(server)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        host, port = url.hostname or "", url.port or 443
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        try:
+            connection.connect()
+            assert isinstance(connection.sock, ssl.SSLSocket)
+            der = connection.sock.getpeercert(binary_form=True) or b""
+            began = time.time()
+            connection.request("GET", "/version")
+            date = connection.getresponse().getheader("Date") or ""
+            middle = (began + time.time()) / 2
+        finally:
+            connection.close()
+        expires = x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp()
+        clock = parsedate_to_datetime(date).timestamp() + 0.5 - middle if date else None
+        return LeaderServer(server=server, expires=expires, clock=clock)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return LeaderServer(server=server, error=f"{type(error).__name__}: {error}")
+
+
+def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
+    """Judge the ClusterSets of this cluster, and the API servers of their leaders."""
+    sets, servers = cluster.read(cluster_sets), cluster.read(leader_servers)
+    joined = [(cluster_set, url) for cluster_set in sets if (url := _server(cluster_set))]
+    if not sets and not cluster.read(imports):
+        yield CHECK.finding("NotJoined", "there is no ClusterSet")
+        return
+    findings = [finding for cluster_set, url in joined for finding in _connection(cluster_set, url)]
+    findings += [finding for server in servers for finding in _certificate(cluster, server)]
+    yield from findings
+    for server in servers:
+        if server.error:
+            yield CHECK.skipped(f"{server.server} is unreachable from this machine: {server.error}")
+        elif server.clock is not None and cluster.clock is not None:
+            owner = f"the leader ({server.server})"
+            yield from clock_finding(CHECK, "LeaderClockOff", server.clock - cluster.clock, owner)
+    if not findings:
+        days = [(server.expires - cluster.now) / _DAY for server in servers if server.expires is not None]
+        expiry = f", certificate expires in {min(days):.0f} days" if days else ""
+        yield CHECK.passed(f"connected{expiry}" if joined else "no leader to connect to")
+
+
+def _server(cluster_set: RawObject) -> str:
+    """Return the URL of the leader; "" on the leader itself."""
+    return next((text_at(leader, "server") for leader in items_at(cluster_set, "spec", "leaders")), "")
+
+
+def _connection(cluster_set: RawObject, server: str) -> Iterator[CheckFinding]:
+    ready = find(value_at(cluster_set, "status", "conditions"), "Ready")
+    subject = f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)}"
+    if not ready:
+        yield CHECK.skipped(f"{subject} has no condition Ready: not processed yet")
+    elif ready.get("status") != TRUE:
+        text = f"{ready.get('reason', '')}: {ready.get('message', '')}"
+        yield CHECK.finding("LeaderAway", text, subject=subject, server=server)
+
+
+def _certificate(cluster: ExaminedCluster, server: LeaderServer) -> Iterator[CheckFinding]:
+    seconds_left = server.expires - cluster.now if server.expires is not None else _SOON
+    if seconds_left < _SOON:
+        reason = "CertificateExpiring" if seconds_left > 0 else "CertificateExpired"
+        text = (
+            f"expires in {seconds_left / _DAY:.0f} days"
+            if seconds_left > 0
+            else f"expired {-seconds_left / _DAY:.0f} days ago"
+        )
+        yield CHECK.finding(reason, f"certificate of {server.server} {text}", subject=server.server)

@@ -1,0 +1,81 @@
+"""Check `forwarding`: the kernel forwards between Pods and our device, and foreign chains let it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from mcagent.api.doctor import CheckFinding
+from mcagent.dataplane.nft.observe import ForeignChain
+from mcagent.doctor.check import DoctorCheck, failed, warning
+from mcagent.doctor.checks.node.masquerade import published_pods
+from mcagent.doctor.examined import ExaminedNode
+from mcagent.doctor.readings.chains import chains
+from mcagent.doctor.readings.underlay import SYSCTL, read_file
+
+CHECK = DoctorCheck(
+    name="forwarding",
+    order=110,
+    summary="the kernel forwards, and no foreign chain drops forwarded packets",
+    causes={
+        "ForwardingOff": failed(
+            "the kernel does not forward packets between Pods and other clusters",
+            "sysctl -w net.ipv4.ip_forward=1 (and in /etc/sysctl.d)",
+        ),
+        "ForwardPolicyDrop": warning(
+            "the chain drops packets that no rule accepts, and none names our device or this Node's Pods",
+            "iptables -A FORWARD -i {device} -j ACCEPT; iptables -A FORWARD -o {device} -j ACCEPT "
+            "(docs/doctor.md)",
+        ),
+    },
+)
+_ACCEPTS = re.compile(r"\b(accept|jump|goto)\b|-j (?!DROP|REJECT)", re.IGNORECASE)
+_NETWORK = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}/\d{1,2}\b")
+
+
+def ip_forward(_: ExaminedNode) -> bool:
+    """Tell whether the kernel forwards at all."""
+    return read_file(SYSCTL / "ip_forward") != "0"
+
+
+def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
+    """Judge whether the kernel passes packets on between Pods and our device."""
+    forwards = node.read(ip_forward)
+    if not forwards:
+        yield CHECK.finding("ForwardingOff", "net.ipv4.ip_forward is 0")
+    dropping = [chain for chain in node.read(chains) if (chain.hook, chain.policy) == ("forward", "drop")]
+    dropping = [chain for chain in dropping if chain.family in {"ip", "inet"} and not _lets_through(chain, node)]
+    for chain in dropping:
+        text = f"chain {chain} has the policy drop"
+        yield CHECK.finding("ForwardPolicyDrop", text, subject=str(chain), device=node.config.host_port)
+    if forwards and not dropping:
+        yield CHECK.passed("the kernel forwards")
+
+
+def _lets_through(chain: ForeignChain, node: ExaminedNode) -> bool:
+    """Tell whether rules of the chain, or of its table's other chains, name our device or the Node's Pods."""
+    if any(rule.strip() in {"accept", "counter accept"} for rule in chain.rules):
+        return True
+    names = (node.config.host_port, *map(str, node.read(published_pods)))
+    accepting = [
+        rule
+        for other in node.read(chains)
+        if (other.family, other.table) == (chain.family, chain.table) and other.hook in {"", "forward"}
+        for rule in other.rules
+        if _ACCEPTS.search(rule)
+    ]
+    return any(_covers(rule, node) or any(name in rule for name in names) for rule in accepting)
+
+
+def _covers(rule: str, node: ExaminedNode) -> bool:
+    """Tell whether a rule names a network that holds this Node's Pods."""
+    pods = [network for network in node.read(published_pods) if isinstance(network, IPv4Network)]
+    for text in _NETWORK.findall(rule):
+        try:
+            network = IPv4Network(text, strict=False)
+        except ValueError:
+            continue
+        if any(pod_network.subnet_of(network) for pod_network in pods):
+            return True
+    return False

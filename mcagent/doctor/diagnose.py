@@ -1,0 +1,97 @@
+"""Runs all checks on this Node, or on a cluster with the reports of its agents. Raises no error.
+
+Needs neither agent nor Open vSwitch nor API server: a part that fails is a finding, and stops no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mcagent.agent.config import Settings
+from mcagent.agent.dry_run import dry_run
+from mcagent.api import status as api
+from mcagent.api.codec import converted, from_json
+from mcagent.api.doctor import ClusterReport, NodeReport
+from mcagent.api.status import Status, Summary
+from mcagent.doctor.catalogue import Scope, examine, names
+from mcagent.doctor.check import received
+from mcagent.doctor.checks.cluster import agents
+from mcagent.doctor.examined import TIMEOUT, ExaminedCluster, ExaminedNode, Progress
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
+from mcagent.model.config import Config
+from mcagent.model.errors import McagentError, SourceError
+
+_DRY_RUN = 5.0  # seconds: time-out for listing objects when the agent does not answer
+
+
+def diagnose(
+    settings: Settings, page: Mapping[str, Any] | None, error: str = "", progress: Progress = lambda _: None
+) -> NodeReport:
+    """Examine this Node. `page`: the agent's /status, or None if it does not answer; `error` is the reason then.
+
+    Raises no error. Takes a few seconds, and longer only if the kernel or Open vSwitch is slow.
+    """
+    began = time.monotonic()
+    try:
+        status = from_json(Status, page, "the agent's status") if page is not None else None
+    except McagentError as failure:
+        status, error = None, str(failure)
+    if status is None:
+        progress("the agent does not answer: reading objects instead")
+        status = _status_without_agent(settings)
+    node = ExaminedNode(settings, status, error, progress)
+    findings = examine(Scope.NODE, node)
+    return NodeReport(
+        node=status.node or settings.core.node_name,
+        agent_version=status.version,
+        seconds=round(time.monotonic() - began, 1),
+        findings=findings,
+    )
+
+
+def _status_without_agent(settings: Settings) -> Status:
+    """Return the role and the problems that the agent would report for the present input."""
+    try:
+        desired, _ = dry_run(settings, offline=False, timeout=_DRY_RUN)
+    except (McagentError, OSError):
+        return Status()  # checks report why this fails
+    problems = converted(tuple[api.ProblemStatus, ...], desired.problems)
+    return Status(summary=Summary(role=desired.state.role), problems=problems)
+
+
+def diagnose_cluster(
+    client: Client, name: str, config: Config, answered: Collection[str], progress: Progress
+) -> ClusterReport:
+    """Examine a cluster by its API. Raises no error."""
+    name = name or client.server
+    try:
+        clock = client.clock(timeout=TIMEOUT)
+    except ApiRefusalError:
+        clock = None  # it answers; a check reports what it refuses
+    except SourceError as error:
+        away = agents.CHECK.finding("ClusterAway", str(error))
+        return ClusterReport(cluster=name, server=client.server, findings=(away,))
+    findings = examine(Scope.CLUSTER, ExaminedCluster(client, config, answered, progress, clock=clock))
+    return ClusterReport(cluster=name, server=client.server, findings=findings)
+
+
+def node_report(node: str, page: Mapping[str, Any] | None, error: str) -> NodeReport:
+    """Decode an agent's page /doctor; without one, the report has one finding with `error`."""
+    report = NodeReport()
+    if page is not None:
+        try:
+            report = from_json(NodeReport, page, "its answer")
+        except McagentError as failure:
+            error = str(failure)
+    findings = received(report.findings, names(Scope.NODE))
+    if not findings:
+        findings = (agents.CHECK.finding("AgentNotAsked", error or "its answer holds no findings"),)
+    return NodeReport(node=node, agent_version=report.agent_version, seconds=report.seconds, findings=findings)
+
+
+def was_asked(report: NodeReport) -> bool:
+    """Tell whether the Node's agent has answered."""
+    return all(finding.reason != "AgentNotAsked" for finding in report.findings)

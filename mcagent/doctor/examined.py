@@ -1,0 +1,101 @@
+"""The Node or cluster that checks examine. Each reading is made once. Knows no check."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from mcagent.agent.config import Settings
+from mcagent.api.status import Status
+from mcagent.controller.contract.raw import items_at
+from mcagent.core.fragments.tunnel_guard import tunnel_port
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
+from mcagent.kube.source import RawObject
+from mcagent.model.config import Config
+from mcagent.model.errors import McagentError
+
+TIMEOUT = 10.0  # seconds for one request
+OURS = {"labelSelector": "app.kubernetes.io/name=mcagent"}
+Progress = Callable[[str], None]
+Readings = Mapping[Callable[[Any], Any], Any]
+T = TypeVar("T")
+
+
+class Subject:
+    """A Node or cluster. `readings`: values, or errors, that readers have returned already, by reader."""
+
+    def __init__(self, progress: Progress = lambda _: None, readings: Readings | None = None) -> None:
+        self.progress = progress
+        self._readings = dict(readings or {})
+
+    def read(self, reader: Callable[[Any], T]) -> T:
+        """Call a reader, or return its earlier result. Raises McagentError if the reader did."""
+        if reader not in self._readings:
+            try:
+                self._readings[reader] = reader(self)
+            except McagentError as error:
+                self._readings[reader] = error
+        reading = self._readings[reader]
+        if isinstance(reading, McagentError):
+            raise reading
+        return reading  # type: ignore[no-any-return]  # what the reader has returned
+
+
+class ExaminedNode(Subject):
+    """The Node of this process. `status`: of its agent; if that does not answer, `agent_error` is the reason."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        status: Status,
+        agent_error: str = "",
+        progress: Progress = lambda _: None,
+        readings: Readings | None = None,
+    ) -> None:
+        super().__init__(progress, readings)
+        self.settings, self.status, self.agent_error = settings, status, agent_error
+
+    @property
+    def config(self) -> Config:
+        """The agent's configuration."""
+        return self.settings.core
+
+    @property
+    def tunnel_port(self) -> int:
+        """The UDP port of tunnels."""
+        return tunnel_port(self.config)
+
+
+class ExaminedCluster(Subject):
+    """A cluster, by its API. `config`: of its agents; `answered`: Nodes whose agents answer.
+
+    `now`: seconds since the epoch; `clock`: by how much the API server is ahead of it, None if unknown.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        answered: Collection[str] = (),
+        progress: Progress = lambda _: None,
+        readings: Readings | None = None,
+        *,
+        clock: float | None = None,
+        now: float = 0.0,
+    ) -> None:
+        super().__init__(progress, readings)
+        self.client, self.config, self.answered = client, config, answered
+        self.clock, self.now = clock, now or time.time()
+
+    def items(self, path: str, query: Mapping[str, str] | None = None) -> list[RawObject]:
+        """Return the items of a list; none if the server does not know the kind. Raises SourceError."""
+        self.progress(path.rpartition("/")[2])
+        try:
+            answer = self.client.request("GET", path, {"limit": "20000", **(query or {})}, timeout=TIMEOUT)
+        except ApiRefusalError as error:
+            if error.code == 404:
+                return []
+            raise
+        return items_at(answer, "items")

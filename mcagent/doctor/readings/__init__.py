@@ -1,0 +1,1 @@
+"""What several checks of a Node read: devices, chains of netfilter, probes. Each within a deadline."""

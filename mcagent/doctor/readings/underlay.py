@@ -1,0 +1,144 @@
+"""The underlay: addresses of tunnel peers, the device to them (the kernel's route lookup), packets that pass."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from mcagent.api.status import Status
+from mcagent.core.fragments.kernel import OVERHEAD, WIREGUARD_OVERHEAD, largest_mtu
+from mcagent.dataplane.netlink import connection as nl
+from mcagent.dataplane.netlink.connection import NetlinkRefusal, NetlinkSocket, attributes, number, pack
+from mcagent.dataplane.netlink.links import read_addresses, read_link
+from mcagent.dataplane.netlink.routes import RTA_DST, RTA_OIF, RTA_TABLE, RTMSG
+from mcagent.doctor.examined import ExaminedNode
+from mcagent.doctor.readings.probe import ProbedPath, probe_paths
+from mcagent.doctor.readings.switch import switch
+from mcagent.model.net import Address
+from mcagent.model.resources import PeerKind
+
+SYSCTL = Path("/proc/sys/net/ipv4")
+_LOOKUP_TABLE = 0x1000  # RTM_F_LOOKUP_TABLE: say which table it was (linux/rtnetlink.h)
+_TUNNEL_ENDS = 240  # least first byte of addresses outside of the underlay (mcagent.core.addresses.underlay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underlay:
+    """The host port and the device to the peers. `wanted_mtu`: the largest for every tunnel; 0: unknown."""
+
+    host_mtu: int = 0  # 0: there is no such device
+    wanted_mtu: int = 0
+    uplink: str = ""
+    uplink_mtu: int = 0
+    strict: bool = False  # rp_filter=1
+
+
+def gateway_addresses(status: Status) -> dict[Address, Address]:
+    """Return the gateway's address of each tunnel endpoint that differs from it: inside WireGuard, or mapped."""
+    addresses: dict[Address, Address] = {}
+    gateways = status.gateways_by_tunnel
+    for tunnel in status.tunnels:
+        gateway = gateways.get(tunnel.name)
+        try:
+            end, address = ip_address(tunnel.remote_ip), ip_address(gateway.address if gateway else "")
+        except ValueError:
+            continue
+        if end != address:
+            addresses[end] = address
+    return addresses
+
+
+def peers(node: ExaminedNode) -> dict[Address, bool]:
+    """Return peers' underlay addresses, other clusters' first, and whether WireGuard encrypts to them."""
+    outer = gateway_addresses(node.status)
+    addresses: dict[Address, bool] = {}
+    for tunnel in sorted(node.read(switch).tunnels, key=lambda tunnel: tunnel.port.peer_kind != PeerKind.REMOTE):
+        end = tunnel.port.remote_ip
+        address = outer.get(end, end)
+        if address.version == 6 or address.packed[0] < _TUNNEL_ENDS:
+            addresses.setdefault(address, address != end)
+    return addresses
+
+
+def underlay(node: ExaminedNode) -> Underlay:
+    """Read the devices of the calling thread's namespace. Raises BackendError."""
+    node.progress("the kernel")
+    addresses, config = node.read(peers), node.config
+    own = _own_address(addresses)
+    with closing(NetlinkSocket()) as netlink:
+        host = read_link(netlink, config.host_port)
+        index = next((entry.index for entry in read_addresses(netlink) if entry.address == own), 0)
+        index = index or next((device for peer in addresses if (device := lookup(netlink, peer)[0])), 0)
+        link = read_link(netlink, index=index) if index else None
+    host_mtu = host.state.mtu if host is not None else 0
+    if link is None:
+        return Underlay(host_mtu=host_mtu)
+    ports = (tunnel.port for tunnel in node.read(switch).tunnels)
+    to_nodes = (port for port in ports if port.peer_kind != PeerKind.REMOTE)
+    return Underlay(
+        host_mtu=host_mtu,
+        wanted_mtu=largest_mtu(
+            link.state.mtu,
+            replace(config, mtu=0),
+            within=max((port.remote_ip.version for port in to_nodes), default=4),
+            between=max((address.version for address in addresses), default=4),
+        ),
+        uplink=link.state.name,
+        uplink_mtu=link.state.mtu,
+        strict=max(_rp_filter_of_all(), link.state.rp_filter) == 1,
+    )
+
+
+def paths(node: ExaminedNode) -> tuple[ProbedPath, ...]:
+    """Probe every peer with the largest packets that tunnels send to it."""
+    reading = node.read(underlay)
+    if not reading.host_mtu:
+        return ()
+    node.progress("paths to other gateways and Nodes")
+    sizes = []
+    for address, encrypted in node.read(peers).items():
+        size = reading.host_mtu + OVERHEAD[4 if encrypted else address.version]
+        size += WIREGUARD_OVERHEAD[address.version] if encrypted else 0
+        sizes.append((address, min(size, reading.uplink_mtu or size)))
+    return probe_paths(sizes)
+
+
+def lookup(netlink: NetlinkSocket, address: Address) -> tuple[int, int]:
+    """Look up the device and table of the kernel's route to an address; 0, 0 if it has none."""
+    length = 8 * len(address.packed)
+    header = RTMSG.pack(nl.family(address), length, 0, 0, 0, 0, 0, 0, _LOOKUP_TABLE)
+    answer = netlink.get(nl.RTM_GETROUTE, header + pack({RTA_DST: address.packed}))
+    if isinstance(answer, NetlinkRefusal):
+        return 0, 0
+    route = attributes(answer, RTMSG.size)
+    return number(route.get(RTA_OIF)), number(route.get(RTA_TABLE))
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a file of /proc, "" if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _rp_filter_of_all() -> int:
+    text = read_file(SYSCTL / "conf/all/rp_filter")
+    return int(text) if text.isdecimal() else 0
+
+
+def _own_address(towards: Iterable[Address]) -> Address | None:
+    """Return the source address to the first of these to which this Node has a route."""
+    for address in towards:
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_DGRAM) as datagrams:
+            try:
+                datagrams.connect((str(address), 9))  # sends nothing
+            except OSError:
+                continue
+            return ip_address(datagrams.getsockname()[0])
+    return None

@@ -1,0 +1,1 @@
+"""Where packets go: a Node's switch, or a simulator of its flows, traces a hop; paths, what-if build on that."""

@@ -1,0 +1,60 @@
+"""Names for the numbers of a trace on its Node: rules of policies, Services, the MTU. Pure.
+
+Reads the desired state from which the flows were compiled. Must not know how a trace is made or shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from flows.pipeline import declaration as d
+from mcagent.api.trace import EndpointShare, NodeTrace, TracedRule
+from mcagent.core.fragments.imported import parse_shares
+from mcagent.model.config import Config
+from mcagent.model.plan import Desired
+from mcagent.model.policies import Direction
+from mcagent.model.resources import Link, NftChain
+from mcagent.trace.probe import Probe
+
+
+def with_names(trace: NodeTrace, probe: Probe, desired: Desired | None, config: Config) -> NodeTrace:
+    """Add the Node's name to a trace and, if there is a desired state, all other names.
+
+    `shares`: of the endpoints, if the destination is an imported Service.
+    """
+    if desired is None:
+        return replace(trace, node=config.node_name)
+    state = desired.state
+    services = {number: name for name, number in state.service_ids.items()}
+    base, imported = (
+        fragment.resources if (fragment := desired.fragments.get(owner)) is not None else ()
+        for owner in ("base", "imported")
+    )
+    rules = [state.policy_rules[number] for number in dict.fromkeys(trace.rules) if number in state.policy_rules]
+    return replace(
+        trace,
+        node=config.node_name,
+        policies=tuple(
+            TracedRule(policy=rule.policy, rule=rule.rule, direction=rule.direction, verdict=rule.verdict)
+            for rule in rules
+        ),
+        isolated_by=tuple(_isolating(trace, probe, desired)),
+        exports=tuple(services[number] for number in dict.fromkeys(trace.services) if number in services),
+        mtu=next((link.mtu for link in base if isinstance(link, Link) and link.name == config.host_port), 0),
+        shares=tuple(
+            EndpointShare(address=str(address), port=port, share=share)
+            for chain in imported
+            if isinstance(chain, NftChain)
+            for rule in chain.rules
+            for (address, port), share in parse_shares(rule, probe.destination, probe.protocol, probe.port)
+        ),
+    )
+
+
+def _isolating(trace: NodeTrace, probe: Probe, desired: Desired) -> Iterator[str]:
+    if trace.reason == d.DROP_ISOLATED.name:
+        direction = Direction.EGRESS if trace.number else Direction.INGRESS
+        pod = probe.source if direction is Direction.EGRESS else probe.destination
+        yield from desired.state.isolating.get((direction, pod), ())
