@@ -13,6 +13,10 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import GRANTED
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
+from mcagent.model.api.decode import read_object
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
+from mcagent.model.objects import Kind
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
 
 AREA = "mcs1"
@@ -40,28 +44,27 @@ class World:
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
         return self.exports.get((cluster_id, kind), 0) if namespace == AREA else 0
 
-    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
         requested = set(values)
-        return [
-            raw
-            for raw in self.imports
-            if raw["metadata"]["namespace"] == namespace and not requested.isdisjoint(GRANTED.values(raw))
-        ]
+        imports = _typed(Kind.RESOURCE_IMPORT, self.imports, namespace)
+        return [imported for imported in imports if not requested.isdisjoint(GRANTED.values(imported))]
 
-    def service_account(self, namespace: str, name: str) -> RawObject | None:
-        for raw in self.accounts:
-            if (raw["metadata"]["namespace"], raw["metadata"]["name"]) == (namespace, name):
-                return raw
-        return None
+    def service_account(self, namespace: str, name: str) -> ServiceAccount | None:
+        return next((account for account in self.service_accounts(namespace) if account.name == name), None)
 
-    def service_accounts(self, namespace: str) -> Sequence[RawObject]:
-        return [a for a in self.accounts if a["metadata"]["namespace"] == namespace]
+    def service_accounts(self, namespace: str) -> Sequence[ServiceAccount]:
+        return _typed(Kind.SERVICE_ACCOUNT, self.accounts, namespace)
 
-    def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
-        return [s for s in self.sets if s["metadata"]["namespace"] == namespace]
+    def cluster_sets(self, namespace: str) -> Sequence[ClusterSet]:
+        return _typed(Kind.CLUSTER_SET, self.sets, namespace)
 
-    def announces(self, namespace: str) -> Sequence[RawObject]:
-        return [m for m in self.members if m["metadata"]["namespace"] == namespace]
+    def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:
+        return _typed(Kind.MEMBER_CLUSTER_ANNOUNCE, self.members, namespace)
+
+
+def _typed(kind: Kind, objects: Iterable[RawObject], namespace: str) -> list[Any]:
+    """Return the objects of a namespace as structs."""
+    return [read_object(kind, raw) for raw in objects if raw["metadata"]["namespace"] == namespace]
 
 
 ACCOUNTS = (

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mcagent.core.snapshot import Change, Delete, Forget, Relist, Upsert, apply_changes
-from mcagent.kube.source import EventType, RawObject, WatchEvent
+from mcagent.kube.source import EventType, WatchEvent
+from mcagent.model.api.base import ApiObject
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem
 
@@ -29,7 +30,7 @@ class SnapshotStore:
         self.selected: frozenset[Kind] = frozenset()  # kinds that are read by labels
         self.source_problems: Callable[[], tuple[Problem, ...]] = tuple  # objects that the source cannot use
 
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
         """Replace all objects of a kind."""
         self._replace_kind(Relist(kind=kind, items=objects))
 

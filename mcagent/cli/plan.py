@@ -127,7 +127,7 @@ def _manifests(paths: Sequence[Path], namespace: str) -> Iterator[Upsert]:
     """Yield the objects that agents read. Raises SourceError that names the file."""
     from mcagent.core.snapshot import ATTRIBUTE, Upsert
     from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
-    from mcagent.kube.trim import trim
+    from mcagent.model.api.decode import read_object
     from mcagent.model.errors import SourceError
 
     for path in paths:
@@ -137,4 +137,6 @@ def _manifests(paths: Sequence[Path], namespace: str) -> Iterator[Upsert]:
                 objects = read_manifests(file, namespace or "default")
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from None
-            yield from (Upsert(kind=kind, raw=trim(kind, raw)) for kind, raw in objects if kind in ATTRIBUTE)
+            yield from (
+                Upsert(kind=kind, raw=read_object(kind, raw)) for kind, raw in objects if kind in ATTRIBUTE
+            )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mcagent.agent.config import Settings
 from mcagent.api.status import Status
-from mcagent.controller.contract.raw import items_at
+from mcagent.controller.admin.fields import items_at
 from mcagent.core.fragments.tunnel_guard import tunnel_port
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError

@@ -1,7 +1,7 @@
 """What every source of objects has in common: the events it delivers, the sink they go to, its state.
 
-A source lists and watches kinds in threads of its own and hands raw objects (decoded JSON, trimmed to the
-fields that are read) to a sink. It must not know what becomes of them.
+A source lists and watches kinds in threads of its own and hands objects
+(`mcagent.model.api`) to a sink. It must not know what becomes of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from mcagent.model.api.base import ApiObject
 from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
@@ -31,7 +32,7 @@ class WatchEvent:
     """One change of one object. `object` is its new state, or the last one for DELETED."""
 
     type: EventType
-    object: RawObject
+    object: ApiObject
 
     @property
     def key(self) -> str:
@@ -39,11 +40,13 @@ class WatchEvent:
         return object_key(self.object)
 
 
-def object_key(obj: RawObject) -> str:
-    """Return "namespace/name", or the name of a cluster-scoped object. The object must have passed `is_object`."""
-    meta = obj["metadata"]
-    namespace = meta.get("namespace")
-    return f"{namespace}/{meta['name']}" if namespace else str(meta["name"])
+def object_key(obj: RawObject | ApiObject) -> str:
+    """Return "namespace/name", or the name of a cluster-scoped object. JSON must have passed `is_object`."""
+    if isinstance(obj, ApiObject):
+        namespace, name = obj.namespace, obj.name
+    else:
+        namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]
+    return f"{namespace}/{name}" if namespace else name
 
 
 def is_object(obj: object) -> bool:
@@ -60,7 +63,7 @@ class Sink(Protocol):
     Every call must be short (O(1) per event) and must not block or raise.
     """
 
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
         """Take all objects of a kind: what is not among them is gone. The kind is synced from now on."""
         ...
 

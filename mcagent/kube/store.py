@@ -11,14 +11,15 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]  # namespace ("" if cluster-scoped), name
-IndexFunction = Callable[[RawObject], Iterable[str]]
+IndexFunction = Callable[[Any], Iterable[str]]
 NO_INDEXES: Mapping[str, IndexFunction] = MappingProxyType({})
 _REMEMBERED = 20_000  # deleted objects of a kind
 
@@ -28,7 +29,7 @@ class Store:
 
     def __init__(self, indexes: Mapping[str, IndexFunction] = NO_INDEXES) -> None:
         """Begin with nothing, not listed yet."""
-        self.objects: dict[Key, RawObject] = {}
+        self.objects: dict[Key, ApiObject] = {}
         self.seen: dict[Key, float] = {}  # when this version came; monotonic
         self.order: list[Key] = []
         self.indexes = indexes
@@ -37,12 +38,13 @@ class Store:
         self.unconfirmed: dict[Key, float] = {}  # known from an answer only, since when; monotonic
         self.synced = False
 
-    def put(self, key: Key, obj: RawObject) -> RawObject | None:
+    def put(self, key: Key, obj: ApiObject) -> ApiObject | None:
         """Take an object, and return the one that it replaces."""
         old = self.objects.get(key)
         if old is None:
             insort(self.order, key)
-        if old is None or not version_of(obj) or version_of(old) != version_of(obj):
+        version = obj.metadata.resource_version
+        if old is None or not version or old.metadata.resource_version != version:
             self.seen[key] = time.monotonic()
         self.objects[key] = obj
         for name, index in self.indexes.items():
@@ -54,7 +56,7 @@ class Store:
                 insort(self.filed[name][value], key)
         return old
 
-    def drop(self, key: Key) -> RawObject | None:
+    def drop(self, key: Key) -> ApiObject | None:
         """Forget an object, and return it."""
         old = self.objects.pop(key, None)
         self.unconfirmed.pop(key, None)
@@ -66,9 +68,9 @@ class Store:
                     self._unfile(name, value, key)
         return old
 
-    def bury(self, obj: RawObject) -> None:
+    def bury(self, obj: ApiObject) -> None:
         """Remember that an object is gone for good: answers and events that are under way may still report it."""
-        if uid := uid_of(obj):
+        if uid := obj.metadata.uid:
             self.dead[uid] = None
             if len(self.dead) > _REMEMBERED:
                 self.dead.popitem(last=False)
@@ -80,7 +82,7 @@ class Store:
             del self.filed[name][value]
 
 
-def _values(name: str, index: IndexFunction, obj: RawObject) -> set[str]:
+def _values(name: str, index: IndexFunction, obj: ApiObject) -> set[str]:
     """Return the values under which an index files an object; none where the function fails, which is a bug."""
     found, error = attempt(lambda: set(index(obj)))
     if error is not None:
@@ -88,33 +90,20 @@ def _values(name: str, index: IndexFunction, obj: RawObject) -> set[str]:
     return found or set()
 
 
-def key_of(obj: RawObject) -> Key:
+def key_of(obj: ApiObject) -> Key:
     """Return the key of an object."""
-    meta = obj["metadata"]
-    return str(meta.get("namespace") or ""), str(meta["name"])
+    return obj.namespace, obj.name
 
 
-def uid_of(obj: RawObject) -> str:
-    """Return the uid of an object, "" if it has none."""
-    return str(obj["metadata"].get("uid") or "")
-
-
-def version_of(obj: RawObject) -> str:
-    """Return the resourceVersion of an object, "" if it has none."""
-    return str(obj["metadata"].get("resourceVersion") or "")
-
-
-def is_newer(old: RawObject, new: RawObject) -> bool:
+def is_newer(old: ApiObject, new: ApiObject) -> bool:
     """Tell whether `new` is a later version. Versions are ordered numbers (KEP-5504); others just differ."""
-    before, after = version_of(old), version_of(new)
+    before, after = old.metadata.resource_version, new.metadata.resource_version
     if before.isdecimal() and after.isdecimal():
         return int(after) > int(before)
     return before != after or not before
 
 
-def is_gone(obj: RawObject) -> bool:
+def is_gone(obj: ApiObject) -> bool:
     """Tell whether the answer to a write reports an object's end: what held it was taken away."""
-    meta, spec = obj["metadata"], obj.get("spec")
-    held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
-    held = held or (isinstance(spec, dict) and spec.get("finalizers"))  # of a Namespace
-    return bool(meta.get("deletionTimestamp")) and not held
+    meta = obj.metadata
+    return obj.is_deleting and not meta.finalizers and not meta.deletion_grace_period_seconds

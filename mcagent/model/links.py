@@ -58,7 +58,7 @@ def to_json(link: Link) -> dict[str, object]:
 def read(items: object, limit: int = MAX_READ) -> tuple[Link, ...]:
     """Return the links of a JSON value, the first `limit`. What is wrong is left out; nothing is raised."""
     found: dict[str, Link] = {}
-    for item in items[:limit] if isinstance(items, list) else ():
+    for item in items[:limit] if isinstance(items, list | tuple) else ():
         try:
             link = _link(Field("link", item))
         except InputError:

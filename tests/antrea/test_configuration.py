@@ -6,6 +6,8 @@ import pytest
 
 from mcagent.controller.admin.migration import Level, Objects, check
 from mcagent.controller.config import Role
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ConfigMap
 from tests.antrea.clusters import NAMESPACE
 from tests.antrea.programs import VERSIONS, manifests
 
@@ -15,7 +17,7 @@ from tests.antrea.programs import VERSIONS, manifests
 def test_the_configuration_of_the_manifests_is_taken(version: str, role: Role) -> None:
     """Host bits, feature gates and empty values are no errors; what is ignored is told."""
     found = manifests(version, role)
-    maps = [item for item in found if item["kind"] == "ConfigMap"]
+    maps = [read_as(ConfigMap, item) for item in found if item["kind"] == "ConfigMap"]
     assert maps
     said = check(role, Objects(namespace=NAMESPACE[role], config_maps=maps))
     about = [item for item in said if item.about.startswith("ConfigMap ")]

@@ -13,7 +13,7 @@ import pytest
 from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Wanted
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Object, Wanted
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
@@ -371,16 +371,16 @@ class Fast(MemoryView):
 
     def __init__(self, leader: Leader) -> None:
         super().__init__(leader.api, namespace=AREA)
-        self._known: dict[str, dict[str, list[RawObject]]] = {}
+        self._known: dict[str, dict[str, list[Any]]] = {}
         leader.api.watch(lambda *_: self._known.clear())
 
-    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+    def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value."""
         if index.name not in self._known:
-            filed: dict[str, list[RawObject]] = {}
-            for raw in self.list(index.kind):
-                for under in index.values(raw):
-                    filed.setdefault(under, []).append(raw)
+            filed: dict[str, list[Any]] = {}
+            for obj in self.list(index.of):
+                for under in index.values(obj):
+                    filed.setdefault(under, []).append(obj)
             self._known[index.name] = filed
         return self._known[index.name].get(value, ())
 

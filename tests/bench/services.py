@@ -61,7 +61,7 @@ from tests.bench.control import (
 )
 from tests.controllers import Api, Controller, Json, api_server, controller, memory, processor
 from tests.unit.control_view import Api as MemoryApi
-from tests.unit.control_view import Clock, MemoryView, timestamp
+from tests.unit.control_view import Clock, MemoryView, timestamp, typed
 from tests.unit.leader_world import announce, cluster_info, endpoints, service
 
 MOST = 255  # clusters, each with a network 10.N.0.0/16
@@ -203,7 +203,7 @@ def merged(everybody: Sequence[str], services: int) -> Iterator[Wanted]:
         offers = []
         for number, cluster in enumerate(everybody):
             both = shared(cluster, number, each)
-            raw, backends = ({**one, "metadata": {**one["metadata"], **made}} for one in both)
+            raw, backends = (typed({**one, "metadata": {**one["metadata"], **made}}) for one in both)
             offer = Offer(
                 header=read_header(raw),
                 definition=read_definition(raw),

@@ -23,6 +23,8 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Timing
+from mcagent.model.api.decode import TYPES
+from mcagent.model.api.multicluster import ApiServiceExport
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
@@ -135,22 +137,20 @@ class Copier:
             else Access(local=exports, leader={self.target, Kind.RESOURCE_IMPORT})
         )
         self.writes = Access(local={self.target}) if here else Access(leader={self.target})
-        self.indexes: Sequence[Index] = ()
+        self.indexes: Sequence[Index[Any]] = ()
         self.looks: list[str] = []
         self.bad: set[str] = set()  # keys that it trips over
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the name that a change is about."""
-        obj = change.new or change.old
-        assert obj is not None
-        yield str(obj["metadata"]["name"]).removeprefix("copy-")
+        yield change.object.name.removeprefix("copy-")
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return the names of exports, and of copies that may have to go."""
-        for obj in view.list(Kind.SERVICE_EXPORT, namespace=NAMESPACE):
-            yield str(obj["metadata"]["name"])
-        for obj in view.list(self.target, self.side):
-            yield str(obj["metadata"]["name"]).removeprefix("copy-")
+        for export in view.list(ApiServiceExport, namespace=NAMESPACE):
+            yield export.name
+        for copied in view.list(TYPES[self.target], self.side):
+            yield copied.name.removeprefix("copy-")
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the copy."""
@@ -159,13 +159,13 @@ class Copier:
             raise RuntimeError(key)
         namespace = NAMESPACE if self.side is Side.LOCAL else COMMON_AREA
         copy = Ref(side=self.side, kind=self.target, namespace=namespace, name=f"copy-{key}")
-        found = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key))
+        found = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key), ApiServiceExport)
         if found is None:
             return DesiredObjects(steps=(copy,))
         events = (
             (Event(subject=str(copy), reason="Refused", message=view.failure(copy)),) if view.failure(copy) else ()
         )
-        said = str(found["metadata"].get("labels", {}).get("said", ""))
+        said = found.labels.get("said", "")
         content: RawObject = (
             {"data": {"said": said}}
             if self.side is Side.LOCAL

@@ -720,7 +720,7 @@ def test_an_api_server_that_does_not_know_the_kinds(tmp_path: Path, capsys: pyte
 def test_ages(seconds: int, shown: str) -> None:
     """Ages are told as kubectl does."""
     assert since("1970-01-01T00:00:00Z", seconds) == shown
-    assert since(None, seconds) == "-"
+    assert since("", seconds) == "-"
 
 
 def test_join_config_round_trip(tmp_path: Path) -> None:

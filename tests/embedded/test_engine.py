@@ -23,6 +23,8 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.kube.source import EventType, WatchEvent
+from mcagent.model.api.base import Metadata
+from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
@@ -405,19 +407,31 @@ def test_a_missing_secret_and_a_wrong_cluster_set_are_told(local: Objects, run: 
 def test_an_answer_that_comes_late_revives_nothing() -> None:
     """Taking the last finalizer off ends an object: neither that answer nor an older one brings it back."""
     ref = Ref(kind=Kind.CONFIG_MAP, namespace="a", name="x")
-    meta = {"name": "x", "namespace": "a", "uid": "1", "resourceVersion": "5"}
-    held = {"metadata": {**meta, "deletionTimestamp": "2024-01-01T00:00:00Z", "finalizers": ["f"]}}
-    freed = {"metadata": {**meta, "resourceVersion": "6", "deletionTimestamp": "2024-01-01T00:00:00Z"}}
+
+    def made(version: str, uid: str = "1", *, deleted: str = "", finalizers: tuple[str, ...] = ()) -> ConfigMap:
+        return ConfigMap(
+            metadata=Metadata(
+                name="x",
+                namespace="a",
+                uid=uid,
+                resource_version=version,
+                deletion_timestamp=deleted,
+                finalizers=finalizers,
+            )
+        )
+
+    held = made("5", deleted="2024-01-01T00:00:00Z", finalizers=("f",))
+    freed = made("6", deleted="2024-01-01T00:00:00Z")
     for late in (freed, held):
         cache = Cache({Side.LOCAL: [Kind.CONFIG_MAP]})
         cache.apply(Side.LOCAL, Kind.CONFIG_MAP, WatchEvent(type=EventType.ADDED, object=held))
         cache.apply(Side.LOCAL, Kind.CONFIG_MAP, WatchEvent(type=EventType.DELETED, object=freed))
         cache.wrote(ref, late)
-        assert cache.get(ref) is None
-    cache.wrote(ref, {"metadata": {**meta, "uid": "2", "resourceVersion": "7"}})
-    assert cache.get(ref) is not None
-    cache.wrote(ref, {"metadata": {**freed["metadata"], "uid": "2", "resourceVersion": "8"}})
-    assert cache.get(ref) is None
+        assert cache.get(ref, ConfigMap) is None
+    cache.wrote(ref, made("7", "2"))
+    assert cache.get(ref, ConfigMap) is not None
+    cache.wrote(ref, made("8", "2", deleted="2024-01-01T00:00:00Z"))
+    assert cache.get(ref, ConfigMap) is None
 
 
 class Beats:

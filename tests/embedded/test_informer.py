@@ -21,10 +21,11 @@ from mcagent.agent.config import load
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.core.imported_services import NEEDS
 from mcagent.kube.client import Client
-from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
+from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import ApiServerSource
 from mcagent.kube.sources.informer import Informer, Timing
-from mcagent.kube.trim import trim
+from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.decode import read_object
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
@@ -44,10 +45,10 @@ class Mirror:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.objects: dict[Kind, dict[str, RawObject]] = {}
+        self.objects: dict[Kind, dict[str, ApiObject]] = {}
         self.calls: list[str] = []
 
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
         """Take a list."""
         with self.changed:
             self.objects[kind] = {object_key(obj): obj for obj in objects}
@@ -171,7 +172,7 @@ def test_it_lists_in_pages_and_then_follows(
     put(api, Kind.GATEWAY, "n1", gatewayIP="10.0.0.9")
     mirror.wait(lambda: len(mirror.calls) == 4)
     assert mirror.calls == ["replace", "ADDED", "DELETED", "MODIFIED"]
-    assert mirror.objects[Kind.GATEWAY]["kube-system/n1"]["gatewayIP"] == "10.0.0.9"
+    assert as_json(mirror.objects[Kind.GATEWAY]["kube-system/n1"])["gatewayIP"] == "10.0.0.9"
     state = informer.state()
     assert state.synced
     assert state.connected
@@ -555,19 +556,23 @@ def test_outside_a_pod_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPat
 
 
 def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:
-    """Fields that nobody reads go; values of wrong types stay for the parser to tell."""
+    """Fields that nobody reads go, and values of wrong types, which are named."""
     pod = {
         "kind": "Pod",
         "metadata": {"name": "a", "managedFields": [1], "labels": {"app": "x"}, "annotations": 7},
         "spec": {"nodeName": "n", "containers": [{"image": "x"}]},
         "status": "odd",
     }
-    assert trim(Kind.POD, pod) == {
-        "kind": "Pod",
-        "metadata": {"name": "a", "labels": {"app": "x"}, "annotations": 7},
+    kept = read_object(Kind.POD, pod)
+    assert as_json(kept) == {
+        "metadata": {"name": "a", "labels": {"app": "x"}},
         "spec": {"nodeName": "n", "containers": [{}]},
-        "status": "odd",
     }
+    assert kept.fault is not None
+    assert [(error.path, error.reason) for error in kept.fault.errors] == [
+        ("metadata.annotations", "must be a mapping, is a number"),
+        ("status", "must be a mapping, is a string"),
+    ]
 
 
 def test_the_client_is_loaded_only_when_it_is_used() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from devtools.fake_backend import FakeBackend
@@ -16,6 +16,7 @@ from mcagent.agent.reports.reporter import Reporter
 from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.kube.source import EventType, WatchEvent
+from mcagent.model.api.decode import read_object
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
@@ -75,7 +76,12 @@ def cluster(number: int) -> RawObject:
 
 def watch_event(word: str, obj: RawObject) -> WatchEvent:
     """Return a change as a source delivers it."""
-    return WatchEvent(type=EventType(word), object=obj)
+    return WatchEvent(type=EventType(word), object=read_object(Kind(obj["kind"]), obj))
+
+
+def listed(store: SnapshotStore, kind: Kind, objects: Iterable[RawObject]) -> None:
+    """Deliver all objects of a kind as a source does."""
+    store.replace(kind, [read_object(kind, obj) for obj in objects])
 
 
 class Facility(FakeBackend):
@@ -154,10 +160,10 @@ class World:
     def list_all(self, clusters: int = 3, gateways: Sequence[RawObject] = ()) -> None:
         """Tell the complete input: a Node, which is a gateway, and so many clusters."""
         for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE, Kind.SERVICE_IMPORT):
-            self.store.replace(kind, [])
-        self.store.replace(Kind.NODE, [node()])
-        self.store.replace(Kind.GATEWAY, list(gateways) or [gateway()])
-        self.store.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(number) for number in range(clusters)])
+            listed(self.store, kind, [])
+        listed(self.store, Kind.NODE, [node()])
+        listed(self.store, Kind.GATEWAY, list(gateways) or [gateway()])
+        listed(self.store, Kind.CLUSTER_INFO_IMPORT, [cluster(number) for number in range(clusters)])
 
     def tell(self, kind: Kind, type_: str, obj: RawObject) -> None:
         """Tell one change."""

@@ -12,6 +12,9 @@ from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.settings import LeaderSettings, MemberLimits, MemberSettings
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import Metadata
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClusterAnnounce, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
@@ -48,7 +51,8 @@ class Member:
     def link(self) -> None:
         """Follow the ClusterSet, as `mcagent.controller.machinery.connection.connection` does."""
         try:
-            found = membership(self.api.list(Kind.CLUSTER_SET, HOME), self.api.list(Kind.CLUSTER_CLAIM, HOME))
+            cluster_sets = self.view.list(ClusterSet, namespace=HOME)
+            found = membership(cluster_sets, self.view.list(ClusterClaim, namespace=HOME))
         except InputError:
             found = None
         new = None
@@ -157,14 +161,14 @@ class Clusters:
         }
         return review(request, self, ACCOUNTS).message if group == "multicluster.crd.antrea.io" else ""
 
-    def service_account(self, namespace: str, name: str) -> RawObject | None:
+    def service_account(self, namespace: str, name: str) -> ServiceAccount | None:
         """Return a ServiceAccount: each member has one of its name."""
         if namespace != AREA or name not in self.members:
             return None
         annotations = {"multicluster.antrea.io/cluster-id": name}
-        return {"metadata": {"name": name, "namespace": AREA, "annotations": annotations}}
+        return ServiceAccount(metadata=Metadata(name=name, namespace=AREA, annotations=annotations))
 
-    def service_accounts(self, namespace: str) -> Sequence[RawObject]:
+    def service_accounts(self, namespace: str) -> Sequence[ServiceAccount]:
         """Return all ServiceAccounts."""
         return [found for name in self.members if (found := self.service_account(namespace, name))]
 
@@ -178,18 +182,18 @@ class Clusters:
         exports = self.north.list(Kind.RESOURCE_EXPORT, namespace)
         return sum((raw["spec"]["clusterID"], raw["spec"]["kind"]) == (cluster_id, kind) for raw in exports)
 
-    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
         """Return the ResourceImports that are filed under any of these."""
-        rows = [raw for value in values for raw in self.view.indexed(GRANTED, value)]
-        return list({raw["metadata"]["name"]: raw for raw in rows}.values())
+        rows = [found for value in values for found in self.view.indexed(GRANTED, value)]
+        return list({found.name: found for found in rows}.values())
 
-    def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
+    def cluster_sets(self, namespace: str) -> Sequence[ClusterSet]:
         """Return the ClusterSets of a namespace of the leader."""
-        return self.north.list(Kind.CLUSTER_SET, namespace)
+        return self.view.list(ClusterSet, namespace=namespace)
 
-    def announces(self, namespace: str) -> Sequence[RawObject]:
+    def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:
         """Return the announcements of members."""
-        return self.north.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
+        return self.view.list(MemberClusterAnnounce, namespace=namespace)
 
     @property
     def controllers(self) -> list[Controller]:

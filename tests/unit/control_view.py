@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from itertools import count
+from typing import Any, cast
 
 from devtools.apiserver.errors import ApiError
 from devtools.apiserver.objects.registry import Registry
@@ -23,6 +24,7 @@ from mcagent.controller.machinery.reconciler import (
     DesiredObjects,
     Index,
     Leader,
+    Object,
     ObjectChange,
     Reconciler,
     Ref,
@@ -32,9 +34,23 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.machinery.view import DeclaredView
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.decode import read_object
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+
+
+def typed(raw: RawObject, kind: Kind | None = None) -> Any:
+    """Return an object as informers deliver it."""
+    return read_object(kind or Kind(raw["kind"]), raw)
+
+
+def change_of(kind: Kind, old: RawObject | None, new: RawObject | None, side: Side = Side.LOCAL) -> ObjectChange:
+    """Return the change from one object to another."""
+    before, after = (None if raw is None else typed(raw, kind) for raw in (old, new))
+    return ObjectChange(side=side, kind=kind, old=before, new=after)
+
 
 START = 1_700_000_000.0  # seconds since the epoch at which a Clock begins
 Key = tuple[Kind, str, str]
@@ -227,6 +243,7 @@ class MemoryView:
         self.lost: dict[Side, Sequence[str]] = {}
         self._leader = leader
         self._frozen: dict[Key, RawObject] | None = None
+        self._decoded: dict[int, tuple[RawObject, ApiObject]] = {}
 
     @property
     def leader(self) -> Leader | None:
@@ -249,33 +266,49 @@ class MemoryView:
     def _readable(self, side: Side) -> Api | None:
         return None if side is Side.LEADER and self._leader is None else self.api(side)
 
-    def get(self, ref: Ref) -> RawObject | None:
+    def decoded(self, kind: Kind, raw: RawObject) -> ApiObject:
+        """Return an object as informers deliver it: the same value while it is the same object."""
+        entry = self._decoded.get(id(raw))
+        if entry is None or entry[0] is not raw:
+            entry = self._decoded[id(raw)] = (raw, read_object(kind, raw))
+        return entry[1]
+
+    def get(self, ref: Ref, cls: type[Object]) -> Object | None:
         """Return an object, None if there is none."""
+        raw = self._find(ref)
+        obj = None if raw is None else self.decoded(ref.kind, raw)
+        assert obj is None or isinstance(obj, cls)
+        return obj
+
+    def _find(self, ref: Ref) -> RawObject | None:
         if ref.side is Side.LEADER and self._frozen is not None:
             return self._frozen.get((ref.kind, ref.namespace, ref.name))
         api = self._readable(ref.side)
         return api.get(ref.kind, ref.namespace, ref.name) if api else None
 
-    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+    def list(self, cls: type[Object], side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[Object]:
         """Return the objects of a kind, sorted."""
+        return cast("list[Object]", [self.decoded(cls.KIND, raw) for raw in self._list(cls.KIND, side, namespace)])
+
+    def _list(self, kind: Kind, side: Side, namespace: str | None) -> Sequence[RawObject]:
         if side is Side.LEADER and self._frozen is not None:
             keys = sorted(key for key in self._frozen if key[0] is kind and namespace in (None, key[1]))
             return [self._frozen[key] for key in keys]
         api = self._readable(side)
         return api.list(kind, namespace) if api else []
 
-    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+    def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value."""
-        return [obj for obj in self.list(index.kind, index.side) if value in set(index.values(obj))]
+        return [obj for obj in self.list(index.of, index.side) if value in set(index.values(obj))]
 
-    def count(self, index: Index, value: str) -> int:
+    def count(self, index: Index[Any], value: str) -> int:
         """Return how many objects an index files under a value."""
         return len(self.indexed(index, value))
 
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has been as it is."""
         api = self.api(ref.side)
-        if api is None or self.get(ref) is None:
+        if api is None or self.get(ref, ApiObject) is None:
             return 0.0
         return api.clock() - api.changed(ref.kind, ref.namespace, ref.name)
 
@@ -285,7 +318,7 @@ class MemoryView:
 
     def accepted(self, ref: Ref) -> bool:
         """Tell whether an object's last write went well."""
-        return self.get(ref) is not None and ref not in self.failures
+        return self.get(ref, ApiObject) is not None and ref not in self.failures
 
     def unkept(self, side: Side) -> Sequence[str]:
         """Return what an API server does not keep."""
@@ -315,7 +348,8 @@ class Controller:
             return
         if side is Side.LEADER and (leader is None or not leader.connected):
             return
-        change = ObjectChange(side=side, kind=kind, old=old, new=new)
+        before, after = (None if raw is None else self.view.decoded(kind, raw) for raw in (old, new))
+        change = ObjectChange(side=side, kind=kind, old=before, new=after)
         for number, reconciler in enumerate(self.reconcilers):
             if kind in reconciler.reads.on(side):
                 for key in reconciler.keys(change, DeclaredView(self.view, reconciler)):

@@ -12,6 +12,7 @@ from mcagent.controller.contract.antrea_before_2_7 import held_finalizers, may_l
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
 from tests.antrea_objects import VERSIONS, written_by
+from tests.unit.control_view import typed
 from tests.unit.leader_world import AREA, SET, Leader
 
 OLD, NEW = "resourceexport.finalizers.antrea.io", "resourceexport.antrea.io/finalizer"
@@ -28,16 +29,16 @@ def test_an_export_has_a_finalizer_that_every_leader_removes(held: list[str], fo
 
 def test_cluster_information_of_old_members_has_no_labels() -> None:
     """Only a ClusterInfo may be without labels, and only without all."""
-    old = {version: may_lack_labels(written_by(version)["south-clusterinfo"]) for version in VERSIONS}
+    old = {version: may_lack_labels(typed(written_by(version)["south-clusterinfo"])) for version in VERSIONS}
     assert old == {"v1.11": True, "v1.14.3": True, "v2.4.0": True, "v2.7.0": False}
     info: dict[str, Any] = written_by("v1.14.3")["south-clusterinfo"]
     for labels in ({"sourceKind": "ClusterInfo"}, {"sourceClusterID": ""}):
         half = copy.deepcopy(info)
         half["metadata"]["labels"] = labels
-        assert not may_lack_labels(half)
+        assert not may_lack_labels(typed(half))
     service = copy.deepcopy(info)
     service["spec"]["kind"] = "Service"
-    assert not may_lack_labels(service)
+    assert not may_lack_labels(typed(service))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -24,7 +24,9 @@ from mcagent.controller.webhook.server import answer_of, read_review
 from mcagent.core.compile import compile_desired
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.kube.source import EventType, RawObject, WatchEvent
-from mcagent.kube.trim import trim
+from mcagent.model.api.base import as_json
+from mcagent.model.api.decode import read_as, read_object
+from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.config import Config
 from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
@@ -35,7 +37,7 @@ from mcagent.supervised import attempt
 from tests.admission_objects import OWN, SET, WORLD, sa
 from tests.properties import costly
 from tests.unit import agentworld, leader_world, member_world, test_member_service_import
-from tests.unit.control_view import START, Controller
+from tests.unit.control_view import START, Controller, typed
 from tests.unit.leader_world import AREA, Leader
 from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
 
@@ -161,12 +163,11 @@ def programmed(*bad: RawObject) -> dict[str, Any]:
     store = SnapshotStore(lambda: None)
     for kind in Kind:
         if kind in ATTRIBUTE:
-            these = [trim(kind, received(obj)) for obj in AGENT if obj["kind"] == kind]
-            store.replace(kind, these)
+            agentworld.listed(store, kind, [received(obj) for obj in AGENT if obj["kind"] == kind])
     for obj in bad:
         kind = Kind(obj["kind"])
         for told in (EventType.ADDED, EventType.MODIFIED):
-            store.apply(kind, WatchEvent(type=told, object=trim(kind, received(obj))))
+            store.apply(kind, WatchEvent(type=told, object=read_object(kind, received(obj))))
     config = Config(node_name="a1", cluster_id="home")
     return dict(compile_desired(store.take(), Facts(), config).desired.fragments)
 
@@ -202,7 +203,7 @@ def merged(*bad: RawObject) -> dict[str, Any]:
         leader.put(leader_world.service(cluster), leader_world.endpoints(cluster, [f"10.{97 + number}.0.1"]))
     leader.clock.forward(60)
     for obj in bad:
-        leader.put(trim(Kind(obj["kind"]), received(obj)))
+        leader.put(received(obj))
     leader.settle()
     leader.controller.due()
     leader.controller.run()
@@ -262,7 +263,7 @@ def followed(*bad: RawObject) -> dict[str, Any]:
     controller.settle()  # ClusterIPs are given in the order in which they are asked for
     for obj in bad:
         api = north if obj in MEMBER_LEADER or obj["kind"] == "ResourceImport" else view.local
-        api.put(trim(Kind(obj["kind"]), received(obj)))
+        api.put(received(obj))
     controller.settle()
     controller.due()
     controller.run()
@@ -369,7 +370,8 @@ def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
 @given(bad=spoiled({"data": {"token": "QQ==", "ca.crt": "QQ=="}}), spec=spoiled(member_world.cluster_set()))
 def test_credentials_and_membership_are_refused_in_words(bad: RawObject, spec: RawObject) -> None:
     """A Secret or ClusterSet with anything in it is used, or refused with an InputError that is short."""
-    for read in (lambda: credentials("Secret x", received(bad)), lambda: membership([received(spec)])):
+    secret, cluster_set = read_as(SecretData, received(bad)), typed(received(spec), Kind.CLUSTER_SET)
+    for read in (lambda: credentials("Secret x", secret), lambda: membership([cluster_set])):
         _, error = attempt(read)
         assert error is None or (isinstance(error, InputError) and str(error).isprintable())
         assert len(str(error)) < 600
@@ -383,7 +385,7 @@ def test_a_cache_files_what_it_can(objects: list[RawObject]) -> None:
     """Objects come and go whatever is in them, and leave nothing behind."""
     cache = Cache({Side.LOCAL: [Kind.RESOURCE_EXPORT]}, [BY_CLUSTER, BY_IMPORT])
     sink = cache.sink(Side.LOCAL)
-    kept = [trim(Kind.RESOURCE_EXPORT, received(obj)) for obj in objects]
+    kept = [typed(received(obj)) for obj in objects]
     sink.replace(Kind.RESOURCE_EXPORT, [])
     for told in EventType:
         for obj in kept:
@@ -396,8 +398,11 @@ def test_what_nobody_reads_is_not_kept() -> None:
     """Fields that only fill memory are dropped, with whatever is nested in them; those that are read stay."""
     good = leader_world.service("mallory", "evil/web")
     wide = changed(changed(good, ("spec", "service", "serviceSpec", "x"), ["y"] * 1000), ("spec", "x"), {"a": 1})
-    assert trim(Kind.RESOURCE_EXPORT, received(wide)) == trim(Kind.RESOURCE_EXPORT, received(good))
-    assert trim(Kind.RESOURCE_EXPORT, received(good))["spec"] == good["spec"]
+    assert typed(received(wide)) == typed(received(good))
+    decoded = as_json(typed(received(good)))["spec"]
+    (port,), (sent,) = (spec["service"]["serviceSpec"]["ports"] for spec in (decoded, good["spec"]))
+    assert port.items() >= sent.items()
+    assert {**decoded, "service": None} == {**good["spec"], "service": None}
 
 
 def test_the_corpus_has_what_it_says() -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, collide
 from mcagent.controller.leader.ledger import granted_in
 from mcagent.controller.settings import EndpointIpType
+from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from tests.properties import COSTLY
 from tests.unit.control_clusters import CIDRS, STALE, Clusters
@@ -300,9 +301,12 @@ class Interleavings(RuleBasedStateMachine):
 
     def _granted(self) -> dict[str, dict[CidrClaim, str]]:
         """Return what the leader has granted, and since when, by cluster."""
-        infos = self.world.north.list(Kind.RESOURCE_IMPORT)
-        return {raw["metadata"]["name"].removesuffix("-clusterinfo"): granted_in(raw) for raw in infos
-                if raw["spec"]["kind"] == "ClusterInfo"}  # fmt: skip
+        infos = self.world.view.list(ResourceImport)
+        return {
+            found.name.removesuffix("-clusterinfo"): granted_in(found)
+            for found in infos
+            if found.spec.kind == "ClusterInfo"
+        }
 
     def _check_claims(self) -> None:
         """Nothing is granted twice, and what is asked for in vain is in the way of something that is granted."""

@@ -9,23 +9,33 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_fields
 
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Side
 from mcagent.kube.source import EventType, WatchEvent
-from mcagent.kube.trim import trim
+from mcagent.model.api.base import Metadata, as_json
+from mcagent.model.api.decode import read_object
+from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.objects import Kind
 
-KIND = Kind.CONFIG_MAP
+KIND = Kind.SERVICE_ACCOUNT
 COLOURS = Index(
-    name="colours", kind=KIND, side=Side.LOCAL, values=lambda obj: [str(obj.get("data", {}).get("colour", ""))]
+    name="colours", of=ServiceAccount, side=Side.LOCAL, values=lambda account: [account.labels.get("colour", "")]
 )
 
 
-def obj(name: str, version: int, colour: str = "red", uid: str = "u", namespace: str = "ns") -> dict[str, Any]:
+def obj(name: str, version: int, colour: str = "red", uid: str = "u", namespace: str = "ns") -> ServiceAccount:
     """Return an object as a server gives it."""
-    meta = {"name": name, "namespace": namespace, "uid": f"{uid}-{name}", "resourceVersion": str(version)}
-    return {"kind": str(KIND), "metadata": meta, "data": {"colour": colour}}
+    return ServiceAccount(
+        metadata=Metadata(
+            name=name,
+            namespace=namespace,
+            uid=f"{uid}-{name}",
+            resource_version=str(version),
+            labels={"colour": colour},
+        )
+    )
 
 
 def ref(name: str) -> Ref:
@@ -40,14 +50,14 @@ class World:
         self.changes: list[ObjectChange] = []
         self.cache = Cache({Side.LOCAL: [KIND]}, [COLOURS], self.changes.extend)
 
-    def event(self, kind: EventType, thing: dict[str, Any]) -> None:
+    def event(self, kind: EventType, thing: ServiceAccount) -> None:
         """Deliver an event."""
         self.cache.apply(Side.LOCAL, KIND, WatchEvent(type=kind, object=thing))
 
     def version(self, name: str) -> str | None:
         """Return the version known of an object."""
-        found = self.cache.get(ref(name))
-        return None if found is None else str(found["metadata"]["resourceVersion"])
+        found = self.cache.get(ref(name), ServiceAccount)
+        return None if found is None else found.metadata.resource_version
 
 
 @pytest.fixture
@@ -88,19 +98,19 @@ def test_order_indexes_and_changes_agree_with_the_objects(steps: list[tuple[str,
     for change in world.changes:
         told = change.new or change.old
         assert told is not None
-        key = (told["metadata"]["namespace"], told["metadata"]["name"])
+        key = (told.namespace, told.name)
         assert mirror.get(key) == change.old
         mirror[key] = change.new
     there = {key: value for key, value in mirror.items() if value is not None}
-    listed = list(cache.list(KIND, Side.LOCAL))
+    listed = list(cache.list(ServiceAccount, Side.LOCAL))
     assert listed == [there[key] for key in sorted(there)]
     for namespace in ("ns", "other", "n"):
-        assert list(cache.list(KIND, Side.LOCAL, namespace)) == [
+        assert list(cache.list(ServiceAccount, Side.LOCAL, namespace)) == [
             there[key] for key in sorted(there) if key[0] == namespace
         ]
     for colour in ("red", "blue"):
         assert list(cache.indexed(COLOURS, colour)) == [
-            thing for thing in listed if thing["data"]["colour"] == colour
+            thing for thing in listed if thing.labels["colour"] == colour
         ]
         count = cache.count_indexed(COLOURS, colour)
         assert count == len(cache.indexed(COLOURS, colour))
@@ -142,7 +152,7 @@ def test_the_late_answer_to_a_delete_leaves_what_was_made_since(world: World, to
     world.event(EventType.DELETED, obj("a", 6, uid="first"))
     world.event(EventType.ADDED, obj("a", 7, uid="second"))
     last = obj("a", 6, uid="first")
-    last["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    last = replace_fields(last, metadata=replace_fields(last.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
     world.cache.wrote(ref("a"), last if told == "by its last version" else None, obj("a", 5, uid="first"))
     assert world.version("a") == "7"
     world.event(EventType.MODIFIED, obj("a", 8, uid="second"))
@@ -180,7 +190,7 @@ def test_an_unchanged_object_of_a_list_is_no_change(world: World) -> None:
     world.cache.replace(Side.LOCAL, KIND, [obj("a", 1), obj("b", 2)])
     world.changes.clear()
     world.cache.replace(Side.LOCAL, KIND, [obj("a", 1), obj("b", 3)])
-    assert [change.new and change.new["metadata"]["name"] for change in world.changes] == ["b"]
+    assert [change.new and change.new.name for change in world.changes] == ["b"]
 
 
 def test_quiet_time_begins_with_a_version_and_survives_a_relist(
@@ -203,15 +213,13 @@ def test_quiet_time_begins_with_a_version_and_survives_a_relist(
 
 def test_bookkeeping_is_not_kept_and_secrets_are_never() -> None:
     """managedFields, what kubectl applied last, and the data of Secrets do not stay in memory."""
-    thing = obj("a", 1)
-    thing["metadata"] |= {
+    meta = {
+        "name": "a",
         "managedFields": [{}],
         "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "1"},
     }
-    assert trim(KIND, thing)["metadata"].keys() == thing["metadata"].keys() - {"managedFields"}
-    assert trim(KIND, thing)["metadata"]["annotations"] == {"mine": "1"}
-    assert "data" not in trim(Kind.SECRET, thing)
-    assert trim(KIND, thing)["data"] == thing["data"]
+    secret = read_object(Kind.SECRET, {"metadata": meta, "data": {"token": "c2VjcmV0"}})
+    assert as_json(secret) == {"metadata": {"name": "a", "annotations": {"mine": "1"}}}
 
 
 def test_indexes_that_cannot_work_are_refused() -> None:

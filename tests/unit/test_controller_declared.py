@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,13 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.machinery.view import DeclaredView
 from mcagent.controller.run import reconcilers_of
+from mcagent.model.api.kubernetes import ApiNode, ApiService
+from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Api, Clock, MemoryView
 
-SERVICES = Index(name="services", kind=Kind.SERVICE, side=Side.LOCAL, values=lambda _: ["all"])
-NODES = Index(name="nodes", kind=Kind.NODE, side=Side.LOCAL, values=lambda _: ["all"])
+SERVICES = Index(name="services", of=ApiService, side=Side.LOCAL, values=lambda _: ["all"])
+NODES = Index(name="nodes", of=ApiNode, side=Side.LOCAL, values=lambda _: ["all"])
 READS = Access(local={Kind.SERVICE}, leader={Kind.RESOURCE_IMPORT})
 WRITES = Access(local={Kind.SERVICE})
 
@@ -40,7 +43,7 @@ class Example:
     needs_leader: bool = False
     reads: Access = READS
     writes: Access = WRITES
-    indexes: tuple[Index, ...] = (SERVICES,)
+    indexes: tuple[Index[Any], ...] = (SERVICES,)
 
     def keys(self, change: ObjectChange, view: View) -> list[str]:
         """Return none."""
@@ -57,19 +60,19 @@ class Example:
 
 SERVICE = Ref(kind=Kind.SERVICE, namespace="shop", name="web")
 LOOKS: list[tuple[Callable[[View], object], bool]] = [
-    (lambda view: view.get(SERVICE), True),
-    (lambda view: view.list(Kind.SERVICE), True),
+    (lambda view: view.get(SERVICE, ApiService), True),
+    (lambda view: view.list(ApiService), True),
     (lambda view: view.quiet_for(SERVICE), True),
     (lambda view: view.indexed(SERVICES, "all"), True),
     (lambda view: view.count(SERVICES, "all"), True),
-    (lambda view: view.list(Kind.RESOURCE_IMPORT, Side.LEADER), True),
-    (lambda view: view.get(Ref(kind=Kind.NODE, name="n")), False),
-    (lambda view: view.list(Kind.NODE), False),
+    (lambda view: view.list(ResourceImport, Side.LEADER), True),
+    (lambda view: view.get(Ref(kind=Kind.NODE, name="n"), ApiNode), False),
+    (lambda view: view.list(ApiNode), False),
     (lambda view: view.quiet_for(Ref(kind=Kind.NODE, name="n")), False),
     (lambda view: view.indexed(NODES, "all"), False),
     (lambda view: view.count(NODES, "all"), False),
-    (lambda view: view.list(Kind.SERVICE, Side.LEADER), False),
-    (lambda view: view.list(Kind.RESOURCE_IMPORT), False),
+    (lambda view: view.list(ApiService, Side.LEADER), False),
+    (lambda view: view.list(ResourceImport), False),
 ]
 
 

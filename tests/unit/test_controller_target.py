@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.machinery.connection.membership import credentials, membership
+from mcagent.controller.machinery.connection.membership import Credentials, Membership
+from mcagent.controller.machinery.connection.membership import credentials as read_credentials
+from mcagent.controller.machinery.connection.membership import membership as read_membership
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.errors import InputError
+from mcagent.model.objects import Kind
+from tests.unit.control_view import typed
 
 PEM = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
 LEADER = {"clusterID": "north", "server": "https://192.0.2.1:6443", "secret": "token"}
@@ -21,6 +28,17 @@ def cluster_set(name: str = "blue", created: str = "2026-01-01T00:00:00Z", **spe
     """Return a member's ClusterSet."""
     meta = {"name": name, "namespace": "kube-system", "uid": name, "creationTimestamp": created}
     return {"metadata": meta, "spec": {"clusterID": "east", "namespace": "mc", "leaders": [LEADER], **spec}}
+
+
+def membership(cluster_sets: list[Any], claims: Sequence[Any] = ()) -> Membership | None:
+    """Return the membership that objects say."""
+    found = [typed(cluster_set, Kind.CLUSTER_SET) for cluster_set in cluster_sets]
+    return read_membership(found, [typed(claim, Kind.CLUSTER_CLAIM) for claim in claims])
+
+
+def credentials(subject: str, secret: Any) -> Credentials:
+    """Return what a Secret holds."""
+    return read_credentials(subject, None if secret is None else read_as(SecretData, secret))
 
 
 def secret(**data: bytes) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
+from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.directory import DirectorySource
 from mcagent.kube.sources.manifests import read_manifests
+from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 
@@ -33,10 +34,10 @@ class Mirror:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.objects: dict[Kind, dict[str, RawObject]] = {}
+        self.objects: dict[Kind, dict[str, ApiObject]] = {}
         self.events: list[str] = []
 
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
         """Take a list."""
         with self.changed:
             self.objects[kind] = {object_key(obj): obj for obj in objects}
@@ -198,7 +199,7 @@ def test_of_two_that_say_the_same_the_first_wins(case: Case) -> None:
     case.write("b.yaml", gateway("n1", "10.0.0.2"))
     case.source.start([Kind.GATEWAY])
     case.mirror.wait_keys(Kind.GATEWAY, "kube-system/n1")
-    assert case.mirror.objects[Kind.GATEWAY]["kube-system/n1"]["gatewayIP"] == "10.0.0.1"
+    assert as_json(case.mirror.objects[Kind.GATEWAY]["kube-system/n1"])["gatewayIP"] == "10.0.0.1"
     assert "file b.yaml" in case.wait_problem("DuplicateManifest")
 
 

@@ -15,9 +15,9 @@ from mcagent.api.status import ProblemStatus
 from mcagent.cli import doctor as command
 from mcagent.cli.common import agent_config, agents
 from mcagent.cli.common.agents import Answer
+from mcagent.controller.admin.fields import name_of
 from mcagent.controller.admin.manifests import Role
 from mcagent.controller.contract.conditions import time_text
-from mcagent.controller.contract.raw import name_of
 from mcagent.doctor import diagnose as doctor_diagnose
 from mcagent.doctor.catalogue import Scope, examine, names
 from mcagent.doctor.check import worst

@@ -15,6 +15,8 @@ from mcagent.controller.admin.cluster_sets import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOKEN_TYPE
 from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_set import is_leader_set
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.multicluster import ClusterSet
 from tests.unit.test_crds import schema_of
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +41,8 @@ def test_leader_and_member_name_each_other() -> None:
     (leader,) = EXAMPLES["leader-clusterset.yaml"]
     member, token_role, token_binding = EXAMPLES["member-east-clusterset.yaml"]
     account, binding, secret = EXAMPLES["leader-access-for-east.yaml"]
-    assert is_leader_set(leader)
-    assert not is_leader_set(member)
+    assert is_leader_set(read_as(ClusterSet, leader))
+    assert not is_leader_set(read_as(ClusterSet, member))
     assert leader["metadata"]["name"] == member["metadata"]["name"]
     assert member["spec"]["namespace"] == leader["metadata"]["namespace"] == secret["metadata"]["namespace"]
     (way,) = member["spec"]["leaders"]

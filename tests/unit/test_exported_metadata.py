@@ -15,9 +15,12 @@ from mcagent.controller.contract.exported_metadata import (
     ExportedMetadata,
     as_annotations,
     asked_for,
-    carried_by,
 )
+from mcagent.controller.contract.exported_metadata import carried_by as read_carried_by
+from mcagent.model.objects import Kind
+from tests.unit.control_view import typed
 
+EXPORT = Kind.SERVICE_EXPORT
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -27,7 +30,12 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 def asked(labels: Any, annotations: Any = None) -> ExportedMetadata:
     """Return what a ServiceExport with these asks for."""
-    return asked_for({"spec": {"exportedLabels": labels, "exportedAnnotations": annotations}})
+    return asked_for(typed({"spec": {"exportedLabels": labels, "exportedAnnotations": annotations}}, EXPORT))
+
+
+def carried_by(raw: Any) -> ExportedMetadata:
+    """Return what a ResourceExport carries."""
+    return read_carried_by(typed(raw, Kind.RESOURCE_EXPORT))
 
 
 @given(JSON, JSON)

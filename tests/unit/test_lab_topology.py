@@ -154,10 +154,10 @@ def test_kube_proxy_passes_over_other_address_families() -> None:
         "metadata": {"namespace": "default", "name": "six"},
         "spec": {"clusterIP": "fd00::7", "ports": [{"port": 80}]},
     }
-    labels = {"labels": {"kubernetes.io/service-name": "web"}}
+    labels = {"kubernetes.io/service-name": "web"}
     slices = [
         {
-            "metadata": meta | labels,
+            "metadata": {**meta, "labels": labels},
             "addressType": family,
             "endpoints": [{"addresses": [address]}],
             "ports": [{"port": 8080}],

@@ -9,12 +9,12 @@ import pytest
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.cluster_set import is_leader_set
-from mcagent.controller.machinery.reconciler import Index, ObjectChange, Side
+from mcagent.controller.machinery.reconciler import Index, Object, Side
 from mcagent.controller.machinery.view import DeclaredView
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
-from tests.unit.control_view import START, Controller, MemoryView
+from tests.unit.control_view import START, Controller, MemoryView, change_of, typed
 from tests.unit.leader_world import (
     AREA,
     FLAT,
@@ -36,16 +36,16 @@ class Counting(MemoryView):
 
     handed = 0
 
-    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+    def list(self, cls: type[Object], side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[Object]:
         """Return all objects of a kind."""
-        return self._counted(super().list(kind, side, namespace))
+        return self._counted(super().list(cls, side, namespace))
 
-    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+    def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value."""
         return self._counted(super().indexed(index, value))
 
-    def _counted(self, found: Sequence[RawObject]) -> Sequence[RawObject]:
-        self.handed += sum(raw["kind"] in ("ResourceExport", "ResourceImport") for raw in found)
+    def _counted(self, found: Sequence[Object]) -> Sequence[Object]:
+        self.handed += sum(isinstance(obj, ResourceExport | ResourceImport) for obj in found)
         return found
 
 
@@ -64,7 +64,7 @@ def test_a_heartbeat_and_a_write_about_an_export_lead_past_all_other_exports() -
     }
     keys: dict[str, list[str]] = {}
     for kind, (old, new) in changes.items():
-        change = ObjectChange(side=Side.LOCAL, kind=kind, old=old, new=new)
+        change = change_of(kind, old, new)
         for one in leader.controller.reconcilers:
             if kind in one.reads.on(Side.LOCAL):
                 keys[f"{one.name} {kind}"] = list(one.keys(change, DeclaredView(view, one)))
@@ -256,8 +256,8 @@ def test_the_members_clusterset_of_a_dual_role_cluster_is_not_the_leaders() -> N
     found = leader.api.get(Kind.CLUSTER_SET, "kube-system", SET)
     assert found is not None
     assert "status" not in found
-    assert is_leader_set(cluster_set())
-    assert not is_leader_set({"metadata": {}, "spec": {"leaders": ["x"]}})
+    assert is_leader_set(typed(cluster_set()))
+    assert not is_leader_set(typed({"kind": "ClusterSet", "metadata": {}, "spec": {"leaders": ["x"]}}))
 
 
 def test_overlaps_and_mixed_encryption_stand_in_the_status_with_names() -> None:

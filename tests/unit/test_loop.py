@@ -16,7 +16,7 @@ from mcagent.model.facts import DatapathType
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op
 from mcagent.model.resources import Backend, Bridge, FlowEntry, HostPort, Route, TunnelPort
-from tests.unit.agentworld import Facility, World, cluster, gateway, node
+from tests.unit.agentworld import Facility, World, cluster, gateway, listed, node
 
 
 @pytest.fixture
@@ -61,27 +61,27 @@ def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> 
     """While input is incomplete nothing is removed, and nothing added but the bare bridge; then it happens."""
     stranger = FlowEntry(table=9, priority=1, match="ip", cookie=1, actions="drop")
     world.facilities[Backend.OPENFLOW].world[stranger.key] = stranger
-    world.store.replace(Kind.NODE, [node()])
-    world.store.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(0)])
+    listed(world.store, Kind.NODE, [node()])
+    listed(world.store, Kind.CLUSTER_INFO_IMPORT, [cluster(0)])
     world.start()
     world.wait(lambda: world.loop.report.waiting_for == ("Gateway",))
     world.wait(lambda: not world.loop.pending)
     assert world.applied == []
     assert world.loop.report.backends[0].synced is False
-    world.store.replace(Kind.GATEWAY, [gateway()])
+    listed(world.store, Kind.GATEWAY, [gateway()])
     world.wait(lambda: "Service" in world.loop.report.waiting_for)  # it is a gateway, and needs more
     assert {type(step.new) for step in world.applied} == {Bridge, HostPort}
     assert {step.op for step in world.applied} == {Op.ADD}
     assert Kind.SERVICE in world.kinds_read[-1]
     for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE):
-        world.store.replace(kind, [])
+        listed(world.store, kind, [])
     world.wait(world.settled)
     assert stranger.key not in world.facilities[Backend.OPENFLOW].world
 
 
 def test_what_a_gateway_needs_is_asked_for_while_other_kinds_are_listed(world: World) -> None:
     """Its Gateway object says enough; nothing is applied before the rest is there."""
-    world.store.replace(Kind.GATEWAY, [gateway()])
+    listed(world.store, Kind.GATEWAY, [gateway()])
     world.start()
     world.wait(lambda: bool(world.kinds_read) and Kind.SERVICE in world.kinds_read[-1])
     world.wait(lambda: not world.loop.pending)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mcagent.config.reader import ConfigError
 from mcagent.controller.config import Role, load
-from mcagent.controller.contract.size import json_size
 from mcagent.controller.leader.bounds import (
     Bounds,
     bounds_of_accounts,
@@ -22,12 +21,22 @@ from mcagent.controller.leader.bounds import (
     read_bounds,
     refuse_namespace,
 )
+from mcagent.controller.leader.offers import too_large
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
-from tests.unit.leader_world import FLAT, Leader, account, endpoints, service
+from mcagent.model.api.kubernetes import ServiceAccount
+from tests.unit.control_view import typed
+from tests.unit.leader_world import FLAT, Leader, endpoints, service
+from tests.unit.leader_world import account as account_json
 
 DEFAULTS = defaults_of(MemberLimits(max_exports=10, allowed_namespaces=("shop",), allowed_cidrs=("10.0.0.0/8",)))
 OPEN = defaults_of(MemberLimits())
+
+
+def account(cluster: str, **annotations: str) -> ServiceAccount:
+    """Return the ServiceAccount of a member."""
+    found: ServiceAccount = typed(account_json(cluster, **annotations))
+    return found
 
 
 def test_an_account_that_says_nothing_has_the_defaults() -> None:
@@ -114,9 +123,9 @@ def test_cidrs_are_judged_by_the_bounds() -> None:
 )
 def test_any_text_is_read_or_told(notes: dict[str, str]) -> None:
     """Whatever stands there: it is either told what is wrong, and nothing allowed, or read."""
-    raw = account("east")
+    raw = account_json("east")
     raw["metadata"]["annotations"] |= notes
-    found = read_bounds(raw, OPEN)
+    found = read_bounds(typed(raw), OPEN)
     assert bool(found.problem) == bool(problem_of(notes))
     if found.problem:
         assert (found.cidrs, found.namespaces, found.max_exports) == ((), frozenset(), 0)
@@ -159,7 +168,7 @@ def test_a_change_calls_for_as_few_exports_as_it_can() -> None:
     """One export is one look, two at the limit; an account its member's exports and those of its namespaces."""
     settings = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=MemberLimits(max_exports=20))
     leader = Leader("east", "west", settings=settings)
-    leader.put(account("east"), account("west"))
+    leader.put(account_json("east"), account_json("west"))
     for number in range(19):
         leader.clock.forward(1)
         leader.put(service("east", f"shop/s{number}"), endpoints("east", [f"10.1.0.{number}"], f"shop/s{number}"))
@@ -176,14 +185,14 @@ def test_a_change_calls_for_as_few_exports_as_it_can() -> None:
     assert few <= 6  # and what its own writes call for
     assert looks(service("east", "shop/s19")) <= 2 * few
     assert looks(service("east", "shop/s20")) <= 2 * few
-    assert looks(account("west", max_exports="5")) <= few
-    assert looks(account("west", max_exports="5")) == 0
-    assert looks(account("east", allowed_namespaces="lab")) >= 20
+    assert looks(account_json("west", max_exports="5")) <= few
+    assert looks(account_json("west", max_exports="5")) == 0
+    assert looks(account_json("east", allowed_namespaces="lab")) >= 20
 
 
 def test_a_size_is_that_of_the_json() -> None:
-    """Within a few per cent, and never more is counted than asked for."""
+    """To the byte, as it is sent."""
     for value in ({"a": [1, 22, -333, True, None, "ä\n"], "b": {"c": "x" * 50}}, ["x"] * 100, 1.5, "\x00"):
         exact = len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
-        assert 0.9 * exact - 3 <= json_size(value, 10_000) <= 1.1 * exact + 20
-    assert json_size(["x" * 100] * 1000, 500) < 3000
+        assert too_large(value, "Service", exact) == ""
+        assert f"larger than {exact - 1} bytes" in too_large(value, "Service", exact - 1)

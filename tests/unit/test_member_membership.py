@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Side
+from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.leave import PATIENCE
 from mcagent.controller.member.membership import concerns_membership
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
+from tests.unit.control_view import Controller, MemoryView, change_of
 from tests.unit.member_world import (
     AREA,
     HOME,
@@ -333,7 +333,7 @@ def test_what_was_refused_is_tried_again_when_announcements_are_taken_again() ->
         return cluster_set() | {"status": {"conditions": [{"type": "Ready", "reason": reason, **more}]}}
 
     def concerned(old: RawObject, new: RawObject) -> bool:
-        return concerns_membership(ObjectChange(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=old, new=new))
+        return concerns_membership(change_of(Kind.CLUSTER_SET, old, new))
 
     assert concerned(said("AnnounceFailed"), said("Connected"))
     assert not concerned(said("AnnounceFailed", message="one"), said("AnnounceFailed", message="another"))

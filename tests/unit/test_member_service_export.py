@@ -14,7 +14,7 @@ from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
+from tests.unit.control_view import Controller, MemoryView, typed
 from tests.unit.member_world import (
     AREA,
     conditions_of,
@@ -512,8 +512,8 @@ SLICES = st.lists(st.tuples(st.lists(ADDRESSES, unique=True, max_size=8), PORTS)
 @given(SLICES)
 def test_subsets_hold_each_address_and_port_once(found: list[tuple[list[str], list[tuple[str, int]]]]) -> None:
     """Every pair of address and port of the slices is in exactly one subset, whatever the order of the slices."""
-    web = service("web", ("http", 80), ("admin", 90), ("", 70))
-    slices = [slice_of("web", *addresses, ports=tuple(ports)) for addresses, ports in found]
+    web = typed(service("web", ("http", 80), ("admin", 90), ("", 70)))
+    slices = [typed(slice_of("web", *addresses, ports=tuple(ports))) for addresses, ports in found]
     made = pod_ip_subsets(web, slices)
     assert made == pod_ip_subsets(web, slices[::-1])
     pairs = [(text, name, port) for ports, texts in made.items() for text in texts for name, _, port in ports]
@@ -533,4 +533,4 @@ def test_limits_count_what_is_written() -> None:
     kept, dropped = limited({ports: addresses}, hostnames)
     assert 0.95 * MAX_SIZE < len(json.dumps(endpoint_subsets(kept, hostnames))) <= MAX_SIZE
     assert dropped == 50_000 - len(kept[ports])
-    assert cluster_ip_subsets(service("web", cluster_ip="None")) == {}
+    assert cluster_ip_subsets(typed(service("web", cluster_ip="None"))) == {}

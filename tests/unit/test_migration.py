@@ -8,6 +8,8 @@ import pytest
 
 from mcagent.controller.admin.migration import Level, Objects, check
 from mcagent.controller.config import Role
+from mcagent.model.objects import Kind
+from tests.unit.control_view import typed
 
 AREA, HOME = "antrea-multicluster", "kube-system"
 
@@ -38,6 +40,26 @@ def config(text: str) -> dict[str, Any]:
     }
 
 
+KINDS_OF = {
+    "accounts": Kind.SERVICE_ACCOUNT,
+    "config_maps": Kind.CONFIG_MAP,
+    "cluster_sets": Kind.CLUSTER_SET,
+    "claims": Kind.CLUSTER_CLAIM,
+    "announces": Kind.MEMBER_CLUSTER_ANNOUNCE,
+    "exports": Kind.RESOURCE_EXPORT,
+    "imports": Kind.RESOURCE_IMPORT,
+}
+
+
+def objects_of(namespace: str, **objects: Any) -> Objects:
+    """Return what a cluster has, from its JSON."""
+    typed_objects: dict[str, Any] = {
+        name: [typed(item, KINDS_OF[name]) for item in items] if name in KINDS_OF else items
+        for name, items in objects.items()
+    }
+    return Objects(namespace=namespace, **typed_objects)
+
+
 def texts(found: Any, level: Level) -> list[str]:
     """Return what was found of a level, with commands."""
     return [f"{item.about}: {item.text} {item.command}" for item in found if item.level is level]
@@ -45,7 +67,7 @@ def texts(found: Any, level: Level) -> list[str]:
 
 def test_a_leader_that_is_ready_to_be_replaced() -> None:
     """Without controller and webhooks, with annotated accounts, nothing is left to do."""
-    objects = Objects(
+    objects = objects_of(
         namespace=AREA,
         deployment={"spec": {"replicas": 0}},
         bindings=[binding("member-east")],
@@ -59,7 +81,7 @@ def test_a_leader_that_is_ready_to_be_replaced() -> None:
 
 def test_a_leader_with_everything_in_the_way() -> None:
     """Accounts are annotated first; then the webhooks go, and their controller is stopped."""
-    objects = Objects(
+    objects = objects_of(
         namespace=AREA,
         deployment={"spec": {"replicas": 1}},
         webhooks=[hook(AREA), hook(HOME)],
@@ -91,7 +113,7 @@ def test_endpoints_outside_of_what_their_cluster_publishes() -> None:
         }
         for cluster, ip in (("east", "10.96.0.7"), ("east", "10.1.0.7"), ("west", "10.96.0.8"))
     ]
-    found = check(Role.LEADER, Objects(namespace=AREA, exports=exports, imports=[{"spec": info}]))
+    found = check(Role.LEADER, objects_of(namespace=AREA, exports=exports, imports=[{"spec": info}]))
     east, west = texts(found, Level.LOST)
     assert "cluster east: 1 endpoints that it exports (10.1.0.7, ...)" in east
     assert "cluster west: 1 endpoints" in west
@@ -101,7 +123,7 @@ def test_endpoints_outside_of_what_their_cluster_publishes() -> None:
 def test_an_account_that_no_member_needs() -> None:
     """The default account of Antrea's manifests is nothing to do as long as every member has one of its own."""
     default = "antrea-mc-member-access-sa"
-    objects = Objects(
+    objects = objects_of(
         namespace=AREA,
         bindings=[binding(default), binding("member-east")],
         accounts=[account(default), account("member-east", "east")],
@@ -125,7 +147,7 @@ def test_a_cluster_set_of_v1alpha1(claims: list[dict[str, Any]], level: Level, s
         "metadata": {"name": "blue"},
         "spec": {"leaders": [{"clusterID": "north", "server": "https://x"}]},
     }
-    found = check(Role.MEMBER, Objects(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
+    found = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
     assert said in "".join(texts(found, level))
     assert "mcagent.io/member" in "".join(texts(found, Level.CHANGES))
 
@@ -134,14 +156,14 @@ def test_the_secret_of_the_leader_has_to_be_readable() -> None:
     """Our controller reads one Secret only, by a Role that Antrea's needs not."""
     leader = {"clusterID": "north", "server": "https://x", "secret": "member-east"}
     cluster_set = {"metadata": {"name": "blue"}, "spec": {"clusterID": "east", "leaders": [leader]}}
-    found = check(Role.MEMBER, Objects(namespace=HOME, cluster_sets=[cluster_set]))
+    found = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set]))
     (said,) = texts(found, Level.MUST)
     assert "create role mcagent-leader-token --verb=get,list,watch --resource=secrets" in said
     assert "--resource-name=member-east" in said
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["member-east"]}
     role = {"metadata": {"name": "mcagent-leader-token"}, "rules": [rule]}
     assert (
-        texts(check(Role.MEMBER, Objects(namespace=HOME, cluster_sets=[cluster_set], roles=[role])), Level.MUST)
+        texts(check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], roles=[role])), Level.MUST)
         == []
     )
 
@@ -151,12 +173,14 @@ def test_the_configuration_is_read() -> None:
     good = config(
         'apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: MultiClusterConfig\npodCIDRs: ["10.1.1.1/16"]'
     )
-    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}]))
+    found = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}]))
     assert "can be used as it is" in texts(found, Level.KEPT)[0]
     assert "used as 10.1.0.0/16" in texts(found, Level.CHANGES)[0]
-    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
+    found = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
     assert "allowedEndpointCIDRs in the leader" in texts(found, Level.MUST)[0]
-    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("enableStretchedNetworkPolicy: true")]))
+    found = check(
+        Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("enableStretchedNetworkPolicy: true")])
+    )
     assert "our controller reads Pods" in "".join(texts(found, Level.CHANGES))
-    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("unheardOf: 1")]))
+    found = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("unheardOf: 1")]))
     assert "unheardOf: unknown key" in texts(found, Level.MUST)[0]

@@ -9,7 +9,7 @@ from mcagent.core import snapshot as snapshot_module
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing.parse import Parsed, parse_object
 from mcagent.model.problem import Problem
-from tests.unit.agentworld import cluster, gateway, node, watch_event
+from tests.unit.agentworld import cluster, gateway, listed, node, watch_event
 
 INFO = Kind.CLUSTER_INFO_IMPORT
 
@@ -17,7 +17,7 @@ INFO = Kind.CLUSTER_INFO_IMPORT
 def filled() -> SnapshotStore:
     """Return an store with two clusters taken in."""
     store = SnapshotStore(lambda: None)
-    store.replace(INFO, [cluster(1), cluster(2)])
+    listed(store, INFO, [cluster(1), cluster(2)])
     store.take()
     return store
 
@@ -27,7 +27,7 @@ def test_a_list_makes_a_kind_synced() -> None:
     store = SnapshotStore(lambda: None)
     store.apply(Kind.NODE, watch_event("ADDED", node()))
     assert store.take().synced == frozenset()
-    store.replace(INFO, [cluster(1)])
+    listed(store, INFO, [cluster(1)])
     assert store.take().synced == {INFO}
 
 
@@ -46,7 +46,7 @@ def test_a_list_overrules_changes_that_came_before_it() -> None:
     """What is not in the list is gone, even when it was just added; what comes after counts."""
     store = filled()
     store.apply(INFO, watch_event("ADDED", cluster(3)))
-    store.replace(INFO, [cluster(1)])
+    listed(store, INFO, [cluster(1)])
     store.apply(INFO, watch_event("ADDED", cluster(4)))
     assert set(store.take().cluster_infos) == {"kube-system/c1", "kube-system/c4"}
 
@@ -57,7 +57,7 @@ def test_a_kind_that_is_read_no_longer_is_forgotten() -> None:
     bad = cluster(5)
     bad["spec"]["serviceCIDR"] = "x"
     store.apply(INFO, watch_event("ADDED", bad))
-    store.replace(Kind.GATEWAY, [gateway()])
+    listed(store, Kind.GATEWAY, [gateway()])
     assert store.take().problems
     store.forget(INFO)
     snapshot = store.take()
@@ -65,7 +65,7 @@ def test_a_kind_that_is_read_no_longer_is_forgotten() -> None:
     assert snapshot.problems == ()
     assert snapshot.synced == {Kind.GATEWAY}
     store.forget(Kind.GATEWAY)
-    store.replace(Kind.GATEWAY, [gateway()])
+    listed(store, Kind.GATEWAY, [gateway()])
     assert store.take().synced == {Kind.GATEWAY}
 
 
@@ -102,7 +102,7 @@ def test_an_object_that_nobody_thought_of_costs_only_itself(monkeypatch: pytest.
 
     monkeypatch.setattr(snapshot_module, "parse_object", fragile)
     store = SnapshotStore(lambda: None)
-    store.replace(Kind.NODE, [node(name) for name in ("a1", "poison", "a2")])
+    listed(store, Kind.NODE, [node(name) for name in ("a1", "poison", "a2")])
     store.apply(Kind.GATEWAY, watch_event("ADDED", gateway("poison")))
     store.apply(Kind.GATEWAY, watch_event("ADDED", gateway("a1")))
     found = store.take()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ExpiredError
-from mcagent.kube.source import EventType, WatchEvent
+from mcagent.kube.source import EventType
 from mcagent.kube.sources.watch import BadLineError, Line, read_line
 from mcagent.model.errors import McagentError
 from mcagent.model.objects import Kind
@@ -25,7 +25,7 @@ def read(word: object, obj: object) -> Line:
 
 def test_an_event_has_its_object_and_the_version_to_go_on_from() -> None:
     """A bookmark has the version only; a type that is not known has neither."""
-    assert read("MODIFIED", POD) == Line(version="7", event=WatchEvent(type=EventType.MODIFIED, object=POD))
+    assert read("MODIFIED", POD) == Line(version="7", type=EventType.MODIFIED, object=POD)
     assert read("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "9"}}) == Line(version="9")
     assert read("PROGRESS", POD) == Line()
 

@@ -63,13 +63,15 @@ def _join_config(args: argparse.Namespace, namespace: str) -> int:
     from mcagent.controller.admin import cluster_sets, join_config
     from mcagent.controller.admin.cluster import AdminError
     from mcagent.controller.leader.cluster_set import is_leader_set
+    from mcagent.model.api.decode import read_as
+    from mcagent.model.api.multicluster import ClusterSet
     from mcagent.model.objects import Kind
 
     cluster = open_cluster(args)
     found = [
         obj
         for obj in cluster.objects(Kind.CLUSTER_SET, namespace)
-        if is_leader_set(obj) and args.name in ("", obj["metadata"]["name"])
+        if is_leader_set(read_as(ClusterSet, obj)) and args.name in ("", obj["metadata"]["name"])
     ]
     if len(found) != 1:
         raise AdminError(f"{len(found)} ClusterSets of a leader match; give a NAME or a --namespace")

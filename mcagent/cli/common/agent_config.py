@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from mcagent.agent.config import Settings, load
 from mcagent.cli.common.agents import SELECTOR
-from mcagent.controller.contract.raw import items_at, text_at
 from mcagent.kube.client import Client
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
@@ -37,8 +38,7 @@ def read_config_map(client: Client) -> tuple[Settings, str] | None:
     """
     path = object_path(Kind.CONFIG_MAP, "")
     found = client.request("GET", path, {"labelSelector": SELECTOR, "limit": "10"}, timeout=_TIMEOUT)
-    for one in items_at(found, "items"):
-        if text := text_at(one, "data", "agent.yaml"):
-            name = f"ConfigMap {text_at(one, 'metadata', 'namespace')}/{text_at(one, 'metadata', 'name')}"
-            return load(_Text(text, name), ANY_NODE, {}), name
+    for config_map in (read_as(ConfigMap, item) for item in found.get("items") or ()):
+        if text := config_map.data.get("agent.yaml"):
+            return load(_Text(text, config_map.subject), ANY_NODE, {}), config_map.subject
     return None

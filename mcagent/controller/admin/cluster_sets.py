@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admin.join_config import JoinConfig
-from mcagent.controller.contract.conditions import TRUE, find
-from mcagent.controller.contract.raw import value_at
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import NO_CONDITION, condition_of
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 
@@ -50,13 +50,13 @@ def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, fi
 
 def config_of(cluster_set: RawObject, server: str) -> JoinConfig:
     """Return how members join a leader's ClusterSet. Raises AdminError for a member's own ClusterSet."""
-    meta = cluster_set["metadata"]
-    if not is_leader_set(cluster_set):
-        raise AdminError(f"ClusterSet {meta['namespace']}/{meta['name']} is a member's, not the leader's")
+    typed = read_as(ClusterSet, cluster_set)
+    if not is_leader_set(typed):
+        raise AdminError(f"ClusterSet {typed.key} is a member's, not the leader's")
     return JoinConfig(
-        cluster_set=meta["name"],
-        leader_id=cluster_set["spec"]["leaders"][0].get("clusterID", ""),
-        leader_namespace=meta["namespace"],
+        cluster_set=typed.name,
+        leader_id=typed.leader_id,
+        leader_namespace=typed.namespace,
         leader_server=server,
     )
 
@@ -137,16 +137,16 @@ def _check_only_one(cluster: Cluster, namespace: str) -> None:
 
 def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> None:
     """Wait until the leader has taken this cluster's announcement. Raises AdminError that says why it has not."""
-    last: Mapping[str, Any] = {}
+    last = NO_CONDITION
     told, began, said = "", monotonic(), monotonic()
 
     def ready() -> bool:
         nonlocal last, told, said
-        found = cluster.get(Kind.CLUSTER_SET, namespace, name)
-        last = find(value_at(found, "status", "conditions"), "Ready")
-        if last.get("status") == TRUE:
+        found = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
+        last = condition_of(found.status.conditions, "Ready")
+        if last.is_true:
             return True
-        message = str(last.get("message", ""))
+        message = last.message
         if (message and message != told) or monotonic() - said >= _PROGRESS:
             told, said = message, monotonic()
             cluster.report(f"waiting, {said - began:.0f} s: {message or 'no controller has processed it yet'}")
@@ -157,10 +157,9 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
         cluster.report(f"this cluster is a member of {name}")
         return
     subject = f"after {timeout:g} s ClusterSet {namespace}/{name}"
-    if not last:
+    if not last.type:
         raise AdminError(f"{subject} has no status: does the member controller run in namespace {namespace}?")
-    then = _NEXT.get(str(last.get("reason")), "")
-    message = last.get("message") or "no reason is given"
+    then, message = _NEXT.get(last.reason, ""), last.message or "no reason is given"
     raise AdminError(f"{subject} is not Ready: {message}" + (f". Next: {then}" if then else ""))
 
 

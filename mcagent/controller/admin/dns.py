@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mcagent.controller.admin import corefile
 from mcagent.controller.admin.cluster import AdminError, Cluster
-from mcagent.controller.contract.raw import items_at, text_at, value_at
+from mcagent.controller.admin.fields import items_at, text_at, value_at
 from mcagent.kube.source import RawObject
 
 KEY = "Corefile"

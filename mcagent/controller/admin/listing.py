@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import find, time_of
-from mcagent.controller.contract.raw import annotation, name_of, namespace_of, text_at, value_at
-from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_leader_set
+from mcagent.controller.contract.conditions import time_of
+from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import NO_CONDITION, ApiObject, condition_of
+from mcagent.model.api.decode import read_as, read_object
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import (
+    ApiClusterInfoImport,
+    ApiGateway,
+    ApiServiceExport,
+    ClusterSet,
+    ResourceExport,
+    ResourceImport,
+)
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
-Rows = Callable[[RawObject, float], Sequence[Sequence[str]]]
+Rows = Callable[[Any, float], Sequence[Sequence[str]]]  # of an object of the kind, and the time
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)
 _BEGIN, _END = 60, 180  # characters of a longer message: what it is about, and the cause, which comes last
 _CELL = 260  # of anything: a name has up to 253
@@ -32,12 +43,12 @@ class Listing:
     aliases: tuple[str, ...] = ()
 
 
-def age(obj: RawObject, now: float) -> str:
+def age(obj: ApiObject, now: float) -> str:
     """Return how old an object is, as kubectl shows it: 45s, 12m, 5h, 3d."""
-    return since(text_at(obj, "metadata", "creationTimestamp"), now)
+    return since(obj.metadata.creation_timestamp, now)
 
 
-def since(text: object, now: float) -> str:
+def since(text: str, now: float) -> str:
     """Return how long ago a time was: 45s, 12m, 5h, 3d; "-" when it is none."""
     at = time_of(text)
     if at is None:
@@ -49,77 +60,59 @@ def since(text: object, now: float) -> str:
     return f"{seconds}s"
 
 
-def _head(obj: RawObject) -> tuple[str, str]:
-    return (namespace_of(obj), name_of(obj))
+def _message(text: str) -> str:
+    return text if len(text) <= _BEGIN + _END else f"{text[:_BEGIN]} ... {text[-_END:]}"
 
 
-def _message(text: object) -> str:
-    if not isinstance(text, str) or len(text) <= _BEGIN + _END:
-        return text if isinstance(text, str) else ""
-    return f"{text[:_BEGIN]} ... {text[-_END:]}"
-
-
-def _cluster_set(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
+def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
     """Return a row for the ClusterSet as a whole, and one for each cluster."""
     role = "leader" if is_leader_set(obj) else "member"
-    status = obj.get("status")
-    found = status if isinstance(status, Mapping) else {}
-    ready = find(value_at(obj, "status", "conditions"), "Ready")
-    total = f"{found.get('readyClusters', 0)}/{found.get('totalClusters', 0)}"
-    own = (*_head(obj), text_at(obj, "spec", "clusterID"), role, total)
-    rows = [(*own, str(ready.get("status", "-")), age(obj, now), _message(ready.get("message")))]
-    for cluster, conditions in conditions_by_cluster(obj).items():
-        one = find(conditions, "Ready")
-        words = (str(one.get("status", "-")), since(one.get("lastTransitionTime"), now))
-        rows.append(("", "", cluster, "", "", *words, _message(one.get("message"))))
+    ready = condition_of(obj.status.conditions, "Ready")
+    total = f"{obj.status.ready_clusters or 0}/{obj.status.total_clusters or 0}"
+    own = (obj.namespace, obj.name, obj.spec.cluster_id, role, total)
+    rows = [(*own, ready.status or "-", age(obj, now), _message(ready.message))]
+    for status in obj.status.cluster_statuses:
+        one = condition_of(status.conditions, "Ready")
+        words = (one.status or "-", since(one.last_transition_time, now))
+        rows.append(("", "", status.cluster_id, "", "", *words, _message(one.message)))
     return rows
 
 
-def _export(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
-    spec = tuple(printable(text_at(obj, "spec", field)) for field in ("clusterID", "kind", "namespace", "name"))
-    bad = find(value_at(obj, "status", "conditions"), "Failure")
-    good = find(value_at(obj, "status", "conditions"), "Succeeded")
-    conflict = find(value_at(obj, "status", "conditions"), "Conflict")
-    state = "Failure" if bad else "Conflict" if conflict else "Succeeded" if good else "-"
-    return [(*_head(obj), *spec, state, age(obj, now), _message((bad or conflict or good).get("message")))]
+def _export(obj: ResourceExport, now: float) -> Sequence[Sequence[str]]:
+    spec = (obj.spec.cluster_id, obj.spec.kind, obj.spec.namespace, obj.spec.name)
+    conditions = (condition_of(obj.status.conditions, kind) for kind in ("Failure", "Conflict", "Succeeded"))
+    shown = next((condition for condition in conditions if condition.type), NO_CONDITION)
+    return [(obj.namespace, obj.name, *spec, shown.type or "-", age(obj, now), _message(shown.message))]
 
 
-def _import(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
-    spec = tuple(text_at(obj, "spec", field) for field in ("kind", "namespace", "name"))
-    clusters = ",".join(conditions_by_cluster(obj))
-    return [(*_head(obj), *spec, clusters or "-", age(obj, now))]
+def _import(obj: ResourceImport, now: float) -> Sequence[Sequence[str]]:
+    clusters = ",".join(status.cluster_id for status in obj.status.cluster_statuses)
+    spec = (obj.spec.kind, obj.spec.namespace, obj.spec.name)
+    return [(obj.namespace, obj.name, *spec, clusters or "-", age(obj, now))]
 
 
-def _service_export(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
-    valid, conflict = (find(value_at(obj, "status", "conditions"), kind) for kind in ("Valid", "Conflict"))
-    why = conflict if conflict.get("status") == "True" else valid
-    words = (str(valid.get("status", "-")), str(conflict.get("status", "-")), str(why.get("reason", "-")))
-    return [(*_head(obj), *words, age(obj, now), _message(why.get("message")))]
+def _service_export(obj: ApiServiceExport, now: float) -> Sequence[Sequence[str]]:
+    valid, conflict = (condition_of(obj.status.conditions, kind) for kind in ("Valid", "Conflict"))
+    why = conflict if conflict.is_true else valid
+    words = (valid.status or "-", conflict.status or "-", why.reason or "-")
+    return [(obj.namespace, obj.name, *words, age(obj, now), _message(why.message))]
 
 
-def _gateway(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
-    fields = tuple(text_at(obj, field) or "-" for field in ("gatewayIP", "internalIP", "serviceCIDR"))
-    return [(*_head(obj), *fields, age(obj, now))]
+def _gateway(obj: ApiGateway, now: float) -> Sequence[Sequence[str]]:
+    fields = (text or "-" for text in (obj.gateway_ip, obj.internal_ip, obj.service_cidr))
+    return [(obj.namespace, obj.name, *fields, age(obj, now))]
 
 
-def _cluster_info(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
-    spec = obj.get("spec")
-    content = spec if isinstance(spec, Mapping) else {}
-    gateways = content.get("gatewayInfos")
-    pods = content.get("podCIDRs")
-    words = (
-        text_at(content, "clusterID"),
-        text_at(content, "serviceCIDR") or "-",
-        ",".join(str(cidr) for cidr in pods) if isinstance(pods, list) and pods else "-",
-        ",".join(text_at(g, "gatewayIP") for g in gateways) if isinstance(gateways, list) and gateways else "-",
-    )
-    return [(*_head(obj), *words, age(obj, now))]
+def _cluster_info(obj: ApiClusterInfoImport, now: float) -> Sequence[Sequence[str]]:
+    gateways = ",".join(gateway.gateway_ip for gateway in obj.spec.gateway_infos)
+    words = (obj.spec.service_cidr or "-", ",".join(obj.spec.pod_cidrs) or "-", gateways or "-")
+    return [(obj.namespace, obj.name, obj.spec.cluster_id, *words, age(obj, now))]
 
 
-def _token(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
+def _token(obj: ServiceAccount, now: float) -> Sequence[Sequence[str]]:
     keys = (names.ALLOWED_CIDRS_ANNOTATION, names.ALLOWED_NAMESPACES_ANNOTATION, names.MAX_EXPORTS_ANNOTATION)
-    bounds = (printable(annotation(obj, key) or "-") for key in keys)
-    return [(*_head(obj), bound_cluster(obj) or "-", *bounds, age(obj, now))]
+    bounds = (obj.annotation(key) or "-" for key in keys)
+    return [(obj.namespace, obj.name, bound_cluster(obj) or "-", *bounds, age(obj, now))]
 
 
 LISTINGS: Mapping[str, Listing] = {
@@ -175,16 +168,16 @@ def objects(
     listing = LISTINGS[what]
     found = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
     if name:
-        found = [obj for obj in found if name_of(obj) == name]
+        found = [obj for obj in found if obj["metadata"]["name"] == name]
         if not found:
             raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}")
     if cluster_id:
-        found = [obj for obj in found if text_at(obj, "spec", "clusterID") == cluster_id]
+        found = [obj for obj in found if read_as(ResourceExport, obj).spec.cluster_id == cluster_id]
     return found
 
 
 def rows(what: str, found: Sequence[RawObject], now: float) -> list[Sequence[str]]:
     """Return the table's rows. Others write these objects: no cell moves the cursor, or fills the screen."""
-    return [
-        tuple(printable(cell, _CELL) for cell in row) for obj in found for row in LISTINGS[what].rows(obj, now)
-    ]
+    listing = LISTINGS[what]
+    objects = (read_object(listing.kind, obj) for obj in found)
+    return [tuple(printable(cell, _CELL) for cell in row) for obj in objects for row in listing.rows(obj, now)]

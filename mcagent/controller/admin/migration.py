@@ -7,22 +7,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from mcagent.config.reader import ConfigError
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
+from mcagent.controller.admin.fields import items_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
 from mcagent.controller.config import Role, load
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, address_of, range_of
-from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.settings import EndpointIpType
 from mcagent.kube.source import RawObject
+from mcagent.model.api.decode import read_object
+from mcagent.model.api.kubernetes import ConfigMap, ServiceAccount
+from mcagent.model.api.multicluster import (
+    ApiGateway,
+    ClusterClaim,
+    ClusterSet,
+    MemberClusterAnnounce,
+    ResourceExport,
+    ResourceImport,
+)
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
@@ -61,14 +72,14 @@ class Objects:
     webhooks: Sequence[RawObject] = ()
     roles: Sequence[RawObject] = ()
     bindings: Sequence[RawObject] = ()
-    accounts: Sequence[RawObject] = ()
-    config_maps: Sequence[RawObject] = ()
-    cluster_sets: Sequence[RawObject] = ()
-    claims: Sequence[RawObject] = ()
-    announces: Sequence[RawObject] = ()
-    exports: Sequence[RawObject] = ()
-    imports: Sequence[RawObject] = ()
-    gateways: Sequence[RawObject] = field(default=())
+    accounts: Sequence[ServiceAccount] = ()
+    config_maps: Sequence[ConfigMap] = ()
+    cluster_sets: Sequence[ClusterSet] = ()
+    claims: Sequence[ClusterClaim] = ()
+    announces: Sequence[MemberClusterAnnounce] = ()
+    exports: Sequence[ResourceExport] = ()
+    imports: Sequence[ResourceImport] = ()
+    gateways: Sequence[ApiGateway] = ()
 
 
 def read(cluster: Cluster, namespace: str) -> Objects:
@@ -76,6 +87,9 @@ def read(cluster: Cluster, namespace: str) -> Objects:
 
     def listed(kind: Kind, scope: str = namespace) -> list[RawObject]:
         return items_at(cluster.find_any(object_path(kind, scope)), "items")
+
+    def typed(kind: Kind) -> list[Any]:
+        return [read_object(kind, item) for item in listed(kind)]
 
     return Objects(
         namespace=namespace,
@@ -87,14 +101,14 @@ def read(cluster: Cluster, namespace: str) -> Objects:
         ],
         roles=listed(Kind.ROLE),
         bindings=listed(Kind.ROLE_BINDING),
-        accounts=listed(Kind.SERVICE_ACCOUNT),
-        config_maps=listed(Kind.CONFIG_MAP),
-        cluster_sets=listed(Kind.CLUSTER_SET),
-        claims=listed(Kind.CLUSTER_CLAIM),
-        announces=listed(Kind.MEMBER_CLUSTER_ANNOUNCE),
-        exports=listed(Kind.RESOURCE_EXPORT),
-        imports=listed(Kind.RESOURCE_IMPORT),
-        gateways=listed(Kind.GATEWAY),
+        accounts=typed(Kind.SERVICE_ACCOUNT),
+        config_maps=typed(Kind.CONFIG_MAP),
+        cluster_sets=typed(Kind.CLUSTER_SET),
+        claims=typed(Kind.CLUSTER_CLAIM),
+        announces=typed(Kind.MEMBER_CLUSTER_ANNOUNCE),
+        exports=typed(Kind.RESOURCE_EXPORT),
+        imports=typed(Kind.RESOURCE_IMPORT),
+        gateways=typed(Kind.GATEWAY),
     )
 
 
@@ -130,10 +144,10 @@ def _controller(objects: Objects) -> Iterator[Finding]:
 def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
     """Yield what becomes of Antrea's configuration file."""
     for item in objects.config_maps:
-        text = text_at(item, "data", _CONFIG_KEY)
+        text = item.data.get(_CONFIG_KEY, "")
         if not text:
             continue
-        about = f"ConfigMap {namespace_of(item)}/{name_of(item)}"
+        about = item.subject
         try:
             settings = load(role, _Text(text), {}, {})
         except ConfigError as error:
@@ -181,20 +195,20 @@ def _leader(objects: Objects) -> Iterator[Finding]:
         for subject in items_at(binding, "subjects")
         if text_at(subject, "kind") == "ServiceAccount"
     }
-    unknown = {text_at(item, "clusterID") for item in objects.announces} - bound_clusters(objects.accounts)
+    unknown = {announce.cluster_id for announce in objects.announces} - bound_clusters(objects.accounts)
     for account in objects.accounts:
-        if name_of(account) not in members or bound_cluster(account):
+        if account.name not in members or bound_cluster(account):
             continue
         cluster = next(iter(unknown)) if len(unknown) == 1 else "CLUSTER_ID"
         yield Finding(
             level=Level.MUST if unknown else Level.LOST,
-            about=f"ServiceAccount {objects.namespace}/{name_of(account)}",
+            about=f"ServiceAccount {objects.namespace}/{account.name}",
             text=f"stands for no cluster{_one_of(unknown)}, as accounts made before Antrea 2.7: "
             "what its member writes is refused",
-            command=f"kubectl -n {objects.namespace} annotate serviceaccount {name_of(account)} "
+            command=f"kubectl -n {objects.namespace} annotate serviceaccount {account.name} "
             f"{names.CLUSTER_ID_ANNOTATION}={cluster}",
         )
-    kinds = Counter(text_at(item, "spec", "kind") for item in objects.exports)
+    kinds = Counter(export.spec.kind for export in objects.exports)
     for kind, number in sorted(kinds.items()):
         if kind not in _TAKEN:
             text = f"{number} of kind {kind}, unsupported: what was made from them stays as it is"
@@ -219,16 +233,16 @@ def _leader(objects: Objects) -> Iterator[Finding]:
 def _endpoints_outside(objects: Objects) -> Iterator[Finding]:
     """Yield whose endpoints lie in no CIDR that their cluster publishes: Pods that no gateway leads to."""
     networks = Networks(
-        (*bounds, text_at(item, "spec", "clusterinfo", "clusterID"))
+        (*bounds, item.cluster_id)
         for item in objects.imports
         for network in published(item) or ()
         if (bounds := range_of(str(network))) is not None
     )
     outside: dict[str, set[str]] = {}
     for export in objects.exports:
-        cluster = text_at(export, "spec", "clusterID")
-        for subset in items_at(export, "spec", "endpoints", "subsets"):
-            for text in (text_at(item, "ip") for item in items_at(subset, "addresses")):
+        cluster, endpoints = export.spec.cluster_id, export.spec.endpoints
+        for subset in endpoints.subsets if endpoints is not None else ():
+            for text in (address.ip for address in subset.addresses):
                 number = address_of(text)
                 if number is not None and cluster not in networks.owners(number):
                     outside.setdefault(cluster, set()).add(text)
@@ -246,28 +260,30 @@ def _one_of(clusters: set[str]) -> str:
 
 
 def _member(objects: Objects) -> Iterator[Finding]:
-    joined = [item for item in objects.cluster_sets if _joins(item)]
+    joined = [claims for claims in objects.cluster_sets if any(leader.server for leader in claims.spec.leaders)]
     if len(joined) > 1:
-        about = ", ".join(f"ClusterSet {objects.namespace}/{name_of(item)}" for item in joined)
+        about = ", ".join(f"ClusterSet {objects.namespace}/{item.name}" for item in joined)
         text = "a cluster is a member of one ClusterSet: of these only the oldest counts"
         yield Finding(level=Level.LOST, about=about, text=text)
     for item in joined:
-        about = f"ClusterSet {objects.namespace}/{name_of(item)}"
-        if not text_at(item, "spec", "clusterID"):
-            found = claimed(objects.claims)
-            if isinstance(found, str) and names.is_cluster_id(found):
-                text = f'made before Antrea 1.13: spec.clusterID is filled in, "{found}", as its ClusterClaim says'
+        about = f"ClusterSet {objects.namespace}/{item.name}"
+        if not item.spec.cluster_id:
+            claims = claimed(objects.claims)
+            if names.is_cluster_id(claims):
+                text = (
+                    f'made before Antrea 1.13: spec.clusterID is filled in, "{claims}", as its ClusterClaim says'
+                )
                 yield Finding(level=Level.CHANGES, about=about, text=text)
             else:
                 yield Finding(
                     level=Level.MUST,
                     about=about,
                     text="has no spec.clusterID, and no ClusterClaim id.k8s.io says which it is",
-                    command=f"kubectl -n {objects.namespace} patch clusterset {name_of(item)} --type merge -p "
+                    command=f"kubectl -n {objects.namespace} patch clusterset {item.name} --type merge -p "
                     '\'{"spec":{"clusterID":"CLUSTER_ID"}}\'',
                 )
         yield from _secret(objects, item)
-        if names.MEMBER_FINALIZER not in texts_at(item, "metadata", "finalizers"):
+        if names.MEMBER_FINALIZER not in item.metadata.finalizers:
             text = f"gets the finalizer {names.MEMBER_FINALIZER}, to be removed on the way back"
             yield Finding(level=Level.CHANGES, about=about, text=text)
     text = (
@@ -281,11 +297,11 @@ def _member(objects: Objects) -> Iterator[Finding]:
     )
 
 
-def _secret(objects: Objects, cluster_set: RawObject) -> Iterator[Finding]:
+def _secret(objects: Objects, cluster_set: ClusterSet) -> Iterator[Finding]:
     """Yield that our controller may not read the Secret of a ClusterSet: it has no rights on any other."""
     where = objects.namespace
-    for leader in items_at(cluster_set, "spec", "leaders")[:1]:
-        secret = text_at(leader, "secret")
+    for leader in cluster_set.spec.leaders[:1]:
+        secret = leader.secret
         rules = (rule for role in objects.roles if name_of(role) == TOKEN_ROLE for rule in items_at(role, "rules"))
         if not any(secret in texts_at(rule, "resourceNames") for rule in rules):
             make, account = f"kubectl -n {where} create", f"{where}:mcagent-controller"
@@ -297,7 +313,3 @@ def _secret(objects: Objects, cluster_set: RawObject) -> Iterator[Finding]:
                 command=f"{make} role {TOKEN_ROLE} {verbs} && "
                 f"{make} rolebinding {TOKEN_ROLE} --role={TOKEN_ROLE} --serviceaccount={account}",
             )
-
-
-def _joins(cluster_set: RawObject) -> bool:
-    return any(text_at(leader, "server") for leader in items_at(cluster_set, "spec", "leaders"))

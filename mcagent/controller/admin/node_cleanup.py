@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
+from mcagent.controller.admin.fields import condition_at, items_at, text_at
 from mcagent.controller.admin.manifests import OURS
-from mcagent.controller.contract.conditions import TRUE, find
-from mcagent.controller.contract.raw import items_at, text_at, value_at
+from mcagent.controller.contract.conditions import TRUE
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
@@ -52,7 +52,7 @@ def clean_nodes(cluster: Cluster, namespace: str, *, timeout: float) -> None:
 
 def _is_ready(cluster: Cluster, node: str) -> bool:
     found = cluster.get(Kind.NODE, "", node) or {}
-    if find(value_at(found, "status", "conditions"), "Ready").get("status") == TRUE:
+    if condition_at(found, "Ready").get("status") == TRUE:
         return True
     cluster.report(f"Node {node} is not Ready and is skipped; if it comes back, run mcagent cleanup there")
     return False

@@ -13,13 +13,15 @@ from http import HTTPStatus
 from mcagent.controller.admin import cluster_sets, dns, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
+from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, Part, Role, Site
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import TRUE
-from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
@@ -107,15 +109,19 @@ def _stored(cluster: Cluster, kind: Kind, namespace: str = "") -> list[RawObject
     )
 
 
+def _is_leaders(cluster_set: RawObject) -> bool:
+    return is_leader_set(read_as(ClusterSet, cluster_set))
+
+
 def _sets(cluster: Cluster, removal: Removal) -> list[RawObject]:
     """Return the ClusterSets to leave and to destroy, in that order."""
     everywhere = _stored(cluster, Kind.CLUSTER_SET)
     member, leader = removal.site.namespace, removal.site.leader_namespace
     found = []
     if _MEMBERS in removal.roles:
-        found += [one for one in everywhere if namespace_of(one) == member and not is_leader_set(one)]
+        found += [one for one in everywhere if namespace_of(one) == member and not _is_leaders(one)]
     if _LEADERS in removal.roles:
-        found += [one for one in everywhere if is_leader_set(one) and namespace_of(one) == leader]
+        found += [one for one in everywhere if _is_leaders(one) and namespace_of(one) == leader]
     return found
 
 
@@ -126,11 +132,11 @@ def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[RawObject], other
     if _LEADERS not in removal.roles:
         return
     for one in _stored(cluster, Kind.CLUSTER_SET):
-        if is_leader_set(one) and one not in sets and cluster.there(_ALL_NAMESPACES):
+        if _is_leaders(one) and one not in sets and cluster.there(_ALL_NAMESPACES):
             raise AdminError(
                 f"ClusterSet {namespace_of(one)}/{name_of(one)} is led here, too: mcagent clusterset destroy first"
             )
-    leaving = {text_at(one, "spec", "clusterID") for one in sets if not is_leader_set(one)}
+    leaving = {text_at(one, "spec", "clusterID") for one in sets if not _is_leaders(one)}
     announces = _stored(cluster, Kind.MEMBER_CLUSTER_ANNOUNCE, removal.site.leader_namespace)
     others = {
         text_at(one, "clusterID"): name_of(one) for one in announces if text_at(one, "clusterID") not in leaving
@@ -176,7 +182,7 @@ def _tell(
     cluster: Cluster, removal: Removal, sets: Sequence[RawObject], nodes: Sequence[str], gone: Sequence[RawObject]
 ) -> None:
     for found in sets:
-        does = "destroyed" if is_leader_set(found) else "left"
+        does = "destroyed" if _is_leaders(found) else "left"
         cluster.report(f"ClusterSet {namespace_of(found)}/{name_of(found)} would be {does}")
     for node in nodes:
         cluster.report(f"Node {node} would be cleaned: mcagent cleanup in namespace {removal.site.namespace}")

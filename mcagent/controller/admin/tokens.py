@@ -19,6 +19,8 @@ from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
 from mcagent.controller.contract import names
 from mcagent.controller.leader.bounds import problem_of
 from mcagent.kube.source import RawObject
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
@@ -92,7 +94,7 @@ def create(
 
 def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) -> None:
     for account in cluster.objects(Kind.SERVICE_ACCOUNT, namespace):
-        other, bound = account["metadata"]["name"], bound_cluster(account)
+        other, bound = account["metadata"]["name"], bound_cluster(read_as(ServiceAccount, account))
         if not bound or other == name:
             continue
         if bound == cluster_id:
@@ -185,4 +187,5 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
 
 def tokens(cluster: Cluster, namespace: str = "") -> list[RawObject]:
     """Return the ServiceAccounts that stand for clusters."""
-    return [account for account in cluster.objects(Kind.SERVICE_ACCOUNT, namespace) if bound_cluster(account)]
+    accounts = cluster.objects(Kind.SERVICE_ACCOUNT, namespace)
+    return [account for account in accounts if bound_cluster(read_as(ServiceAccount, account))]

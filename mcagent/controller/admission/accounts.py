@@ -6,9 +6,10 @@ the name alone. The rules of an object's kind decide what an account may do with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from mcagent.model.api.admission import UserInfo
 
 ACCOUNT = "system:serviceaccount:"
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
@@ -82,10 +83,9 @@ def caller_of(user: str) -> Caller | None:
     return Caller(namespace=namespace, name=name) if is_account else None
 
 
-def node_of(user_info: Any) -> str:
-    """Return the Node that a token is for, by the `userInfo` of an AdmissionRequest; "" if it says none."""
-    extra = user_info.get("extra") if isinstance(user_info, Mapping) else None
-    values = extra.get(NODE_CLAIM) if isinstance(extra, Mapping) else None
+def node_of(user_info: UserInfo) -> str:
+    """Return the Node that a token is for; "" if it says none."""
+    values = user_info.extra.get(NODE_CLAIM)
     if not isinstance(values, list) or len(values) != 1 or not isinstance(values[0], str):
         return ""
     return values[0]

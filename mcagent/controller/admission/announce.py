@@ -18,13 +18,10 @@ from mcagent.controller.admission.identity import (
     ambiguous_with,
     bound_cluster,
     bound_clusters,
-    cluster_id_of,
 )
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import is_deleting, name_of, text_at
+from mcagent.model.api.multicluster import MemberClusterAnnounce
 from mcagent.model.field import printable
-
-_FIXED = {"clusterID": "ClusterID", "clusterSetID": "ClusterSet ID", "leaderClusterID": "leader cluster ID"}
 
 
 def review_announce(request: Request, lookup: Lookup, accounts: Accounts) -> Decision:
@@ -59,10 +56,11 @@ def _only_housekeeping(request: Request) -> bool:
 def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | None:
     """Return the decision if the caller alone settles it; None: go on."""
     account = lookup.service_account(caller.namespace, caller.name)
+    old, new = request.of(MemberClusterAnnounce)
     if account is None:
-        gone = request.operation is Operation.DELETE and is_deleting(request.old)
+        gone = request.operation is Operation.DELETE and old.is_deleting
         return ALLOWED if gone else denied(f"{caller} is not found", code=412)
-    cluster = cluster_id_of(request.subject)
+    cluster = (old if request.operation is Operation.DELETE else new).cluster_id
     if bound_cluster(account) is None:
         # Accounts made before Antrea 2.7, by its manifests too, are not annotated.
         return denied(
@@ -75,21 +73,19 @@ def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | No
 
 
 def _create(request: Request, lookup: Lookup) -> Decision:
-    new = request.object
-    cluster = cluster_id_of(new)
+    _, new = request.of(MemberClusterAnnounce)
+    cluster = new.cluster_id
     sets = lookup.cluster_sets(request.namespace)
     if not sets:
         return denied(f"there is no ClusterSet in namespace {request.namespace}", code=412)
     cluster_set = sets[0]
-    name = name_of(cluster_set)
-    if text_at(new, "clusterSetID") != name:
-        return denied(f'unknown ClusterSet ID "{text_at(new, "clusterSetID")}": it is {name} here', code=412)
-    spec = cluster_set.get("spec")
-    leaders = spec.get("leaders") if isinstance(spec, dict) else None
-    leader = text_at(leaders[0], "clusterID") if isinstance(leaders, list) and leaders else ""
-    if text_at(new, "leaderClusterID") != leader:
+    if new.cluster_set_id != cluster_set.name:
+        message = f'unknown ClusterSet ID "{new.cluster_set_id}": it is {cluster_set.name} here'
+        return denied(message, code=412)
+    leader = cluster_set.leader_id
+    if new.leader_cluster_id != leader:
         return denied(f"leaderClusterID does not match the ClusterSet's leader, {leader}", code=412)
-    if name_of(new) != names.announce(cluster):
+    if new.name != names.announce(cluster):
         return denied(f"the name of cluster {cluster}'s announcement must be {names.announce(cluster)}")
     other = ambiguous_with(cluster, bound_clusters(lookup.service_accounts(request.namespace)))
     if other:
@@ -100,7 +96,11 @@ def _create(request: Request, lookup: Lookup) -> Decision:
 
 
 def _update(request: Request) -> Decision:
-    for path, what in _FIXED.items():
-        if text_at(request.old, path) != text_at(request.object, path):
-            return denied(f"{what} ({path}) cannot be changed", code=412)
-    return ALLOWED
+    old, new = request.of(MemberClusterAnnounce)
+    fixed = {
+        "ClusterID (clusterID)": old.cluster_id == new.cluster_id,
+        "ClusterSet ID (clusterSetID)": old.cluster_set_id == new.cluster_set_id,
+        "leader cluster ID (leaderClusterID)": old.leader_cluster_id == new.leader_cluster_id,
+    }
+    changed = next((what for what, same in fixed.items() if not same), "")
+    return denied(f"{changed} cannot be changed", code=412) if changed else ALLOWED

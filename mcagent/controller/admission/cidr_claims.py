@@ -22,10 +22,10 @@ from mcagent.controller.contract.cidr_claims import (
     without,
 )
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import text_at
 from mcagent.controller.leader.bounds import bounds_of_accounts, defaults_of, stands_for
 from mcagent.controller.leader.ledger import allowed_ranges, granted_in, refusals
 from mcagent.controller.leader.payloads import read_cluster_info
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 
 _SHOWN = 8  # claims that are named in a message
@@ -33,10 +33,11 @@ _SHOWN = 8  # claims that are named in a message
 
 def refuse_claims(request: Request, cluster: str, lookup: Lookup) -> Decision | None:
     """Return the refusal of a ClusterInfo with new claims to what its member may not have, or others have."""
-    if text_at(request.object, "spec", "kind") != ExportKind.CLUSTER_INFO:
+    old, export = request.of(ResourceExport)
+    if export.spec.kind != ExportKind.CLUSTER_INFO:
         return None
-    before = set(claims_in(request.old))
-    new = [claim for claim in claims_in(request.object) if claim not in before]
+    before = set(claims_in(old))
+    new = [claim for claim in claims_in(export) if claim not in before]
     if not new:
         return None
     accounts = (a for a in lookup.service_accounts(request.namespace) if stands_for(a) == cluster)
@@ -51,11 +52,12 @@ def refuse_claims(request: Request, cluster: str, lookup: Lookup) -> Decision | 
 
 def _brings_more(request: Request, refused: Mapping[str, str]) -> bool:
     """Tell whether a request changes anything but by what is refused; one that cannot be read does."""
+    old, new = request.of(ResourceExport)
     try:
-        new = without(read_cluster_info(request.object), refused)
+        rightful = without(read_cluster_info(new), refused)
         if request.operation is Operation.CREATE:
-            return bool(claims_of(new))
-        return new != read_cluster_info(request.old)
+            return bool(claims_of(rightful))
+        return rightful != read_cluster_info(old)
     except InputError:
         return True
 
@@ -64,9 +66,9 @@ def _held(area: str, cluster: str, claims: Sequence[CidrClaim], lookup: Lookup) 
     """Return which claims others have, and who, by their text."""
     asked = {value for claim in claims for value in asked_for(claim)}
     found: dict[str, str] = {}
-    for raw in lookup.granted(area, [place(area, value) for value in sorted(asked)]):
-        holder = text_at(raw, "spec", "clusterinfo", "clusterID")
-        for theirs, since in granted_in(raw).items() if holder != cluster else ():
+    for grants in lookup.granted(area, [place(area, value) for value in sorted(asked)]):
+        holder = grants.cluster_id
+        for theirs, since in granted_in(grants).items() if holder != cluster else ():
             if asked.isdisjoint(filed_under(theirs)):
                 continue
             for claim in claims:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from mcagent.controller.admission.decision import ALLOWED, Decision, Lookup, Operation, Request, denied
-from mcagent.controller.contract.raw import text_at
 from mcagent.controller.leader.cluster_set import is_leader_set
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ClusterSet
 
 
 def review_cluster_set(request: Request, lookup: Lookup) -> Decision:
@@ -15,14 +12,14 @@ def review_cluster_set(request: Request, lookup: Lookup) -> Decision:
     if request.operation is Operation.CREATE:
         there = lookup.cluster_sets(request.namespace)
         if there:
-            name = text_at(there[0], "metadata", "name")
-            return denied(f"namespace {request.namespace} has a ClusterSet already: {name}", code=412)
+            return denied(f"namespace {request.namespace} has a ClusterSet already: {there[0].name}", code=412)
         return ALLOWED
+    old, new = request.of(ClusterSet)
     if request.operation is Operation.UPDATE:
-        return _update(request.old, request.object)
-    members = lookup.announces(request.namespace) if is_leader_set(request.old) else ()
+        return _update(old, new)
+    members = lookup.announces(request.namespace) if is_leader_set(old) else ()
     if members:
-        clusters = ", ".join(sorted(text_at(member, "clusterID") for member in members)[:5])
+        clusters = ", ".join(sorted(member.cluster_id for member in members)[:5])
         return denied(
             f"{len(members)} clusters are still members and must leave first: {clusters}"
             + (", ..." if len(members) > 5 else ""),
@@ -31,17 +28,10 @@ def review_cluster_set(request: Request, lookup: Lookup) -> Decision:
     return ALLOWED
 
 
-def _update(old: RawObject, new: RawObject) -> Decision:
-    before, after = text_at(old, "spec", "clusterID"), text_at(new, "spec", "clusterID")
-    if before and before != after:  # a ClusterSet of before v1alpha2 has none, and gets it once
+def _update(old: ClusterSet, new: ClusterSet) -> Decision:
+    before = old.spec.cluster_id
+    if before and before != new.spec.cluster_id:  # a ClusterSet of before v1alpha2 has none, and gets it once
         return denied(f"spec.clusterID cannot be changed: it is {before}", code=412)
-    first, then = _leader(old), _leader(new)
-    if first != then:
-        return denied(f"spec.leaders[0].clusterID cannot be changed: it is {first}", code=412)
+    if old.leader_id != new.leader_id:
+        return denied(f"spec.leaders[0].clusterID cannot be changed: it is {old.leader_id}", code=412)
     return ALLOWED
-
-
-def _leader(raw: RawObject) -> str:
-    spec = raw.get("spec")
-    leaders = spec.get("leaders") if isinstance(spec, Mapping) else None
-    return text_at(leaders[0], "clusterID") if isinstance(leaders, list) and leaders else ""

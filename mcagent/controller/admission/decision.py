@@ -8,9 +8,13 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of, node_of
-from mcagent.controller.contract.raw import namespace_of, text_at
+from mcagent.controller.machinery.reconciler import Object
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
+from mcagent.model.api.admission import AdmissionRequest, NamedObject
+from mcagent.model.api.decode import read_as, read_part
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
 
 
 class Operation(StrEnum):
@@ -42,15 +46,15 @@ def denied(message: str, code: int = 403) -> Decision:
 class Lookup(Protocol):
     """What a review may look up in the cluster that it runs in. Fresh: an account may be a second old."""
 
-    def service_account(self, namespace: str, name: str) -> RawObject | None:
+    def service_account(self, namespace: str, name: str) -> ServiceAccount | None:
         """Return a ServiceAccount, None if there is none."""
         ...
 
-    def service_accounts(self, namespace: str) -> Sequence[RawObject]:
+    def service_accounts(self, namespace: str) -> Sequence[ServiceAccount]:
         """Return all ServiceAccounts of a namespace."""
         ...
 
-    def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
+    def cluster_sets(self, namespace: str) -> Sequence[ClusterSet]:
         """Return all ClusterSets of a namespace."""
         ...
 
@@ -63,11 +67,11 @@ class Lookup(Protocol):
         """Return how many ResourceExports of a kind a member has, those included that are about to go."""
         ...
 
-    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
         """Return the ResourceImports that `cluster_claims.GRANTED` files under any of these, as far as known."""
         ...
 
-    def announces(self, namespace: str) -> Sequence[RawObject]:
+    def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:
         """Return all MemberClusterAnnounces of a namespace."""
         ...
 
@@ -90,22 +94,26 @@ class Request:
         """Return the object that it is about: the new one, for DELETE the old one."""
         return self.old if self.operation is Operation.DELETE else self.object
 
+    def of(self, cls: type[Object]) -> tuple[Object, Object]:
+        """Return the old and the new object; empty ones where there is none."""
+        return read_as(cls, self.old), read_as(cls, self.object)
+
 
 def read_request(raw: Mapping[str, Any]) -> Request | None:
     """Return the request of an AdmissionReview; None for an operation that is not reviewed (CONNECT)."""
-    operation = text_at(raw, "operation")
-    if operation not in Operation.__members__.values():
+    request = read_part(AdmissionRequest, raw)
+    if request.operation not in Operation.__members__.values():
         return None
     new, old = (raw.get(name) for name in ("object", "oldObject"))
     new, old = (value if isinstance(value, dict) else {} for value in (new, old))
-    user = text_at(raw, "userInfo", "username")
+    about, user = read_as(NamedObject, new or old), request.user_info.username
     return Request(
-        operation=Operation(operation),
-        kind=text_at(raw, "kind", "kind") or text_at(new or old, "kind"),
-        namespace=text_at(raw, "namespace") or namespace_of(new or old),
+        operation=Operation(request.operation),
+        kind=request.kind.kind or about.kind,
+        namespace=request.namespace or about.namespace,
         user=user,
         caller=caller_of(user),
-        node=node_of(raw.get("userInfo")),
+        node=node_of(request.user_info),
         object=new,
         old=old,
     )

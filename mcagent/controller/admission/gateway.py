@@ -17,7 +17,7 @@ from mcagent.controller.admission.decision import (
     denied,
     no_account,
 )
-from mcagent.controller.contract.raw import name_of
+from mcagent.model.api.multicluster import ApiGateway
 
 AGENTS_FIELD = "wireGuard"
 
@@ -38,7 +38,7 @@ def review_gateway(request: Request, accounts: Accounts) -> Decision:
 
 
 def _agent(request: Request, accounts: Accounts) -> Decision:
-    name = name_of(request.object)
+    name = request.of(ApiGateway)[1].name
     if request.operation is not Operation.UPDATE:
         return denied(f"{request.caller} is an agent's: only the controller creates Gateways")
     foreign = changed_parts(request.old, request.object) - {AGENTS_FIELD}

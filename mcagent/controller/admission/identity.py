@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import text_at
-from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ServiceAccount
 
 
-def bound_cluster(account: RawObject) -> str | None:
+def bound_cluster(account: ServiceAccount) -> str | None:
     """Return the cluster ID that a ServiceAccount is annotated with; None when it is not annotated."""
-    meta = account.get("metadata")
-    annotations = meta.get("annotations") if isinstance(meta, dict) else None
-    found = annotations.get(names.CLUSTER_ID_ANNOTATION) if isinstance(annotations, dict) else None
-    return found if isinstance(found, str) else None
+    return account.annotation(names.CLUSTER_ID_ANNOTATION)
 
 
 def ambiguous_with(cluster_id: str, others: Iterable[str]) -> str:
@@ -28,11 +24,6 @@ def ambiguous_with(cluster_id: str, others: Iterable[str]) -> str:
     return ""
 
 
-def bound_clusters(accounts: Iterable[RawObject]) -> set[str]:
+def bound_clusters(accounts: Iterable[ServiceAccount]) -> set[str]:
     """Return all cluster IDs that ServiceAccounts stand for."""
     return {cluster for account in accounts if (cluster := bound_cluster(account))}
-
-
-def cluster_id_of(raw: RawObject) -> str:
-    """Return the cluster ID that a MemberClusterAnnounce names."""
-    return text_at(raw, "clusterID")

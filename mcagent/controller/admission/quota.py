@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
-from mcagent.controller.contract.raw import items_at, text_at
 from mcagent.controller.contract.services import MAX_PORTS
 from mcagent.controller.leader.bounds import (
     bounds_of_accounts,
@@ -18,20 +17,27 @@ from mcagent.controller.leader.bounds import (
     stands_for,
 )
 from mcagent.controller.leader.offers import over_quota, too_large
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.field import printable
 
 
 def refuse_size(request: Request, lookup: Lookup) -> Decision | None:
     """Return the refusal of an export that is too large, before anything else looks into it."""
-    why = too_large(request.object, text_at(request.object, "spec", "kind"), lookup.limits.max_export_bytes)
-    if not why and len(items_at(request.object, "spec", "service", "serviceSpec", "ports")) > MAX_PORTS:
+    _, export = request.of(ResourceExport)
+    content = {key: value for key, value in request.object.items() if key != "status"}
+    if isinstance(meta := content.get("metadata"), dict):
+        content["metadata"] = {key: value for key, value in meta.items() if key != "managedFields"}
+    why = too_large(content, export.spec.kind, lookup.limits.max_export_bytes)
+    service = export.spec.service
+    if not why and service is not None and len(service.service_spec.ports) > MAX_PORTS:
         why = f"spec.service.serviceSpec.ports has more than {MAX_PORTS} entries"
     return denied(f"the export is refused: {why}") if why else None
 
 
 def refuse_bounds(request: Request, cluster: str, lookup: Lookup) -> Decision | None:
     """Return the refusal of an export that its member may not make."""
-    kind, namespace = (text_at(request.object, "spec", field) for field in ("kind", "namespace"))
+    _, export = request.of(ResourceExport)
+    kind, namespace = export.spec.kind, export.spec.namespace
     accounts = lookup.service_accounts(request.namespace)
     bounds = bounds_of_accounts((a for a in accounts if stands_for(a) == cluster), defaults_of(lookup.limits))
     if kind in SERVICE_KINDS:

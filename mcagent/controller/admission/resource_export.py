@@ -22,16 +22,14 @@ from mcagent.controller.admission.quota import refuse_bounds, refuse_size
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS, may_lack_labels
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
-from mcagent.controller.contract.raw import is_deleting, name_of, text_at
-from mcagent.kube.source import RawObject
+from mcagent.controller.leader.exports import derived_name
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
-from mcagent.model.labels import label_hash, read_labels
+from mcagent.model.labels import read_labels
 
 POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})  # that administrators write
 _MEMBER_KINDS = frozenset(ExportKind)
-_PAYLOADS = {ExportKind.SERVICE: "service", ExportKind.ENDPOINTS: "endpoints"}
-_TUPLE = ("namespace", "name", "kind")
 _TRUST = (
     "; list one that acts for administrators in admission.trustedServiceAccounts of the leader's configuration"
 )
@@ -58,8 +56,9 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
     if caller.namespace != request.namespace:
         return denied(f"{caller} is not in namespace {request.namespace}, where the members' accounts are{_TRUST}")
     account = lookup.service_account(caller.namespace, caller.name)
+    old, new = request.of(ResourceExport)
     if account is None:
-        gone = request.operation is Operation.DELETE and is_deleting(request.old)
+        gone = request.operation is Operation.DELETE and old.is_deleting
         return ALLOWED if gone else denied(f"{caller} is not found", code=412)
     cluster = bound_cluster(account)
     if cluster is None:
@@ -67,98 +66,88 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
     if not cluster:
         return denied(f"the annotation {names.CLUSTER_ID_ANNOTATION} of {caller} is empty")
     if request.operation is not Operation.CREATE:
-        owner = text_at(request.old, "spec", "clusterID")
-        if owner != cluster:
-            return denied(f"{caller} may not touch exports of another member, {printable(owner)}")
+        if old.spec.cluster_id != cluster:
+            owner = printable(old.spec.cluster_id)
+            return denied(f"{caller} may not touch exports of another member, {owner}")
         if request.operation is Operation.DELETE:
             return ALLOWED
     return (
         refuse_size(request, lookup)
-        or _finalizer(request)
-        or _content(request, cluster)
+        or _finalizer(request, old, new)
+        or _content(request, old, new, cluster)
         or refuse_bounds(request, cluster, lookup)
         or refuse_claims(request, cluster, lookup)
         or ALLOWED
     )
 
 
-def _finalizer(request: Request) -> Decision | None:
-    if _held(request.object):
+def _finalizer(request: Request, old: ResourceExport, new: ResourceExport) -> Decision | None:
+    if _is_held(new):
         return None
     if request.operation is Operation.UPDATE:
-        return (
-            denied("only the leader removes the finalizer, when nothing is left") if _held(request.old) else None
-        )
-    if text_at(request.object, "spec", "kind") in _MEMBER_KINDS - {ExportKind.LABEL_IDENTITY}:
+        return denied("only the leader removes the finalizer, when nothing is left") if _is_held(old) else None
+    if new.spec.kind in _MEMBER_KINDS - {ExportKind.LABEL_IDENTITY}:
         return denied(f"an export must have a finalizer: {' or '.join(sorted(EXPORT_FINALIZERS))}")
     return None
 
 
-def _held(raw: RawObject) -> bool:
-    meta = raw.get("metadata")
-    held = meta.get("finalizers") if isinstance(meta, Mapping) else None
-    return isinstance(held, list) and any(f in EXPORT_FINALIZERS for f in held if isinstance(f, str))
+def _is_held(export: ResourceExport) -> bool:
+    return not EXPORT_FINALIZERS.isdisjoint(export.metadata.finalizers)
 
 
-def _content(request: Request, cluster: str) -> Decision | None:
-    new = request.object
-    kind = text_at(new, "spec", "kind")
-    namespace, name = text_at(new, "spec", "namespace"), text_at(new, "spec", "name")
-    if request.operation is Operation.UPDATE:
-        before = text_at(request.old, "spec", "kind")
-        if {before, kind} & SERVICE_KINDS and any(
-            text_at(request.old, "spec", field) != text_at(new, "spec", field) for field in _TUPLE
-        ):
-            return denied("spec.namespace, spec.name and spec.kind of an export are immutable")
-    if kind not in _MEMBER_KINDS:
-        return denied(f'a member is not authorized to export the kind "{printable(kind)}"')
-    if text_at(new, "spec", "clusterID") != cluster:
+def _tuple(export: ResourceExport) -> tuple[str, str, str]:
+    return export.spec.namespace, export.spec.name, export.spec.kind
+
+
+def _content(request: Request, old: ResourceExport, new: ResourceExport, cluster: str) -> Decision | None:
+    spec = new.spec
+    changing = request.operation is Operation.UPDATE and bool({old.spec.kind, spec.kind} & SERVICE_KINDS)
+    if changing and _tuple(old) != _tuple(new):
+        return denied("spec.namespace, spec.name and spec.kind of an export are immutable")
+    if spec.kind not in _MEMBER_KINDS:
+        return denied(f'a member is not authorized to export the kind "{printable(spec.kind)}"')
+    if spec.cluster_id != cluster:
         return denied(f"spec.clusterID must be {cluster}, the caller's")
-    if kind in SERVICE_KINDS:
-        spec = new.get("spec")
-        payload = _PAYLOADS[ExportKind(kind)]
-        if not isinstance(spec, Mapping) or not isinstance(spec.get(payload), Mapping):
-            return denied(f"spec.{payload} is missing: an export of kind {kind} has it")
-        for path, value in (("spec.namespace", namespace), ("spec.name", name)):
+    if spec.kind in SERVICE_KINDS:
+        service = spec.kind == ExportKind.SERVICE
+        if (spec.service if service else spec.endpoints) is None:
+            payload = "service" if service else "endpoints"
+            return denied(f"spec.{payload} is missing: an export of kind {spec.kind} has it")
+        for path, value in (("spec.namespace", spec.namespace), ("spec.name", spec.name)):
             if not names.is_label(value):
                 return denied(f'{path} must be a valid DNS-1123 label: "{printable(value)}"')
-    if kind == ExportKind.CLUSTER_INFO and text_at(new, "spec", "clusterInfo", "clusterID") != cluster:
+    info = spec.cluster_info
+    if spec.kind == ExportKind.CLUSTER_INFO and (info is None or info.cluster_id != cluster):
         return denied(f"spec.clusterInfo.clusterID must be {cluster}, the caller's")
-    if kind == ExportKind.LABEL_IDENTITY:
+    if spec.kind == ExportKind.LABEL_IDENTITY:
+        label = spec.label_identity.normalized_label
         try:
-            read_labels(Field("ResourceExport", new).get("spec").get("labelIdentity").get("normalizedLabel"))
+            new.check("spec.labelIdentity")
+            read_labels(Field("ResourceExport", label, "spec.labelIdentity.normalizedLabel"))
         except InputError as error:
             return denied(f"{error.path} {error.reason}")
-    return _labels(new, cluster, kind) or _name(new, cluster, kind)
+    return _labels(new) or _name(new)
 
 
-def _labels(new: RawObject, cluster: str, kind: str) -> Decision | None:
+def _labels(new: ResourceExport) -> Decision | None:
     if may_lack_labels(new):
         return None
-    wanted = {names.LABEL_SOURCE_CLUSTER_ID: cluster, names.LABEL_SOURCE_KIND: kind}
-    if kind in SERVICE_KINDS:
-        wanted[names.LABEL_SOURCE_NAME] = text_at(new, "spec", "name")
-        wanted[names.LABEL_SOURCE_NAMESPACE] = text_at(new, "spec", "namespace")
-    for label, value in wanted.items():
-        found = text_at(new, "metadata", "labels", label)
+    spec = new.spec
+    labels = {names.LABEL_SOURCE_CLUSTER_ID: spec.cluster_id, names.LABEL_SOURCE_KIND: spec.kind}
+    if spec.kind in SERVICE_KINDS:
+        labels |= {names.LABEL_SOURCE_NAME: spec.name, names.LABEL_SOURCE_NAMESPACE: spec.namespace}
+    for label, value in labels.items():
+        found = new.labels.get(label, "")
         if found != value:
             return denied(f'label {label} must be {value}, as the spec says: it is "{printable(found)}"')
     return None
 
 
-def _name(new: RawObject, cluster: str, kind: str) -> Decision | None:
-    namespace, name = text_at(new, "spec", "namespace"), text_at(new, "spec", "name")
-    if kind == ExportKind.SERVICE:
-        derived = names.service_export(cluster, namespace, name)
-    elif kind == ExportKind.ENDPOINTS:
-        derived = names.endpoints_export(cluster, namespace, name)
-    elif kind == ExportKind.CLUSTER_INFO:
-        derived = names.cluster_info(cluster)
-    else:
-        label = text_at(new, "spec", "labelIdentity", "normalizedLabel")
-        derived = names.label_export(cluster, label_hash(label))
-    found = name_of(new)
-    return None if found == derived else denied(f"the export's name must be {derived}: it is {printable(found)}")
+def _name(new: ResourceExport) -> Decision | None:
+    derived = derived_name(new)
+    if new.name == derived:
+        return None
+    return denied(f"the export's name must be {derived}: it is {printable(new.name)}")
 
 
 def complete_resource_export(request: Request) -> Decision:
@@ -166,23 +155,19 @@ def complete_resource_export(request: Request) -> Decision:
 
     Other kinds come from controllers, which write all of it (contract section 1.6, the mutating webhook).
     """
-    new = request.object
-    kind = text_at(new, "spec", "kind")
-    if request.operation is Operation.DELETE or kind not in POLICIES:
+    _, new = request.of(ResourceExport)
+    if request.operation is Operation.DELETE or new.spec.kind not in POLICIES:
         return ALLOWED
-    meta = new.get("metadata")
-    meta = meta if isinstance(meta, Mapping) else {}
-    labels, held = meta.get("labels"), meta.get("finalizers")
     wanted = {
-        **(labels if isinstance(labels, Mapping) else {}),
-        names.LABEL_SOURCE_NAME: text_at(new, "spec", "name"),
+        **new.labels,
+        names.LABEL_SOURCE_NAME: new.spec.name,
         names.LABEL_SOURCE_NAMESPACE: "",
-        names.LABEL_SOURCE_KIND: kind,
+        names.LABEL_SOURCE_KIND: new.spec.kind,
     }
     patch: list[Mapping[str, object]] = []
-    if wanted != labels:
+    if wanted != new.labels:
         patch.append({"op": "add", "path": "/metadata/labels", "value": wanted})
-    if not _held(new) and not is_deleting(new):
-        finalizers = [*(held if isinstance(held, list) else []), names.EXPORT_FINALIZER]
+    if not _is_held(new) and not new.is_deleting:
+        finalizers = [*new.metadata.finalizers, names.EXPORT_FINALIZER]
         patch.append({"op": "add", "path": "/metadata/finalizers", "value": finalizers})
     return Decision(allowed=True, patch=tuple(patch))

@@ -21,8 +21,7 @@ from mcagent.controller.contract.names import (
     LEGACY_EXPORT_FINALIZER,
     ExportKind,
 )
-from mcagent.controller.contract.raw import text_at, value_at
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ClusterClaim, ResourceExport
 
 EXPORT_FINALIZERS = frozenset({EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER})
 """Every version's; a leader of ours removes both."""
@@ -32,12 +31,9 @@ NO_TARGET_PORT = 0
 _CLUSTER_ID_CLAIM = "id.k8s.io"
 
 
-def claimed(claims: Iterable[RawObject]) -> object:
-    """Return the cluster's ID that a ClusterClaim holds. One made as v1alpha1 has a field with its real name."""
-    for claim in claims:
-        if (claim.get("name") or claim["metadata"]["name"]) == _CLUSTER_ID_CLAIM:
-            return claim.get("value")
-    return None
+def claimed(claims: Iterable[ClusterClaim]) -> str:
+    """Return the cluster's ID that a ClusterClaim holds, "" if none does."""
+    return next((c.value for c in claims if (c.claim_name or c.name) == _CLUSTER_ID_CLAIM), "")
 
 
 def held_finalizers(held: Sequence[str]) -> list[str]:
@@ -48,7 +44,7 @@ def held_finalizers(held: Sequence[str]) -> list[str]:
     return [*held] if EXPORT_FINALIZERS & {*held} else [*held, LEGACY_EXPORT_FINALIZER]
 
 
-def may_lack_labels(export: RawObject) -> bool:
+def may_lack_labels(export: ResourceExport) -> bool:
     """Tell whether an export has none of the labels that repeat its spec, as old members write a ClusterInfo."""
-    labels = [value_at(export, "metadata", "labels", key) for key in (LABEL_SOURCE_CLUSTER_ID, LABEL_SOURCE_KIND)]
-    return text_at(export, "spec", "kind") == ExportKind.CLUSTER_INFO and labels == [None, None]
+    labelled = {LABEL_SOURCE_CLUSTER_ID, LABEL_SOURCE_KIND} & export.labels.keys()
+    return export.spec.kind == ExportKind.CLUSTER_INFO and not labelled

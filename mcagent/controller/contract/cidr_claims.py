@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
-from mcagent.controller.machinery.reconciler import Index, Side
+from mcagent.controller.machinery.reconciler import Index, Json, Object, Side
 from mcagent.core.addresses.rules import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import endpoint_of, refuse_underlay, source_of
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.multicluster import ClusterInfo, GatewayInfo, ResourceExport, ResourceImport, WireGuard
 from mcagent.model.net import Address, parse_address, parse_network
-from mcagent.model.objects import Kind
 
 MAX_CIDRS = 256  # Pod CIDRs that a cluster may ask for
 MAX_GATEWAYS = 64
@@ -70,65 +69,68 @@ def _point(address: Address) -> PrefixRange:
     return (address.version, int(address), int(address))
 
 
-def claims_of(info: object) -> tuple[CidrClaim, ...]:
+def claims_of(info: ClusterInfo | None) -> tuple[CidrClaim, ...]:
     """Return the claims of a ClusterInfo as it is written, each once; what can not be read claims nothing.
 
     One with more than can be claimed at all claims nothing: that is found out before anything is read.
     """
-    pods, gateways = value_at(info, "podCIDRs"), value_at(info, "gatewayInfos")
-    if any(isinstance(found, list) and len(found) > most for found, most in
-           ((pods, _MOST), (gateways, MAX_GATEWAYS))):  # fmt: skip
+    if info is None or len(info.pod_cidrs) > _MOST or len(info.gateway_infos) > MAX_GATEWAYS:
         return ()
-    found = [cidr_claim(text, "Service CIDR") for text in (text_at(info, "serviceCIDR"),) if _short(text)]
-    found += [cidr_claim(text, "Pod CIDR") for text in texts_at(info, "podCIDRs") if _short(text)]
-    holders = [info, *items_at(info, "gatewayInfos")]
-    for holder in holders:
-        address = text_at(holder, "gatewayIP") if holder is not info else ""
-        found += [gateway_claim(address)] if _short(address) else []
-        for name in ("publicKey", "nextPublicKey"):
-            key = text_at(holder, "wireGuard", name)
-            found += [CidrClaim(key, None, what="WireGuard key")] if len(key) == _KEY else []
+    found = [cidr_claim(info.service_cidr, "Service CIDR")] if _short(info.service_cidr) else []
+    found += [cidr_claim(text, "Pod CIDR") for text in info.pod_cidrs if _short(text)]
+    found += _keys(info.wireguard)
+    for gateway in info.gateway_infos:
+        found += [gateway_claim(gateway.gateway_ip)] if _short(gateway.gateway_ip) else []
+        found += _keys(gateway.wireguard)
     return tuple({claim.text: claim for claim in reversed(found) if claim is not None}.values())[::-1]
 
 
-def claims_in(raw: object) -> tuple[CidrClaim, ...]:
+def _keys(wireguard: WireGuard | None) -> list[CidrClaim | None]:
+    keys = () if wireguard is None else (wireguard.public_key, wireguard.next_public_key)
+    return [CidrClaim(key, None, what="WireGuard key") for key in keys if len(key) == _KEY]
+
+
+def claims_in(raw: ApiObject | None) -> tuple[CidrClaim, ...]:
     """Return the claims of a ResourceExport or ResourceImport of kind ClusterInfo; none of anything else."""
-    if text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO:
+    if not isinstance(raw, ResourceExport | ResourceImport) or raw.spec.kind != ExportKind.CLUSTER_INFO:
         return ()
-    return claims_of(value_at(raw, "spec", "clusterInfo") or value_at(raw, "spec", "clusterinfo"))
+    return claims_of(raw.spec.cluster_info)
 
 
-def without(spec: RawObject, refused: Container[str]) -> RawObject:
-    """Return a ClusterInfo (checked, known fields only) without the claims that are refused.
+def without(info: ClusterInfo, refused: Container[str]) -> ClusterInfo:
+    """Return a ClusterInfo without the claims that are refused.
 
     A gateway whose key is refused goes with it: nobody may take it for one that does not encrypt.
     """
-    copy = {key: value for key, value in spec.items() if key != "serviceCIDR" or value not in refused}
-    copy |= {"podCIDRs": [cidr for cidr in spec["podCIDRs"] if cidr not in refused]} if "podCIDRs" in spec else {}
-    common = _keys(spec.get("wireGuard"), refused)
-    copy |= {"wireGuard": common} if "wireGuard" in spec else {}
+    common = _granted_keys(info.wireguard, refused)
     gateways = []
-    for gateway in spec.get("gatewayInfos", ()):
-        own = _keys(gateway.get("wireGuard"), refused)
-        lost = own is None if "wireGuard" in gateway else "wireGuard" in spec and common is None
-        if gateway["gatewayIP"] not in refused and not lost:
-            gateways.append({"gatewayIP": gateway["gatewayIP"]} | ({"wireGuard": own} if own else {}))
-    copy |= {"gatewayInfos": gateways} if "gatewayInfos" in spec else {}
-    return {key: value for key, value in copy.items() if value}
+    for gateway in info.gateway_infos:
+        own = _granted_keys(gateway.wireguard, refused)
+        key, granted = (gateway.wireguard, own) if gateway.wireguard is not None else (info.wireguard, common)
+        if gateway.gateway_ip not in refused and not (key is not None and granted is None):
+            gateways.append(GatewayInfo(gateway_ip=gateway.gateway_ip, wireguard=own))
+    return ClusterInfo(
+        cluster_id=info.cluster_id,
+        service_cidr="" if info.service_cidr in refused else info.service_cidr,
+        pod_cidrs=tuple(cidr for cidr in info.pod_cidrs if cidr not in refused),
+        gateway_infos=tuple(gateways),
+        wireguard=common,
+    )
 
 
-def complete(spec: RawObject) -> RawObject:
-    """Return a ClusterInfo with all fields: those that are not published are None, so that they go."""
-    key = spec.get("wireGuard")
-    keys = {"wireGuard": {**dict.fromkeys(_WIREGUARD_FIELDS), **key} if key else None}
-    return {**dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos")), **spec, **keys}
-
-
-def _keys(info: RawObject | None, refused: Container[str]) -> RawObject | None:
+def _granted_keys(keys: WireGuard | None, refused: Container[str]) -> WireGuard | None:
     """Return what is published of WireGuard as far as it is granted; None when its key is not."""
-    if not info or info["publicKey"] in refused:
+    if keys is None or keys.public_key in refused:
         return None
-    return {k: value for k, value in info.items() if k != "nextPublicKey" or value not in refused}
+    following = "" if keys.next_public_key in refused else keys.next_public_key
+    return WireGuard(public_key=keys.public_key, next_public_key=following, port=keys.port)
+
+
+def complete(info: ClusterInfo) -> Json:
+    """Return a ClusterInfo as it is written: fields that are not published are None, so that they go."""
+    keys = None if info.wireguard is None else {**dict.fromkeys(_WIREGUARD_FIELDS), **as_json(info.wireguard)}
+    absent = dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos"))
+    return {**absent, **as_json(info), "wireGuard": keys}
 
 
 def _short(text: str) -> bool:
@@ -215,29 +217,23 @@ def place(area: str, value: str) -> str:
     return f"{area} {value}"
 
 
-def _filed(obj: RawObject) -> Iterable[str]:
-    area = namespace_of(obj)
-    return {place(area, value) for claim in claims_in(obj) for value in filed_under(claim)}
+def _filed(obj: ApiObject) -> Iterable[str]:
+    return {place(obj.namespace, value) for claim in claims_in(obj) for value in filed_under(claim)}
 
 
-def colliding(
-    claims: Iterable[CidrClaim], area: str, indexed: Callable[[str], Iterable[RawObject]]
-) -> list[RawObject]:
+def colliding(claims: Iterable[CidrClaim], area: str, indexed: Callable[[str], Iterable[Object]]) -> list[Object]:
     """Return the objects of an area that hold a claim in the way of one of these, each once.
 
     `indexed` returns what one of the indexes below files under a value.
     """
     places = dict.fromkeys(place(area, value) for claim in claims for value in asked_for(claim))
-    found = {name_of(raw): raw for value in places for raw in indexed(value)}
+    found = {raw.name: raw for value in places for raw in indexed(value)}
     return [found[name] for name in sorted(found)]
 
 
-CLAIMED = Index(
-    name="exports-by-claim", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_filed
-)  # ClusterInfo exports on the leader, under the place of each `filed_under` of each claim
-GRANTED = Index(
-    name="imports-by-claim", kind=Kind.RESOURCE_IMPORT, side=Side.LOCAL, values=_filed
-)  # ResourceImports of kind ClusterInfo on the leader, likewise
-IMPORTED = Index(
-    name="leader-imports-by-claim", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_filed
-)  # the same objects, as a member reads them
+# ClusterInfo exports on the leader, under the place of each `filed_under` of each claim.
+CLAIMED = Index("exports-by-claim", ResourceExport, Side.LOCAL, _filed)
+# ResourceImports of kind ClusterInfo on the leader, likewise.
+GRANTED = Index("imports-by-claim", ResourceImport, Side.LOCAL, _filed)
+# The same objects, as a member reads them.
+IMPORTED = Index("leader-imports-by-claim", ResourceImport, Side.LEADER, _filed)

@@ -7,11 +7,11 @@ which have the same ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from mcagent.kube.source import RawObject
+from mcagent.controller.machinery.reconciler import Json
+from mcagent.model.api.base import Condition, as_json, condition_of
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
@@ -21,38 +21,29 @@ def time_text(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
-def time_of(text: object) -> float | None:
+def time_of(text: str | None) -> float | None:
     """Return an RFC 3339 time in seconds since the epoch; None when it is none."""
-    if not isinstance(text, str):
-        return None
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text or "")
     except ValueError:
         return None
     return found.timestamp() if found.tzinfo else None
 
 
-def find(conditions: object, kind: str) -> Mapping[str, Any]:
-    """Return the condition of a type among what may be a list of conditions; {} when there is none."""
-    if isinstance(conditions, Sequence) and not isinstance(conditions, str):
-        for item in conditions:
-            if isinstance(item, Mapping) and item.get("type") == kind:
-                return item
-    return {}
-
-
 def condition(
-    before: object, kind: str, status: str, *, reason: str = "", message: str = "", now: float
-) -> RawObject:
+    before: Sequence[Condition], kind: str, status: str, *, reason: str = "", message: str = "", now: float
+) -> Json:
     """Return a condition. `before` is the list that it stood in: with the same status its time stays.
 
     `now` is in seconds since the epoch. An empty reason or message is left out, as Go's `omitempty` does.
     """
-    last = find(before, kind)
-    since = last.get("lastTransitionTime")
-    made = {
-        "type": kind,
-        "status": status,
-        "lastTransitionTime": since if last.get("status") == status and since else time_text(now),
-    }
+    last = condition_of(before, kind)
+    since = last.last_transition_time if last.status == status else ""
+    made = {"type": kind, "status": status, "lastTransitionTime": since or time_text(now)}
     return made | {name: text for name, text in (("reason", reason), ("message", message)) if text}
+
+
+def others(before: Sequence[Condition], *kinds: str) -> list[Json]:
+    """Return the conditions of other types as they are."""
+    entries: list[Json] = as_json([item for item in before if item.type not in kinds])
+    return entries

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import annotation, value_at
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import ApiServiceExport
 
 MAX_ENTRIES = 64  # of labels, and of annotations
 MAX_TEXT = 16 * 1024  # bytes of all labels, and of all annotations
@@ -35,15 +35,15 @@ class ExportedMetadata:
     left_out: tuple[str, ...] = ()
 
 
-def asked_for(export: RawObject) -> ExportedMetadata:
+def asked_for(export: ApiServiceExport) -> ExportedMetadata:
     """Return what a ServiceExport asks for."""
-    return _checked(value_at(export, "spec", "exportedLabels"), value_at(export, "spec", "exportedAnnotations"))
+    return _checked(export.spec.exported_labels, export.spec.exported_annotations)
 
 
-def carried_by(raw: RawObject) -> ExportedMetadata:
+def carried_by(raw: ApiObject) -> ExportedMetadata:
     """Return what a ResourceExport or ResourceImport carries."""
     keys = (names.EXPORTED_LABELS_ANNOTATION, names.EXPORTED_ANNOTATIONS_ANNOTATION)
-    return _checked(*(_parsed(annotation(raw, key) or "") for key in keys))
+    return _checked(*(_parsed(raw.annotation(key) or "") for key in keys))
 
 
 def as_annotations(labels: Texts, annotations: Texts) -> dict[str, str | None]:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcagent.controller.contract import names
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import Manifest
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
+from mcagent.model.field import Field, describe, printable
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import decode
@@ -42,35 +44,54 @@ class Carried:
 
 def read_carried(field: Field) -> Carried:
     """Return the policy in `raw.data`. Raises InputError."""
-    document = Field(field.subject, _decoded(field), field.path)
-    what = (document.get("apiVersion").text(), document.get("kind").text())
+    document = _decoded(field)
+    what = (document.api_version, document.kind)
+    for name, text in zip(("apiVersion", "kind"), what, strict=True):
+        if not text:
+            raise _wrong(field, name, "is missing")
     if what not in _KINDS:
         known = ", ".join(" ".join(key) for key in _KINDS)
-        raise document.get("kind").error(f"is not a replicated kind ({known}): {printable(' '.join(what))}")
-    kind, meta = _KINDS[what], document.get("metadata")
-    namespace = meta.get("namespace").name("")
-    if KINDS[kind].namespaced is not bool(namespace):
+        raise _wrong(field, "kind", f"is not a replicated kind ({known}): {printable(' '.join(what))}")
+    kind, namespace = _KINDS[what], Field(field.subject, document.namespace, f"{field.path}.metadata.namespace")
+    if KINDS[kind].namespaced is not bool(namespace.name("")):
         how = "given" if KINDS[kind].namespaced else "left out"
-        raise meta.get("namespace").error(f"must be {how} for a {what[1]}")
-    name = names.imported(meta.get("name").name())
+        raise namespace.error(f"must be {how} for a {what[1]}")
+    name = names.imported(Field(field.subject, document.name, f"{field.path}.metadata.name").name())
     if not names.is_subdomain(name):
-        raise meta.get("name").error("is too long")
-    spec = document.get("spec").value
-    if not isinstance(spec, Mapping) or not spec:
-        raise document.get("spec").error("must be a non-empty mapping")
+        raise _wrong(field, "metadata.name", "is too long")
+    if not document.spec:
+        raise _wrong(field, "spec", "must be a non-empty mapping")
     return Carried(
         kind=kind,
-        namespace=namespace,
+        namespace=document.namespace,
         name=SINGLE if kind is Kind.BASELINE_ADMIN_NETWORK_POLICY else name,
-        spec=spec,
+        spec=document.spec,
     )
 
 
-def _decoded(field: Field) -> object:
+def _wrong(field: Field, path: str, why: str) -> InputError:
+    return InputError(field.subject, f"{field.path}.{path}", why)
+
+
+def _decoded(field: Field) -> Manifest:
     text = field.text()
     if len(text) > MAX_BYTES * 4 // 3 + 4:
         raise field.error(f"has more than {MAX_BYTES} bytes", "TooLarge")
     try:
-        return decode(base64.b64decode(text, validate=True))
+        content = decode(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, InputError) as error:
         raise field.error(f"must be a manifest as JSON, in base64: {printable(str(error))}") from None
+    if not isinstance(content, dict):
+        raise field.error(f"must be a mapping, is {describe(content)}")
+    document = read_as(Manifest, content)
+    if document.fault is not None:
+        raise _wrong(field, document.fault.errors[0].path, document.fault.errors[0].reason)
+    return document
+
+
+def only(wanted: Any, there: Any) -> Any:
+    """Return a value for a Wanted such that nothing else stays: what `there` has beside it must be absent."""
+    if not isinstance(wanted, Mapping):
+        return wanted
+    before = there if isinstance(there, Mapping) else {}
+    return {**dict.fromkeys(before), **{key: only(value, before.get(key)) for key, value in wanted.items()}}

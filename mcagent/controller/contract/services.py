@@ -13,7 +13,11 @@ from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.exported_metadata import Texts
-from mcagent.kube.source import RawObject
+from mcagent.controller.machinery.reconciler import Json
+from mcagent.model.api import kubernetes
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.kubernetes import ApiServiceSpec as Spec
+from mcagent.model.api.kubernetes import EndpointAddress, ServiceFields, Subsets
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import IpProtocol
@@ -57,7 +61,7 @@ class ServiceSpec:
 
 EndpointPort = tuple[str, str, int]  # name, protocol, number
 Ports = tuple[EndpointPort, ...]  # sorted
-Subsets = Mapping[Ports, Sequence[str]]  # addresses by the ports that they serve
+PortSubsets = Mapping[Ports, Sequence[str]]  # addresses by the ports that they serve
 Group = tuple[str, Ports]  # whose addresses serve which ports; "" where that is not known
 Groups = Mapping[Group, Sequence[str]]
 Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services), by address
@@ -66,77 +70,85 @@ Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services),
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def read_service_spec(spec: Field) -> ServiceSpec:
-    """Return a Service by its spec, that of a Service or of a ServiceImport. Raises InputError.
+def read_service_spec(spec: ServiceFields, obj: ApiObject, path: str) -> ServiceSpec:
+    """Return a Service by the spec of a Service or a ServiceImport, which `obj` has at a path. Raises InputError.
 
     Fields that this version does not know the value of count as not said: newer ones may have more.
     """
+    obj.check(path)
+    if len(spec.ports) > MAX_PORTS:
+        raise too_many(obj, f"{path}.ports", len(spec.ports), MAX_PORTS)
     ports: list[ServicePort] = []
-    for item in spec.get("ports").each(MAX_PORTS):
+    for number, item in enumerate(spec.ports):
+        place = f"{path}.ports[{number}]"
         port = ServicePort(
-            name=_port_name(item.get("name")),
-            port=item.get("port").port(),
-            protocol=_protocol(item.get("protocol")),
-            app_protocol=_app_protocol(item.get("appProtocol")),
+            name=_port_name(Field(obj.subject, item.name, f"{place}.name")),
+            port=item.port,
+            protocol=item.protocol,
+            app_protocol=_app_protocol(Field(obj.subject, item.app_protocol, f"{place}.appProtocol")),
         )
         if any(port.name == p.name or (port.port, port.protocol) == (p.port, p.protocol) for p in ports):
-            raise item.error("repeats the name, or number and protocol, of another port of the Service")
+            why = "repeats the name, or number and protocol, of another port of the Service"
+            raise InputError(obj.subject, place, why)
         ports.append(port)
     if not ports:
-        raise spec.get("ports").error("is empty: a Service has at least one port", "Missing")
+        why = "is empty: a Service has at least one port"
+        raise InputError(obj.subject, f"{path}.ports", why, code="Missing")
     affinity = None
-    if spec.get("sessionAffinity").text("None") == "ClientIP":
-        seconds = spec.get("sessionAffinityConfig").get("clientIP").get("timeoutSeconds").value
-        affinity = AFFINITY_SECONDS
-        if isinstance(seconds, int) and not isinstance(seconds, bool) and 0 < seconds <= MAX_AFFINITY_SECONDS:
-            affinity = seconds
-    policy, distribution = (_text(spec.get(name)) for name in ("internalTrafficPolicy", "trafficDistribution"))
-    listed = spec.get("ipFamilies").value
-    families = tuple(dict.fromkeys(f for f in FAMILIES if f in listed)) if isinstance(listed, list) else ()
-    if isinstance(listed, list) and len(families) == len(FAMILIES):
-        families = families if listed[0] == families[0] else families[::-1]
+    if spec.session_affinity == "ClientIP":
+        seconds = spec.session_affinity_config.client_ip.timeout_seconds or 0
+        affinity = seconds if 0 < seconds <= MAX_AFFINITY_SECONDS else AFFINITY_SECONDS
+    families = tuple(dict.fromkeys(f for f in spec.ip_families if f in FAMILIES))
+    policy, distribution = spec.internal_traffic_policy, spec.traffic_distribution
+    without_ip = spec.cluster_ip == NO_CLUSTER_IP if isinstance(spec, Spec) else spec.type == HEADLESS
     return ServiceSpec(
         ports=tuple(ports),
         affinity_seconds=affinity,
-        headless=_text(spec.get("clusterIP")) == NO_CLUSTER_IP or _text(spec.get("type")) == HEADLESS,
+        headless=without_ip,
         traffic_policy=policy if policy in TRAFFIC_POLICIES else "",
         distribution=distribution if _WORD.fullmatch(distribution) else "",
         families=families,
     )
 
 
-def _text(field: Field) -> str:
-    return field.value if isinstance(field.value, str) else ""
+def too_many(obj: ApiObject, path: str, count: int, most: int) -> InputError:
+    """Return the error for a list that is too long; the caller raises it."""
+    return InputError(obj.subject, path, f"has {count} entries, at most {most} allowed", code="TooMany")
 
 
 def read_subsets(
-    endpoints: Field, max_subsets: int = MAX_SUBSETS
-) -> Iterator[tuple[Field, Ports, Iterator[Field]]]:
-    """Yield the subsets of endpoints: itself, its ports, and its addresses. Raises InputError.
+    endpoints: Subsets, obj: ApiObject, path: str, max_subsets: int = MAX_SUBSETS
+) -> Iterator[tuple[str, Ports, Sequence[EndpointAddress]]]:
+    """Yield the subsets of endpoints at a path of `obj`: where, its ports, its addresses. Raises InputError.
 
-    Their number is checked before any of them is read.
+    Their number is checked before any of them is read. An address of a wrong type is an empty text.
     """
-    subsets = list(endpoints.get("subsets").each(max_subsets))
-    addresses = sum(_length(subset, "addresses") for subset in subsets)
+    obj.check(path, but=".addresses[")
+    if len(endpoints.subsets) > max_subsets:
+        raise too_many(obj, f"{path}.subsets", len(endpoints.subsets), max_subsets)
+    addresses = sum(len(subset.addresses) for subset in endpoints.subsets)
     if addresses > MAX_ADDRESSES:
-        raise endpoints.error(f"has {addresses} addresses, at most {MAX_ADDRESSES} allowed", "TooMany")
-    for subset in subsets:
-        ports = {
-            (_port_name(p.get("name")), str(_protocol(p.get("protocol"))), p.get("port").port())
-            for p in subset.get("ports").each(MAX_PORTS)
-        }
-        yield subset, tuple(sorted(ports)), subset.get("addresses").each(MAX_ADDRESSES)
+        why = f"has {addresses} addresses, at most {MAX_ADDRESSES} allowed"
+        raise InputError(obj.subject, path, why, code="TooMany")
+    for number, subset in enumerate(endpoints.subsets):
+        place = f"{path}.subsets[{number}]"
+        if len(subset.ports) > MAX_PORTS:
+            raise too_many(obj, f"{place}.ports", len(subset.ports), MAX_PORTS)
+        ports = {_endpoint_port(item, obj, f"{place}.ports[{index}]") for index, item in enumerate(subset.ports)}
+        yield place, tuple(sorted(ports)), subset.addresses
 
 
-def hostname_of(address: Field) -> str:
+def _endpoint_port(item: kubernetes.ApiEndpointPort, obj: ApiObject, place: str) -> EndpointPort:
+    return (
+        _port_name(Field(obj.subject, item.name, f"{place}.name")),
+        str(item.protocol),
+        Field(obj.subject, item.port, f"{place}.port").port(),
+    )
+
+
+def hostname_of(address: EndpointAddress) -> str:
     """Return the hostname of an endpoint; "" when it has none that can be one."""
-    text = _text(address.get("hostname"))
-    return text if names.is_label(text) else ""
-
-
-def _length(subset: Field, name: str) -> int:
-    found = subset.get(name).value
-    return len(found) if isinstance(found, list) else 0
+    return address.hostname if names.is_label(address.hostname) else ""
 
 
 def _port_name(field: Field) -> str:
@@ -146,50 +158,42 @@ def _port_name(field: Field) -> str:
     return name
 
 
-def _protocol(field: Field) -> IpProtocol:
-    text = field.text("TCP")
-    try:
-        return IpProtocol(text or "TCP")
-    except ValueError:
-        raise field.error(f'must be TCP, UDP or SCTP: "{printable(text)}"', "InvalidProtocol") from None
-
-
 def _app_protocol(field: Field) -> str:
     """Return an appProtocol: a label, or one with a domain in front ("kubernetes.io/h2c")."""
     text = field.text("")
     domain, _, name = text.rpartition("/")
     if text and not (names.is_label(name.lower()) and (not domain or names.is_subdomain(domain))):
-        raise InputError(field.subject, field.path, f'not an appProtocol: "{printable(text)}"')
+        raise field.error(f'not an appProtocol: "{printable(text)}"')
     return text
 
 
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-def port_entry(port: object, protocol: str, name: str = "", app_protocol: str = "") -> RawObject:
+def port_entry(port: object, protocol: str, name: str = "", app_protocol: str = "") -> Json:
     """Return a port; what is empty is left out."""
-    entry: RawObject = {"port": port, "protocol": str(protocol)}
+    entry: Json = {"port": port, "protocol": str(protocol)}
     return entry | ({"name": name} if name else {}) | ({"appProtocol": app_protocol} if app_protocol else {})
 
 
-def service_ports(spec: ServiceSpec) -> list[RawObject]:
+def service_ports(spec: ServiceSpec) -> list[Json]:
     """Return the ports of a Service."""
     return [port_entry(p.port, p.protocol, p.name, p.app_protocol) for p in spec.ports]
 
 
-def session_affinity(seconds: int | None, none: str | None = None) -> RawObject:
+def session_affinity(seconds: int | None, none: str | None = None) -> Json:
     """Return the fields about session affinity. Without it they are named, so that they go; `none` is its word."""
     if seconds is None:
         return {"sessionAffinity": none, "sessionAffinityConfig": None}
     return {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}}
 
 
-def endpoint_ports(ports: Ports) -> list[RawObject]:
+def endpoint_ports(ports: Ports) -> list[Json]:
     """Return the ports of a subset."""
     return [port_entry(number, protocol, name) for name, protocol, number in ports]
 
 
-def service_fields(spec: ServiceSpec) -> RawObject:
+def service_fields(spec: ServiceSpec) -> Json:
     """Return the fields that Services and ServiceImports have alike, beside ports and session affinity."""
     return {
         "internalTrafficPolicy": spec.traffic_policy or None,
@@ -198,16 +202,16 @@ def service_fields(spec: ServiceSpec) -> RawObject:
     }
 
 
-def endpoint_subsets(subsets: Subsets, hostnames: Hostnames) -> list[RawObject]:
+def endpoint_subsets(subsets: PortSubsets, hostnames: Hostnames) -> list[Json]:
     """Return the subsets of endpoints, sorted by their ports."""
     return [_subset(ports, addresses, hostnames) for ports, addresses in sorted(subsets.items())]
 
 
-def grouped_subsets(groups: Groups, hostnames: Hostnames) -> list[RawObject]:
+def grouped_subsets(groups: Groups, hostnames: Hostnames) -> list[Json]:
     """Return the subsets of the endpoints of several clusters, sorted by cluster and ports."""
     return [_subset(ports, addresses, hostnames) for (_, ports), addresses in sorted(groups.items())]
 
 
-def _subset(ports: Ports, addresses: Sequence[str], hostnames: Hostnames) -> RawObject:
+def _subset(ports: Ports, addresses: Sequence[str], hostnames: Hostnames) -> Json:
     listed = [{"ip": a} | ({"hostname": hostnames[a]} if a in hostnames else {}) for a in addresses]
     return {"addresses": listed, "ports": endpoint_ports(ports)}

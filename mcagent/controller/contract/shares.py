@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import annotation
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, read_ready, read_traffic
 
 
-def ready_of(raw: RawObject | None) -> int | None:
+def ready_of(raw: ApiObject | None) -> int | None:
     """Return how many ready endpoints an export says its cluster has; None where it does not say."""
     return read_ready_of(raw)[0]
 
 
-def read_ready_of(raw: RawObject | None) -> tuple[int | None, str]:
+def read_ready_of(raw: ApiObject | None) -> tuple[int | None, str]:
     """Return the same, and what is wrong with it; "" if nothing."""
-    text = annotation(raw, READY_ANNOTATION)
+    text = None if raw is None else raw.annotation(READY_ANNOTATION)
     if text is None:
         return None, ""
     try:
@@ -37,10 +36,10 @@ def ready_annotation(ready: Mapping[str, int]) -> str | None:
     return ",".join(f"{cluster}={number}" for cluster, number in sorted(ready.items())) or None
 
 
-def ready_by_cluster(raw: RawObject | None) -> dict[str, int]:
+def ready_by_cluster(raw: ApiObject) -> dict[str, int]:
     """Return how many ready endpoints each cluster has, as far as a ResourceImport says."""
     found: dict[str, int] = {}
-    for entry in (annotation(raw, READY_ANNOTATION) or "").split(","):
+    for entry in (raw.annotation(READY_ANNOTATION) or "").split(","):
         cluster, _, text = entry.partition("=")
         try:
             number = read_ready(text)
@@ -51,13 +50,13 @@ def ready_by_cluster(raw: RawObject | None) -> dict[str, int]:
     return found
 
 
-def traffic_of(raw: RawObject | None, *, may_name: bool = True) -> tuple[str, str]:
+def traffic_of(raw: ApiObject, *, may_name: bool = True) -> tuple[str, str]:
     """Return what an object says of where connections go, "" if nothing; and what is wrong with it.
 
     Who may not name clusters can only say whether importing clusters are to prefer themselves: nobody is to draw
     all connections to itself.
     """
-    text = annotation(raw, TRAFFIC_ANNOTATION)
+    text = raw.annotation(TRAFFIC_ANNOTATION)
     if text is None:
         return "", ""
     try:

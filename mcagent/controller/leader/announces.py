@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import is_deleting, name_of, text_at
 from mcagent.controller.machinery.reconciler import Ref, View
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import MemberClusterAnnounce
 from mcagent.model.objects import Kind
 
 
@@ -16,8 +16,8 @@ def announce_ref(area: str, cluster_id: str) -> Ref:
 
 def is_member(view: View, area: str, cluster_id: str) -> bool:
     """Tell whether exports of this cluster count."""
-    raw = view.get(announce_ref(area, cluster_id))
-    return raw is not None and announces(raw) and text_at(raw, "clusterID") == cluster_id
+    announce = view.get(announce_ref(area, cluster_id), MemberClusterAnnounce)
+    return announce is not None and announces(announce) and announce.cluster_id == cluster_id
 
 
 def not_a_member(cluster_id: str) -> str:
@@ -25,16 +25,16 @@ def not_a_member(cluster_id: str) -> str:
     return f"cluster {cluster_id} has not announced itself to this leader, or is leaving"
 
 
-def announces(raw: RawObject | None) -> bool:
+def announces(obj: ApiObject | None) -> bool:
     """Tell whether a MemberClusterAnnounce, or its absence, announces a member."""
-    return raw is not None and not is_deleting(raw) and name_of(raw) == names.announce(text_at(raw, "clusterID"))
+    if not isinstance(obj, MemberClusterAnnounce):
+        return False
+    return not obj.is_deleting and obj.name == names.announce(obj.cluster_id)
 
 
-def heartbeat(raw: RawObject) -> str:
+def heartbeat(announce: MemberClusterAnnounce) -> str:
     """Return what changes with each heartbeat: the time the member wrote, or before the first when it joined.
 
     It is only ever compared with itself: the member's clock may be any.
     """
-    return text_at(raw, "metadata", "annotations", names.HEARTBEAT_ANNOTATION) or text_at(
-        raw, "metadata", "creationTimestamp"
-    )
+    return announce.annotation(names.HEARTBEAT_ANNOTATION) or announce.metadata.creation_timestamp

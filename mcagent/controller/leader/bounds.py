@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import annotation, name_of, namespace_of, value_at
 from mcagent.controller.machinery.reconciler import Index, Side, View
 from mcagent.controller.settings import MAX_EXPORTS, MemberLimits
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.field import printable
 from mcagent.model.net import Network, parse_network
-from mcagent.model.objects import Kind
 
 ANY = "*"
 MAX_NAMED = 4096  # namespaces or CIDRs in one annotation
@@ -48,12 +47,14 @@ def defaults_of(limits: MemberLimits) -> Bounds:
     )
 
 
-def read_bounds(account: RawObject, defaults: Bounds) -> Bounds:
+def read_bounds(account: ServiceAccount, defaults: Bounds) -> Bounds:
     """Return the bounds that one ServiceAccount says. Never raises."""
     given = {key: _said(account, key) for key in _KEYS}
     wrong = problem_of({key: text for key, text in given.items() if text is not None})
+    if not wrong and account.fault is not None:
+        wrong = f"{account.fault.errors[0].path} {account.fault.errors[0].reason}"
     if wrong:
-        who = f"ServiceAccount {namespace_of(account)}/{name_of(account)}"
+        who = f"ServiceAccount {account.key}"
         problem = f"{who}: {wrong}: nothing is allowed until it is fixed"
         return Bounds(cidrs=(), namespaces=frozenset(), max_exports=0, problem=problem)
     cidrs, namespaces, most = given.values()
@@ -78,7 +79,7 @@ def bounds_of(view: View, area: str, cluster_id: str, defaults: Bounds) -> Bound
     return bounds_of_accounts(accounts, defaults)
 
 
-def bounds_of_accounts(accounts: Iterable[RawObject], defaults: Bounds) -> Bounds:
+def bounds_of_accounts(accounts: Iterable[ServiceAccount], defaults: Bounds) -> Bounds:
     """Return the bounds that ServiceAccounts of one member say together."""
     each = [read_bounds(account, defaults) for account in accounts]
     return reduce(_both, each) if each else defaults
@@ -90,7 +91,7 @@ def named_for(view: View, area: str, namespace: str) -> frozenset[str]:
     return frozenset(filter(None, map(stands_for, accounts)))
 
 
-def named_namespaces(account: RawObject) -> frozenset[str]:
+def named_namespaces(account: ServiceAccount) -> frozenset[str]:
     """Return the namespaces that an account reserves, also when something else in its annotations is wrong."""
     text = _said(account, names.ALLOWED_NAMESPACES_ANNOTATION)
     if text is None or not stands_for(account):
@@ -118,9 +119,9 @@ def refuse_namespace(
     return ""
 
 
-def said(account: RawObject | None) -> object:
+def said(account: ApiObject | None) -> object:
     """Return all of an account that decides what a member may: for comparing an old and a new one."""
-    if account is None or not stands_for(account):
+    if not isinstance(account, ServiceAccount) or not stands_for(account):
         return None
     return (stands_for(account), *(_said(account, key) for key in _KEYS))
 
@@ -128,16 +129,14 @@ def said(account: RawObject | None) -> object:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def _said(account: RawObject, key: str) -> str | None:
-    found = value_at(account, "metadata", "annotations")
-    if not isinstance(found, dict) or key not in found:
-        return None
-    return (annotation(account, key) or "").strip()
+def _said(account: ServiceAccount, key: str) -> str | None:
+    found = account.annotation(key)
+    return None if found is None else found.strip()
 
 
-def stands_for(account: RawObject) -> str:
+def stands_for(account: ServiceAccount) -> str:
     """Return the cluster ID of the member that an account stands for, "" if for none."""
-    return annotation(account, names.CLUSTER_ID_ANNOTATION) or ""
+    return account.annotation(names.CLUSTER_ID_ANNOTATION) or ""
 
 
 def _entries(text: str) -> list[str]:
@@ -192,18 +191,16 @@ def _both(a: Bounds, b: Bounds) -> Bounds:
 # --- indexes ----------------------------------------------------------------------------------------------
 
 
-def _by_cluster(obj: RawObject) -> Iterable[str]:
+def _by_cluster(obj: ServiceAccount) -> Iterable[str]:
     cluster = stands_for(obj)
-    return [f"{namespace_of(obj)}/{cluster}"] if cluster else []
+    return [f"{obj.namespace}/{cluster}"] if cluster else []
 
 
-def _by_namespace(obj: RawObject) -> Iterable[str]:
-    return [f"{namespace_of(obj)}/{namespace}" for namespace in named_namespaces(obj)]
+def _by_namespace(obj: ServiceAccount) -> Iterable[str]:
+    return [f"{obj.namespace}/{namespace}" for namespace in named_namespaces(obj)]
 
 
-ACCOUNTS_BY_CLUSTER = Index(
-    name="accounts-by-cluster", kind=Kind.SERVICE_ACCOUNT, side=Side.LOCAL, values=_by_cluster
-)  # under "area/cluster ID" of the member that they stand for
-ACCOUNTS_BY_NAMESPACE = Index(
-    name="accounts-by-namespace", kind=Kind.SERVICE_ACCOUNT, side=Side.LOCAL, values=_by_namespace
-)  # under "area/namespace" of each namespace that is named for their member
+# Under "area/cluster ID" of the member that they stand for.
+ACCOUNTS_BY_CLUSTER = Index("accounts-by-cluster", ServiceAccount, Side.LOCAL, _by_cluster)
+# Under "area/namespace" of each namespace that is named for their member.
+ACCOUNTS_BY_NAMESPACE = Index("accounts-by-namespace", ServiceAccount, Side.LOCAL, _by_namespace)

@@ -9,25 +9,25 @@ written when it changes, not with every heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
-from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
-from mcagent.controller.contract.raw import is_deleting, key_of, namespace_of, text_at, value_at
+from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
 from mcagent.controller.leader.announces import announce_ref, announces, heartbeat
-from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
+from mcagent.controller.leader.exports import CLUSTER_INFOS
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
+    Json,
     ObjectChange,
     Ref,
     View,
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject, Condition, condition_of
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
@@ -40,36 +40,26 @@ _COUNTED = 100  # overlaps that are looked for
 _SOONEST = 0.2  # seconds; not to be asked again too early by a rounding error
 
 
-def is_leader_set(raw: RawObject) -> bool:
+def is_leader_set(cluster_set: ClusterSet) -> bool:
     """Tell whether a ClusterSet is a leader's own: it names this cluster as leader, and no server to reach it at.
 
     In a cluster that is leader and member at once the member's ClusterSet has a server and a Secret.
     """
-    spec = raw.get("spec")
-    leaders = spec.get("leaders") if isinstance(spec, Mapping) else None
-    own = text_at(raw, "spec", "clusterID")
+    own = cluster_set.spec.cluster_id
     return any(
-        isinstance(leader, Mapping)
-        and (not own or leader.get("clusterID") == own)
-        and not leader.get("server")
-        and not leader.get("secret")
-        for leader in (leaders if isinstance(leaders, list) else ())
+        (not own or leader.cluster_id == own) and not leader.server and not leader.secret
+        for leader in cluster_set.spec.leaders
     )
 
 
-def conditions_by_cluster(cluster_set: RawObject) -> dict[str, object]:
-    """Return what a ClusterSet's status has as conditions of each cluster."""
-    status = cluster_set.get("status")
-    found = status.get("clusterStatuses") if isinstance(status, Mapping) else None
-    items = found if isinstance(found, list) else []
-    return {text_at(item, "clusterID"): item.get("conditions") for item in items if isinstance(item, Mapping)}
+def ready_of(cluster_set: ClusterSet, cluster: str) -> Condition:
+    """Return what a ClusterSet's status says of whether a cluster is Ready."""
+    return condition_of(cluster_set.conditions_of(cluster), READY)
 
 
-def is_lost(ready: Mapping[str, Any], announce: RawObject) -> bool:
+def is_lost(ready: Condition, announce: MemberClusterAnnounce) -> bool:
     """Tell whether a Ready condition says that a member is away, and nothing has been heard of it since."""
-    message = ready.get("message")
-    said = f"{_LOST} {heartbeat(announce)};"
-    return ready.get("status") == FALSE and isinstance(message, str) and message.startswith(said)
+    return ready.is_false and ready.message.startswith(f"{_LOST} {heartbeat(announce)};")
 
 
 class ClusterSetStatus:
@@ -86,41 +76,41 @@ class ClusterSetStatus:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the ClusterSets that a change touches. A heartbeat of a member that is Ready touches none."""
-        raw = change.new or change.old or {}
-        area = namespace_of(raw)
+        changed = change.object
+        area = changed.namespace
         if not self._settings.covers(area):
             return []
-        if change.kind is Kind.CLUSTER_SET:
-            return [key_of(raw)]
+        if isinstance(changed, ClusterSet):
+            return [changed.key]
         if change.kind is Kind.RESOURCE_EXPORT and _published(change.old) == _published(change.new):
             return []
-        sets = view.list(Kind.CLUSTER_SET, namespace=area)
-        if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE and announces(change.old) and announces(change.new):
-            cluster = text_at(raw, "clusterID")
-            sets = [s for s in sets if find(conditions_by_cluster(s).get(cluster), READY).get("status") != TRUE]
-        return [key_of(cluster_set) for cluster_set in sets]
+        sets = view.list(ClusterSet, namespace=area)
+        if isinstance(changed, MemberClusterAnnounce) and announces(change.old) and announces(change.new):
+            sets = [s for s in sets if not ready_of(s, changed.cluster_id).is_true]
+        return [cluster_set.key for cluster_set in sets]
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterSets."""
-        return [key_of(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=self._settings.namespace or None)]
+        return [
+            cluster_set.key for cluster_set in view.list(ClusterSet, namespace=self._settings.namespace or None)
+        ]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the status of a ClusterSet."""
         area, name = key.split("/", 1)
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=area, name=name)
-        raw = view.get(ref)
-        if raw is None or is_deleting(raw) or not is_leader_set(raw):
+        cluster_set = view.get(ref, ClusterSet)
+        if cluster_set is None or cluster_set.is_deleting or not is_leader_set(cluster_set):
             return DesiredObjects()
-        before = conditions_by_cluster(raw)
-        statuses: list[RawObject] = []
+        statuses: list[Json] = []
         events: list[Event] = []
         again: list[float] = []
-        for announce in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area):
-            if not announces(announce) or text_at(announce, "clusterSetID") != name:
+        for announce in view.list(MemberClusterAnnounce, namespace=area):
+            if not announces(announce) or announce.cluster_set_id != name:
                 continue
-            cluster = text_at(announce, "clusterID")
+            cluster = announce.cluster_id
             quiet = view.quiet_for(announce_ref(area, cluster))
-            made = self._ready(announce, before.get(cluster), quiet, now)
+            made = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
             statuses.append({"clusterID": cluster, "conditions": [made]})
             if made["status"] == TRUE:
                 again.append(max(_SOONEST, self._settings.heartbeat_timeout - quiet))
@@ -130,7 +120,7 @@ class ClusterSetStatus:
                 )
         statuses.sort(key=lambda item: str(item["clusterID"]))
         ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
-        conditions = value_at(raw, "status", "conditions")
+        conditions = cluster_set.status.conditions
         members = {str(item["clusterID"]) for item in statuses}
         consistent = _consistent(view, area, members, conditions, now)
         if consistent["status"] == FALSE:
@@ -138,28 +128,30 @@ class ClusterSetStatus:
         status = {
             "totalClusters": len(statuses),
             "readyClusters": ready,
-            "observedGeneration": raw["metadata"].get("generation"),
+            "observedGeneration": cluster_set.metadata.generation,
             "conditions": [_overall(conditions, statuses, ready, now), consistent],
             "clusterStatuses": statuses,
         }
         wanted = Wanted(ref=ref, status=status, create=False)
         return DesiredObjects(steps=[wanted], events=events, again=min(again, default=None))
 
-    def _ready(self, announce: RawObject, before: object, quiet: float, now: float) -> RawObject:
-        last = find(before, READY)
+    def _ready(
+        self, announce: MemberClusterAnnounce, before: Sequence[Condition], quiet: float, now: float
+    ) -> Json:
+        last = condition_of(before, READY)
         lost_before = is_lost(last, announce)
         if not lost_before and quiet < self._settings.heartbeat_timeout:
             return condition(before, READY, TRUE, reason="Connected", message="Member Connected", now=now)
-        since = (time_of(last.get("lastTransitionTime")) if lost_before else None) or now
+        since = (time_of(last.last_transition_time) if lost_before else None) or now
         message = (
             f"{_LOST} {heartbeat(announce)}; what it exported is removed at "
             f"{time_text(since + self._settings.stale_after)}"
         )
-        kept = before if lost_before else None
+        kept = before if lost_before else ()
         return condition(kept, READY, FALSE, reason="Disconnected", message=message, now=now)
 
 
-def _overall(before: object, statuses: Sequence[RawObject], ready: int, now: float) -> RawObject:
+def _overall(before: Sequence[Condition], statuses: Sequence[Json], ready: int, now: float) -> Json:
     """Return the ClusterSet's own Ready: all members are. The reason is Antrea's, also while only some are not."""
     if ready == len(statuses):
         message = "" if statuses else "no cluster has announced itself yet"
@@ -169,45 +161,43 @@ def _overall(before: object, statuses: Sequence[RawObject], ready: int, now: flo
     return condition(before, READY, FALSE, reason="NoReadyCluster", message=f"not ready: {shown}", now=now)
 
 
-def _published(raw: RawObject | None) -> object:
-    return (claims_in(raw), _encrypts(raw), _settings(raw), is_deleting(raw))
+def _published(export: ApiObject | None) -> object:
+    if not isinstance(export, ResourceExport):
+        return None
+    return (claims_in(export), _encrypts(export), _settings(export), export.is_deleting)
 
 
-def _settings(raw: RawObject | None) -> dict[str, str]:
+def _settings(export: ResourceExport) -> dict[str, str]:
     """Return what a cluster says of settings that should be the same everywhere; Antrea's say nothing."""
-    found = {key: text_at(raw, "metadata", "annotations", key) for key in names.SETTING_ANNOTATIONS}
+    found = {key: export.annotation(key) for key in names.SETTING_ANNOTATIONS}
     return {key: printable(text) for key, text in found.items() if text}
 
 
-def _encrypts(raw: RawObject | None) -> bool | None:
+def _encrypts(export: ResourceExport) -> bool | None:
     """Tell whether a cluster publishes WireGuard keys; None while it has no gateway."""
-    spec = raw.get("spec") if raw else None
-    info = spec.get("clusterInfo") if isinstance(spec, Mapping) else None
-    gateways = info.get("gatewayInfos") if isinstance(info, Mapping) else None
-    if not isinstance(gateways, list) or not gateways:
+    info = export.spec.cluster_info
+    if info is None or not info.gateway_infos:
         return None
-    return any(text_at(holder, "wireGuard", "publicKey") for holder in (info, *gateways))
+    return any(key.public_key for key in (info.wireguard, *(g.wireguard for g in info.gateway_infos)) if key)
 
 
-def _consistent(view: View, area: str, members: set[str], before: object, now: float) -> RawObject:
-    infos = [
-        raw for raw in view.indexed(CLUSTER_INFOS, area) if cluster_of(raw) in members and not is_deleting(raw)
-    ]
-    found = pairs(((cluster_of(raw), claim) for raw in infos for claim in claims_in(raw)), _COUNTED)
+def _consistent(view: View, area: str, members: set[str], before: Sequence[Condition], now: float) -> Json:
+    infos = [e for e in view.indexed(CLUSTER_INFOS, area) if e.spec.cluster_id in members and not e.is_deleting]
+    found = pairs(((info.spec.cluster_id, claim) for info in infos for claim in claims_in(info)), _COUNTED)
     notes = [f"{a} of {one} overlaps {b} of {other}" for one, a, other, b in found[:_SHOWN]]
     if len(found) > _SHOWN:
         notes.append(f"{len(found) - _SHOWN}{' or more' if len(found) == _COUNTED else ''} more overlaps")
     reason = "OverlappingCIDRs" if found else ""
-    encrypting = sorted(cluster_of(raw) for raw in infos if _encrypts(raw) is True)
-    plain = sorted(cluster_of(raw) for raw in infos if _encrypts(raw) is False)
+    encrypting = sorted(info.spec.cluster_id for info in infos if _encrypts(info) is True)
+    plain = sorted(info.spec.cluster_id for info in infos if _encrypts(info) is False)
     if encrypting and plain:
         reason = reason or "EncryptionDiffers"
         notes.append(f"WireGuard is on in {_some(encrypting)} and off in {_some(plain)}")
     for key, what in names.SETTING_ANNOTATIONS.items():
         values: dict[str, list[str]] = {}
-        for raw in infos:
-            if value := _settings(raw).get(key):
-                values.setdefault(value, []).append(cluster_of(raw))
+        for info in infos:
+            if value := _settings(info).get(key):
+                values.setdefault(value, []).append(info.spec.cluster_id)
         if len(values) > 1:
             reason = reason or "SettingsDiffer"
             shown = [f"{value} in {_some(sorted(values[value]))}" for value in sorted(values)]

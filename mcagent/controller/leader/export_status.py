@@ -10,8 +10,8 @@ from __future__ import annotations
 from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.leader.definition import Conflict
-from mcagent.controller.machinery.reconciler import Ref, Wanted
-from mcagent.kube.source import RawObject
+from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 
@@ -19,24 +19,24 @@ CONFLICT = "ConvergeFailure"  # the reason that Antrea's leader gives for all
 FAILED = "ResourceExport can't be converged to ResourceImport"
 
 
-def export_ref(raw: RawObject) -> Ref:
+def export_ref(export: ResourceExport) -> Ref:
     """Return the name of an export that is there."""
-    meta = raw["metadata"]
-    return Ref(kind=Kind.RESOURCE_EXPORT, namespace=str(meta.get("namespace", "")), name=str(meta["name"]))
+    return Ref(kind=Kind.RESOURCE_EXPORT, namespace=export.namespace, name=export.name)
 
 
-def succeeded(raw: RawObject, now: float, message: str = "", conflict: Conflict | None = None) -> Wanted:
+def succeeded(export: ResourceExport, now: float, message: str = "", conflict: Conflict | None = None) -> Wanted:
     """Return the status of an export that is taken over; `message` says what of it is not."""
-    conditions = [_condition(raw, "Succeeded", TRUE, message=message, now=now)]
+    conditions = [_condition(export, "Succeeded", TRUE, message=message, now=now)]
     if conflict is not None:
         told = {"reason": conflict.reason, "message": conflict.message}
-        conditions.append(_condition(raw, "Conflict", TRUE, **told, now=now))
-    return _status(raw, conditions)
+        conditions.append(_condition(export, "Conflict", TRUE, **told, now=now))
+    return _status(export, conditions)
 
 
-def failed(raw: RawObject, why: str, now: float, reason: str = CONFLICT) -> Wanted:
+def failed(export: ResourceExport, why: str, now: float, reason: str = CONFLICT) -> Wanted:
     """Return the status of an export that is not taken over, and why."""
-    return _status(raw, [_condition(raw, "Failure", FALSE, reason=reason, message=f"{FAILED}: {why}", now=now)])
+    message = f"{FAILED}: {why}"
+    return _status(export, [_condition(export, "Failure", FALSE, reason=reason, message=message, now=now)])
 
 
 def reason_of(error: InputError) -> str:
@@ -44,20 +44,20 @@ def reason_of(error: InputError) -> str:
     return f"{error.path}: {error.reason}" if error.path else error.reason
 
 
-def _condition(raw: RawObject, kind: str, status: str, *, reason: str = "", message: str, now: float) -> RawObject:
-    found = raw.get("status")
-    before = found.get("conditions") if isinstance(found, dict) else None
-    return condition(before, kind, status, reason=reason, message=message, now=now)
+def _condition(
+    export: ResourceExport, kind: str, status: str, *, reason: str = "", message: str, now: float
+) -> Json:
+    return condition(export.status.conditions, kind, status, reason=reason, message=message, now=now)
 
 
-def _status(raw: RawObject, conditions: list[RawObject]) -> Wanted:
-    return Wanted(ref=export_ref(raw), status={"conditions": conditions}, create=False)
+def _status(export: ResourceExport, conditions: list[Json]) -> Wanted:
+    return Wanted(ref=export_ref(export), status={"conditions": conditions}, create=False)
 
 
-def released(raw: RawObject) -> Wanted | None:
+def released(export: ResourceExport) -> Wanted | None:
     """Return an export that is being deleted without our finalizers, the legacy one too; None if it has none."""
-    held = raw["metadata"].get("finalizers")
-    if not isinstance(held, list) or not any(f in EXPORT_FINALIZERS for f in held if isinstance(f, str)):
+    held = export.metadata.finalizers
+    rest = [finalizer for finalizer in held if finalizer not in EXPORT_FINALIZERS]
+    if len(rest) == len(held):
         return None
-    rest = [f for f in held if f not in EXPORT_FINALIZERS]
-    return Wanted(ref=export_ref(raw), body={"metadata": {"finalizers": rest or None}}, create=False)
+    return Wanted(ref=export_ref(export), body={"metadata": {"finalizers": rest or None}}, create=False)

@@ -1,6 +1,6 @@
 """Whose a ResourceExport is and of what, checked: other clusters write these, so nothing in them is trusted.
 
-Pure: raw objects to frozen values. Raises only InputError, whatever the value. The reconcilers decide which
+Pure. Raises only InputError, whatever the value. The reconcilers decide which
 cluster may export what.
 """
 
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import block_of
-from mcagent.controller.contract.raw import is_deleting, items_at, key_of, name_of, namespace_of, text_at
 from mcagent.controller.machinery.reconciler import Index, Side
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ResourceExport
+from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.labels import label_hash
-from mcagent.model.objects import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,116 +43,105 @@ class Header:
         return f"{self.namespace}/{self.name}"
 
 
-def cluster_of(raw: RawObject) -> str:
-    """Return the cluster ID that an export names, whatever it is."""
-    return text_at(raw, "spec", "clusterID")
-
-
-def label_of(raw: RawObject | None) -> str:
+def label_of(export: ResourceExport) -> str:
     """Return the label identity that an export is about, unchecked; "" when it has none."""
-    return text_at(raw, "spec", "labelIdentity", "normalizedLabel")
+    return export.spec.label_identity.normalized_label
 
 
-def subject(raw: RawObject) -> Field:
-    """Return an export as a Field, named for messages."""
-    name = key_of(raw)
-    return Field(f"{Kind.RESOURCE_EXPORT} {name}", raw)
+def derived_name(export: ResourceExport) -> str:
+    """Return the name that an export of a kind that is merged must have."""
+    spec = export.spec
+    match spec.kind:
+        case ExportKind.SERVICE:
+            return names.service_export(spec.cluster_id, spec.namespace, spec.name)
+        case ExportKind.ENDPOINTS:
+            return names.endpoints_export(spec.cluster_id, spec.namespace, spec.name)
+        case ExportKind.CLUSTER_INFO:
+            return names.cluster_info(spec.cluster_id)
+    return names.label_export(spec.cluster_id, label_hash(label_of(export)))
 
 
-def read_header(raw: RawObject) -> Header:
+def read_header(export: ResourceExport) -> Header:
     """Return whose export it is and of what.
 
     Raises InputError when the names are none, or when the object's own name is not the one that follows from
     them: two exports could stand for one thing then, and nobody could say which.
     """
-    field = subject(raw)
-    spec = field.get("spec")
-    kind = spec.get("kind").text()
-    if kind not in ExportKind.__members__.values():
-        raise spec.get("kind").error(f'not a kind that is merged: "{printable(kind)}"')
-    cluster_id = _dns(spec.get("clusterID"), names.is_subdomain, "DNS-1123 subdomain")
-    if kind in SERVICE_KINDS:
-        namespace = _dns(spec.get("namespace"), names.is_label, "DNS-1123 label")
-        name = _dns(spec.get("name"), names.is_label, "DNS-1123 label")
-    else:
-        namespace, name = spec.get("namespace").text(""), spec.get("name").text("")
-    export = name_of(raw)
-    derived = names.cluster_info(cluster_id)
-    if kind == ExportKind.LABEL_IDENTITY:
-        derived = names.label_export(cluster_id, label_hash(label_of(raw)))
-    if kind in SERVICE_KINDS:
-        named = names.service_export if kind == ExportKind.SERVICE else names.endpoints_export
-        derived = named(cluster_id, namespace, name)
-    if export != derived:
-        raise field.get("metadata").get("name").error(f"must be {derived}, which follows from its spec")
+    export.check("metadata")
+    for name in ("kind", "clusterID", "namespace", "name", "labelIdentity"):
+        export.check(f"spec.{name}")
+    spec = export.spec
+    if spec.kind not in ExportKind.__members__.values():
+        raise _error(export, "spec.kind", f'not a kind that is merged: "{printable(spec.kind)}"')
+    _check_name(export, "spec.clusterID", spec.cluster_id, names.is_subdomain, "DNS-1123 subdomain")
+    if spec.kind in SERVICE_KINDS:
+        _check_name(export, "spec.namespace", spec.namespace, names.is_label, "DNS-1123 label")
+        _check_name(export, "spec.name", spec.name, names.is_label, "DNS-1123 label")
+    if export.name != (derived := derived_name(export)):
+        raise _error(export, "metadata.name", f"must be {derived}, which follows from its spec")
+    created = Field(export.subject, export.metadata.creation_timestamp or None, "metadata.creationTimestamp")
     return Header(
-        area=namespace_of(raw),
-        export=export,
-        kind=ExportKind(kind),
-        cluster_id=cluster_id,
-        namespace=namespace,
-        name=name,
-        created=field.get("metadata").get("creationTimestamp").timestamp(),
-        deleting=is_deleting(raw),
+        area=export.namespace,
+        export=export.name,
+        kind=ExportKind(spec.kind),
+        cluster_id=spec.cluster_id,
+        namespace=spec.namespace,
+        name=spec.name,
+        created=created.timestamp(),
+        deleting=export.is_deleting,
     )
 
 
-def _dns(field: Field, good: Callable[[str], bool], what: str) -> str:
-    text = field.text()
+def _error(export: ResourceExport, path: str, reason: str, code: str = "InvalidValue") -> InputError:
+    return InputError(export.subject, path, reason, code=code)
+
+
+def _check_name(export: ResourceExport, path: str, text: str, good: Callable[[str], bool], what: str) -> None:
+    if not text:
+        raise _error(export, path, "is missing", "Missing")
     if not good(text):
-        raise field.error(f'must be a {what}: "{printable(text)}"', "InvalidName")
-    return text
+        raise _error(export, path, f'must be a {what}: "{printable(text)}"', "InvalidName")
 
 
 # --- indexes over the exports, shared by the reconcilers -------------------------------------------------
 
 
-def _by_cluster(obj: RawObject) -> Iterable[str]:
-    return [by_cluster(namespace_of(obj), cluster_of(obj))]
+def _by_cluster(export: ResourceExport) -> Iterable[str]:
+    return [by_cluster(export.namespace, export.spec.cluster_id)]
 
 
-def _by_import(obj: RawObject) -> Iterable[str]:
-    if text_at(obj, "spec", "kind") not in SERVICE_KINDS:
+def _by_import(export: ResourceExport) -> Iterable[str]:
+    spec = export.spec
+    return [f"{export.namespace}/{spec.namespace}-{spec.name}"] if spec.kind in SERVICE_KINDS else []
+
+
+def _by_target(export: ResourceExport) -> Iterable[str]:
+    return [target_key(export)] if export.spec.kind in SERVICE_KINDS else []
+
+
+def _by_kind(export: ResourceExport) -> Iterable[str]:
+    return [by_kind(export.namespace, export.spec.cluster_id, export.spec.kind)]
+
+
+def _by_namespace(export: ResourceExport) -> Iterable[str]:
+    return [f"{export.namespace}/{export.spec.namespace}"] if export.spec.kind in SERVICE_KINDS else []
+
+
+def _by_block(export: ResourceExport) -> Iterable[str]:
+    endpoints = export.spec.endpoints
+    if endpoints is None or export.spec.kind != ExportKind.ENDPOINTS:
         return []
-    name = f"{text_at(obj, 'spec', 'namespace')}-{text_at(obj, 'spec', 'name')}"
-    return [f"{namespace_of(obj)}/{name}"]
+    return {f"{export.namespace}/{block_of(a.ip)}" for subset in endpoints.subsets for a in subset.addresses}
 
 
-def _by_target(obj: RawObject) -> Iterable[str]:
-    return [target_key(obj)] if text_at(obj, "spec", "kind") in SERVICE_KINDS else []
+def _cluster_infos(export: ResourceExport) -> Iterable[str]:
+    return [export.namespace] if export.spec.kind == ExportKind.CLUSTER_INFO else []
 
 
-def _by_kind(obj: RawObject) -> Iterable[str]:
-    return [by_kind(namespace_of(obj), cluster_of(obj), text_at(obj, "spec", "kind"))]
-
-
-def _by_namespace(obj: RawObject) -> Iterable[str]:
-    if text_at(obj, "spec", "kind") not in SERVICE_KINDS:
+def _by_label(export: ResourceExport) -> Iterable[str]:
+    if export.spec.kind != ExportKind.LABEL_IDENTITY:
         return []
-    return [f"{namespace_of(obj)}/{text_at(obj, 'spec', 'namespace')}"]
-
-
-def _by_block(obj: RawObject) -> Iterable[str]:
-    if text_at(obj, "spec", "kind") != ExportKind.ENDPOINTS:
-        return []
-    area = namespace_of(obj)
-    return {
-        f"{area}/{block_of(text_at(address, 'ip'))}"
-        for subset in items_at(obj, "spec", "endpoints", "subsets")
-        for address in items_at(subset, "addresses")
-    }
-
-
-def _cluster_infos(obj: RawObject) -> Iterable[str]:
-    if text_at(obj, "spec", "kind") != ExportKind.CLUSTER_INFO:
-        return []
-    return [namespace_of(obj)]
-
-
-def _by_label(obj: RawObject) -> Iterable[str]:
-    if text_at(obj, "spec", "kind") != ExportKind.LABEL_IDENTITY:
-        return []
-    return [f"{namespace_of(obj)}/{label_hash(label_of(obj))}"]
+    return [f"{export.namespace}/{label_hash(label_of(export))}"]
 
 
 def by_cluster(area: str, cluster_id: str) -> str:
@@ -161,13 +149,12 @@ def by_cluster(area: str, cluster_id: str) -> str:
     return f"{area}/{cluster_id}"
 
 
-def target_key(raw: RawObject) -> str:
+def target_key(export: ResourceExport) -> str:
     """Return the Service that an export names, as "area/namespace/name"; "area//export" if it names none."""
-    area = namespace_of(raw)
-    namespace, name = text_at(raw, "spec", "namespace"), text_at(raw, "spec", "name")
+    namespace, name = export.spec.namespace, export.spec.name
     if names.is_label(namespace) and names.is_label(name):
-        return f"{area}/{namespace}/{name}"
-    return f"{area}//{name_of(raw)}"
+        return f"{export.namespace}/{namespace}/{name}"
+    return f"{export.namespace}//{export.name}"
 
 
 def by_kind(area: str, cluster_id: str, kind: str) -> str:
@@ -175,27 +162,18 @@ def by_kind(area: str, cluster_id: str, kind: str) -> str:
     return f"{area}/{cluster_id}/{kind}"
 
 
-BY_CLUSTER = Index(
-    name="exports-by-cluster", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_cluster
-)  # under by_cluster(area, cluster ID)
-BY_IMPORT = Index(
-    name="exports-by-import", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_import
-)  # Service and Endpoints exports, under "area/namespace-name": what their ResourceImports' names begin with
-BY_TARGET = Index(
-    name="exports-by-target", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_target
-)  # Service and Endpoints exports, under target_key(export)
-BY_KIND = Index(
-    name="exports-by-kind", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_kind
-)  # under by_kind(area, cluster ID, kind)
-BY_NAMESPACE = Index(
-    name="exports-by-namespace", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_namespace
-)  # Service and Endpoints exports, under "area/namespace" of the Service
-BY_BLOCK = Index(
-    name="exports-by-block", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_block
-)  # Endpoints exports, under "area/10.96": the first two numbers of their addresses
-CLUSTER_INFOS = Index(
-    name="exports-of-cluster-info", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_cluster_infos
-)  # ClusterInfo exports, under the area
-BY_LABEL = Index(
-    name="exports-by-label", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_label
-)  # LabelIdentity exports, under "area/hash" of the label, whatever their names
+# Under by_cluster(area, cluster ID).
+BY_CLUSTER = Index("exports-by-cluster", ResourceExport, Side.LOCAL, _by_cluster)
+# Service and Endpoints exports, under "area/namespace-name": what their ResourceImports' names begin with.
+BY_IMPORT = Index("exports-by-import", ResourceExport, Side.LOCAL, _by_import)
+# Service and Endpoints exports, under target_key(export).
+BY_TARGET = Index("exports-by-target", ResourceExport, Side.LOCAL, _by_target)
+BY_KIND = Index("exports-by-kind", ResourceExport, Side.LOCAL, _by_kind)  # under by_kind(area, cluster ID, kind)
+# Service and Endpoints exports, under "area/namespace" of the Service.
+BY_NAMESPACE = Index("exports-by-namespace", ResourceExport, Side.LOCAL, _by_namespace)
+# Endpoints exports, under "area/10.96": the first two numbers of their addresses.
+BY_BLOCK = Index("exports-by-block", ResourceExport, Side.LOCAL, _by_block)
+# ClusterInfo exports, under the area.
+CLUSTER_INFOS = Index("exports-of-cluster-info", ResourceExport, Side.LOCAL, _cluster_infos)
+# LabelIdentity exports, under "area/hash" of the label, whatever their names.
+BY_LABEL = Index("exports-by-label", ResourceExport, Side.LOCAL, _by_label)

@@ -12,24 +12,22 @@ from collections.abc import Callable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, networks_of, range_of
-from mcagent.controller.contract.raw import namespace_of, text_at, texts_at
 from mcagent.controller.leader.bounds import Bounds
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.machinery.reconciler import Index, Ref, Side, View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.core.addresses.rules import prefix_range, refuse_address
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind
 
 
-def _infos(obj: RawObject) -> Sequence[str]:
-    return [namespace_of(obj)] if text_at(obj, "spec", "kind") == ExportKind.CLUSTER_INFO else []
+def _infos(obj: ResourceImport) -> Sequence[str]:
+    return [obj.namespace] if obj.spec.kind == ExportKind.CLUSTER_INFO else []
 
 
-GRANTS = Index(
-    name="granted-networks", kind=Kind.RESOURCE_IMPORT, side=Side.LOCAL, values=_infos
-)  # ResourceImports of kind ClusterInfo, under the area
+# ResourceImports of kind ClusterInfo, under the area.
+GRANTS = Index("granted-networks", ResourceImport, Side.LOCAL, _infos)
 
 
 class GrantedNetworks:
@@ -40,7 +38,7 @@ class GrantedNetworks:
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._allowed = networks_of(settings.allowed_endpoint_cidrs)
-        self._last: dict[str, tuple[Sequence[RawObject], Networks]] = {}
+        self._last: dict[str, tuple[Sequence[ResourceImport], Networks]] = {}
 
     def read(self, view: View, area: str) -> Networks:
         """Return all granted CIDRs, owned by clusters' IDs."""
@@ -49,9 +47,9 @@ class GrantedNetworks:
         if last is not None and len(last[0]) == len(infos) and all(map(operator.is_, last[0], infos)):
             return last[1]
         found = Networks(
-            (*bounds, text_at(raw, "spec", "clusterinfo", "clusterID"))
-            for raw in infos
-            for network in published(raw) or ()
+            (*bounds, info.cluster_id)
+            for info in infos
+            for network in published(info) or ()
             if (bounds := range_of(str(network))) is not None
         )
         self._last[area] = (infos, found)
@@ -60,8 +58,9 @@ class GrantedNetworks:
     def judge(self, view: View, area: str, cluster_id: str, bounds: Bounds) -> Callable[[Address], str]:
         """Return what says why an address cannot be an endpoint of a cluster; "" if it can."""
         granted, allowed = self.read(view, area), self._allowed
-        info = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))
-        has_pods = bool(texts_at(view.get(info), "spec", "clusterinfo", "podCIDRs"))
+        ref = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))
+        own = view.get(ref, ResourceImport)
+        has_pods = own is not None and own.spec.cluster_info is not None and bool(own.spec.cluster_info.pod_cidrs)
         bounded = (
             None
             if bounds.cidrs is None

@@ -16,15 +16,6 @@ from collections.abc import Iterable, Iterator
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of, time_text
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import (
-    age,
-    annotation,
-    is_deleting,
-    key_of,
-    namespace_of,
-    text_at,
-    value_at,
-)
 from mcagent.controller.leader.announces import announces, is_member, not_a_member
 from mcagent.controller.leader.bounds import (
     ACCOUNTS_BY_CLUSTER,
@@ -41,12 +32,10 @@ from mcagent.controller.leader.exports import (
     BY_KIND,
     BY_LABEL,
     by_kind,
-    cluster_of,
     label_of,
     read_header,
-    subject,
 )
-from mcagent.controller.leader.offers import oldest, over_quota
+from mcagent.controller.leader.offers import at_the_limit, oldest, over_quota
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -58,9 +47,11 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
 from mcagent.model import labels
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
+from mcagent.model.field import Field
 from mcagent.model.objects import Kind
 
 GRACE = 300.0  # seconds for which labels that nobody exports keep their number
@@ -85,72 +76,65 @@ class LabelIdentities:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the labels that a change touches: its own, and those of a member that comes, goes or may more."""
-        raw = change.new or change.old or {}
-        area = namespace_of(raw)
+        area = change.object.namespace
         if not self._settings.covers(area):
             return []
-        match change.kind:
-            case Kind.RESOURCE_IMPORT:
-                found = [o for o in (change.old, change.new) if _is_ours(o)]
+        match change.object:
+            case ResourceImport():
+                found = [o for o in change.of(ResourceImport) if o is not None and _is_ours(o)]
                 numbers = dict.fromkeys(number for o in found for number in _by_number(o))
                 rivals = (r for number in numbers for r in view.indexed(IMPORTS_BY_NUMBER, number))
-                return dict.fromkeys(key_of(o) for o in (*found, *rivals))
-            case Kind.MEMBER_CLUSTER_ANNOUNCE:
-                changed = announces(change.old) != announces(change.new)
-                clusters = {text_at(raw, "clusterID")} if changed else set()
-            case Kind.SERVICE_ACCOUNT:
+                return dict.fromkeys(o.key for o in (*found, *rivals))
+            case MemberClusterAnnounce(cluster_id=cluster_id):
+                clusters = {cluster_id} if announces(change.old) != announces(change.new) else set()
+            case ServiceAccount():
                 if said(change.old) == said(change.new):
                     return []
-                clusters = {stands_for(o) for o in (change.old, change.new) if o is not None} - {""}
+                clusters = {stands_for(o) for o in change.of(ServiceAccount) if o is not None} - {""}
             case _:
-                exports = [o for o in (change.old, change.new) if o is not None and _is_ours(o)]
-                return dict.fromkeys(map(_key, (*exports, *self._at_the_limit(view, area, change))))
+                exports = [o for o in change.of(ResourceExport) if o is not None and _is_ours(o)]
+                at_limit = at_the_limit(
+                    view,
+                    change,
+                    ExportKind.LABEL_IDENTITY,
+                    lambda cluster: bounds_of(view, area, cluster, self._defaults).max_exports,
+                )
+                return dict.fromkeys(map(_key, (*exports, *at_limit)))
         return dict.fromkeys(_key(o) for cluster in clusters for o in _of_cluster(view, area, cluster))
-
-    def _at_the_limit(self, view: View, area: str, change: ObjectChange) -> Iterable[RawObject]:
-        """Return the exports about which a coming or going decides: the last that stays, the first that goes."""
-        raw = change.new or change.old or {}
-        same = change.old is not None and change.new is not None and is_deleting(change.old) == is_deleting(raw)
-        cluster = cluster_of(raw)
-        if same or not _is_ours(raw):
-            return ()
-        limit = bounds_of(view, area, cluster, self._defaults).max_exports
-        if view.count(BY_KIND, by_kind(area, cluster, ExportKind.LABEL_IDENTITY)) < limit:
-            return ()
-        there = sorted((o for o in _of_cluster(view, area, cluster) if not is_deleting(o)), key=age)
-        return there[max(0, limit - 1) : limit + 1]
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all labels that are exported or have a number."""
         area = self._settings.namespace or None
-        exports = view.list(Kind.RESOURCE_EXPORT, namespace=area)
-        found = dict.fromkeys(_key(raw) for raw in exports if _is_ours(raw))
-        imports = view.list(Kind.RESOURCE_IMPORT, namespace=area)
-        return found | dict.fromkeys(key_of(raw) for raw in imports if _is_ours(raw))
+        exports = view.list(ResourceExport, namespace=area)
+        found = dict.fromkeys(_key(export) for export in exports if _is_ours(export))
+        imports = view.list(ResourceImport, namespace=area)
+        return found | dict.fromkeys(
+            resource_import.key for resource_import in imports if _is_ours(resource_import)
+        )
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ResourceImport, and what is written about the exports."""
         area, name = key.split("/", 1)
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
-        there = view.get(target)
-        there = there if _is_ours(there) else None
+        there = view.get(target, ResourceImport)
+        there = there if there is not None and _is_ours(there) else None
         steps: list[Wanted | Ref] = []
-        taken: list[RawObject] = []
-        for raw in sorted(view.indexed(BY_LABEL, key), key=age):
-            if is_deleting(raw):
-                steps += filter(None, (released(raw),))
+        taken: list[ResourceExport] = []
+        for export in sorted(view.indexed(BY_LABEL, key), key=lambda export: export.age):
+            if export.is_deleting:
+                steps += filter(None, (released(export),))
                 continue
             label = label_of(taken[0]) if taken else _label_in(there, name)
-            why = self._refusal(view, area, raw, label)
-            steps.append(failed(raw, why, now) if why else succeeded(raw, now))
-            taken += [] if why else [raw]
-        if there is not None and (is_deleting(there) or self._is_younger(view, there)):
+            why = self._refusal(view, area, export, label)
+            steps.append(failed(export, why, now) if why else succeeded(export, now))
+            taken += [] if why else [export]
+        if there is not None and (there.is_deleting or self._is_younger(view, there)):
             return DesiredObjects(steps=[target, *steps])  # made anew once it is gone, with another number
         if taken:
             return DesiredObjects(steps=[_import(view, target, there, taken), *steps])
-        since = time_of(annotation(there, names.UNUSED_SINCE_ANNOTATION))
         if there is None:
             return DesiredObjects(steps=steps)
+        since = time_of(there.annotation(names.UNUSED_SINCE_ANNOTATION))
         left = GRACE if since is None else min(GRACE, since + GRACE - now)
         if left <= 0 or not self._settings.stretched_network_policy:
             return DesiredObjects(steps=[target, *steps])
@@ -158,13 +142,14 @@ class LabelIdentities:
         begun: list[Wanted | Ref] = [Wanted(ref=target, body={"metadata": {"annotations": unused}}, create=False)]
         return DesiredObjects(steps=[*(begun if since is None else ()), *steps], again=left)
 
-    def _refusal(self, view: View, area: str, raw: RawObject, label: str) -> str:
+    def _refusal(self, view: View, area: str, export: ResourceExport, label: str) -> str:
         """Return why an export does not count; "" if it does. `label` is what the hash stands for, if known."""
         if not self._settings.stretched_network_policy:
             return OFF
         try:
-            cluster = read_header(raw).cluster_id
-            read = labels.read_labels(subject(raw).get("spec").get("labelIdentity").get("normalizedLabel"))
+            cluster = read_header(export).cluster_id
+            path = "spec.labelIdentity.normalizedLabel"
+            read = labels.read_labels(Field(export.subject, label_of(export), path))
         except InputError as error:
             return reason_of(error)
         if not is_member(view, area, cluster):
@@ -173,30 +158,29 @@ class LabelIdentities:
         bounds = bounds_of(view, area, cluster, self._defaults)
         if why := refuse_namespace(cluster, namespace, bounds, named_for(view, area, namespace), _WHAT):
             return why
-        if label and label != label_of(raw):
+        if label and label != label_of(export):
             return "spec.labelIdentity.normalizedLabel has the same hash as older labels"
         value = by_kind(area, cluster, ExportKind.LABEL_IDENTITY)
         limit = bounds.max_exports
-        if view.count(BY_KIND, value) > limit and age(raw) not in oldest(view.indexed(BY_KIND, value), limit):
+        if view.count(BY_KIND, value) > limit and export.age not in oldest(view.indexed(BY_KIND, value), limit):
             return over_quota(cluster, limit, _WHAT)
         return ""
 
     @staticmethod
-    def _is_younger(view: View, there: RawObject) -> bool:
+    def _is_younger(view: View, there: ResourceImport) -> bool:
         """Tell whether a ResourceImport has no number, or one that an older one has, too."""
         found = list(_by_number(there))
-        return not found or any(age(o) < age(there) for o in view.indexed(IMPORTS_BY_NUMBER, found[0]))
+        return not found or any(o.age < there.age for o in view.indexed(IMPORTS_BY_NUMBER, found[0]))
 
 
-def number_of(raw: RawObject | None) -> int | None:
+def number_of(there: ResourceImport | None) -> int | None:
     """Return the number in a ResourceImport of labels; None when it is none that is given."""
-    found = value_at(raw, "spec", "labelIdentity", "id")
-    good = type(found) is int and labels.FIRST <= found <= labels.LAST
-    return found if good else None
+    found = there.spec.label_identity.id if there is not None else None
+    return found if found is not None and labels.FIRST <= found <= labels.LAST else None
 
 
-def _label_in(there: RawObject | None, name: str) -> str:
-    found = text_at(there, "spec", "labelIdentity", "label")
+def _label_in(there: ResourceImport | None, name: str) -> str:
+    found = there.spec.label_identity.label if there is not None else ""
     return found if labels.label_hash(found) == name else ""
 
 
@@ -211,13 +195,13 @@ def numbers(name: str) -> Iterator[int]:
         yield labels.FIRST + (number - labels.FIRST + step) % many
 
 
-def _import(view: View, target: Ref, there: RawObject | None, taken: list[RawObject]) -> Wanted:
+def _import(view: View, target: Ref, there: ResourceImport | None, taken: list[ResourceExport]) -> Wanted:
     area = target.namespace
     number = number_of(there)
     if number is None:
         number = next(n for n in numbers(target.name) if not view.count(IMPORTS_BY_NUMBER, f"{area}/{n}"))
     notes = {
-        names.EXPORTERS_ANNOTATION: ",".join(sorted(map(cluster_of, taken))),
+        names.EXPORTERS_ANNOTATION: ",".join(sorted(export.spec.cluster_id for export in taken)),
         names.UNUSED_SINCE_ANNOTATION: None,
     }
     spec = {
@@ -229,23 +213,22 @@ def _import(view: View, target: Ref, there: RawObject | None, taken: list[RawObj
     return Wanted(ref=target, body={"metadata": {"annotations": notes}, "spec": spec})
 
 
-def _is_ours(raw: RawObject | None) -> bool:
-    return text_at(raw, "spec", "kind") == ExportKind.LABEL_IDENTITY
+def _is_ours(obj: ResourceExport | ResourceImport) -> bool:
+    return obj.spec.kind == ExportKind.LABEL_IDENTITY
 
 
-def _key(export: RawObject) -> str:
-    return f"{namespace_of(export)}/{labels.label_hash(label_of(export))}"
+def _key(export: ResourceExport) -> str:
+    return f"{export.namespace}/{labels.label_hash(label_of(export))}"
 
 
-def _of_cluster(view: View, area: str, cluster: str) -> Iterable[RawObject]:
+def _of_cluster(view: View, area: str, cluster: str) -> Iterable[ResourceExport]:
     return view.indexed(BY_KIND, by_kind(area, cluster, ExportKind.LABEL_IDENTITY))
 
 
-def _by_number(obj: RawObject | None) -> Iterable[str]:
+def _by_number(obj: ResourceImport) -> Iterable[str]:
     number = number_of(obj) if _is_ours(obj) else None
-    return [] if number is None else [f"{namespace_of(obj)}/{number}"]
+    return [] if number is None else [f"{obj.namespace}/{number}"]
 
 
-IMPORTS_BY_NUMBER = Index(
-    name="imports-by-number", kind=Kind.RESOURCE_IMPORT, side=Side.LOCAL, values=_by_number
-)  # ResourceImports of labels, under "area/number"
+# ResourceImports of labels, under "area/number".
+IMPORTS_BY_NUMBER = Index("imports-by-number", ResourceImport, Side.LOCAL, _by_number)

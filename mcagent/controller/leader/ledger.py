@@ -25,7 +25,6 @@ from mcagent.controller.contract.cidr_claims import (
     colliding,
     filed_under,
 )
-from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, text_at, value_at
 from mcagent.controller.leader.announces import is_member
 from mcagent.controller.leader.bounds import Bounds, bounds_of, defaults_of
 from mcagent.controller.leader.exports import read_header
@@ -33,7 +32,8 @@ from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.controller.settings import MemberLimits
 from mcagent.core.addresses.ownership import AddressClaim, losing_claims
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.net import Network, contains, parse_network
 from mcagent.model.objects import Kind
@@ -74,10 +74,10 @@ class Ledger:
         self._defaults = defaults_of(limits)
         self._allowed = allowed_ranges(limits)
 
-    def decide(self, view: View, raw: RawObject, now: float) -> ClaimsDecision:
+    def decide(self, view: View, export: ResourceExport, now: float) -> ClaimsDecision:
         """Return what becomes of the claims of a member's ClusterInfo export, which can be read."""
-        area = namespace_of(raw)
-        own = _claims_of_member(view, area, text_at(raw, "spec", "clusterID"), raw)
+        area = export.namespace
+        own = _claims_of_member(view, area, export.spec.cluster_id, export)
         claims = [*own.granted, *own.asked]
         refused = self.refusals(view, area, own.cluster_id, claims)
         wanted = [claim for claim in claims if claim.text not in refused]
@@ -122,7 +122,7 @@ class Ledger:
         found = []
         for claim in claims:
             holders = colliding([claim], area, lambda value: view.indexed(GRANTED, value))
-            ids = {text_at(raw, "spec", "clusterinfo", "clusterID") for raw in holders} - {cluster_id}
+            ids = {holder.cluster_id for holder in holders} - {cluster_id}
             asked = set(asked_for(claim))
             if claim.text not in refused and all(asked.isdisjoint(known.held(i)) for i in ids):
                 found.append(claim)
@@ -212,41 +212,44 @@ def refusals(
 
 def claims_of_cluster(view: View, area: str, cluster_id: str) -> ClusterClaims:
     """Return the claims of a cluster; none of one that is no member, or has no export that stays."""
-    export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=names.cluster_info(cluster_id)))
-    if export is None or is_deleting(export) or not is_member(view, area, cluster_id):
+    ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=names.cluster_info(cluster_id))
+    export = view.get(ref, ResourceExport)
+    if export is None or export.is_deleting or not is_member(view, area, cluster_id):
         return ClusterClaims(cluster_id=cluster_id, created="", granted={}, asked=())
     return _claims_of_member(view, area, cluster_id, export)
 
 
-def _claims_of_member(view: View, area: str, cluster_id: str, export: RawObject) -> ClusterClaims:
+def _claims_of_member(view: View, area: str, cluster_id: str, export: ResourceExport) -> ClusterClaims:
     """Return the claims of a member. An export that cannot be read asks for what it has: its last good copy."""
-    name = names.cluster_info(cluster_id)
-    granted = granted_in(view.get(Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)))
+    ref = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))
+    granted = granted_in(view.get(ref, ResourceImport))
     asked = read_claims(export)
     if asked is not None:
         granted = {claim: granted[claim] for claim in asked if claim in granted}
     return ClusterClaims(
         cluster_id=cluster_id,
-        created=text_at(export, "metadata", "creationTimestamp"),
+        created=export.metadata.creation_timestamp,
         granted=granted,
         asked=[claim for claim in asked or () if claim not in granted],
     )
 
 
-def granted_in(raw: RawObject | None) -> dict[CidrClaim, str]:
+def granted_in(obj: ApiObject | None) -> dict[CidrClaim, str]:
     """Return what a ResourceImport grants, with the time since when.
 
     One without the annotation was made before there was any: all in it was granted when it was made.
     """
-    made = to_microseconds(text_at(raw, "metadata", "creationTimestamp"))
+    if obj is None:
+        return {}
+    made = to_microseconds(obj.metadata.creation_timestamp)
     try:
-        times = read_granted(annotation(raw, CLAIMS_ANNOTATION) or "{}")
+        times = read_granted(obj.annotation(CLAIMS_ANNOTATION) or "{}")
     except ValueError:
         times = {}
-    return {claim: times.get(claim.text) or made for claim in claims_in(raw)}
+    return {claim: times.get(claim.text) or made for claim in claims_in(obj)}
 
 
-def read_claims(export: RawObject) -> tuple[CidrClaim, ...] | None:
+def read_claims(export: ResourceExport) -> tuple[CidrClaim, ...] | None:
     """Return what an export asks for; None when it cannot be read."""
     try:
         read_header(export)
@@ -258,12 +261,11 @@ def read_claims(export: RawObject) -> tuple[CidrClaim, ...] | None:
 def touched(view: View, area: str, changed: Iterable[CidrClaim]) -> list[str]:
     """Return the names of the exports that ask for what collides with these claims."""
     found = colliding(changed, area, lambda value: view.indexed(CLAIMED, value))
-    return [name_of(raw) for raw in found]
+    return [export.name for export in found]
 
 
 def _clusters(view: View, area: str, claims: Sequence[CidrClaim]) -> set[str]:
     """Return the clusters that ask for, or were granted, what collides with claims."""
     exports = colliding(claims, area, lambda value: view.indexed(CLAIMED, value))
     imports = colliding(claims, area, lambda value: view.indexed(GRANTED, value))
-    ids = {text_at(raw, "spec", "clusterID") for raw in exports}
-    return ids | {text_at(value_at(raw, "spec", "clusterinfo"), "clusterID") for raw in imports} - {""}
+    return {export.spec.cluster_id for export in exports} | ({record.cluster_id for record in imports} - {""})

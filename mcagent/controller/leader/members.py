@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import FALSE, find, time_of
-from mcagent.controller.contract.raw import is_deleting, key_of, name_of, namespace_of, text_at
+from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.leader.announces import announce_ref, announces
-from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_lost
-from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster, cluster_of
+from mcagent.controller.leader.cluster_set import READY, is_lost, ready_of
+from mcagent.controller.leader.export_status import export_ref
+from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -24,7 +24,8 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject, condition_of
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -45,48 +46,49 @@ class Members:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the announcements that a change touches. A heartbeat touches none."""
-        raw = change.new or change.old or {}
-        area = namespace_of(raw)
+        changed = change.object
+        area = changed.namespace
         if not self._settings.covers(area):
             return []
-        if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
-            return [] if _identity(change.old) == _identity(change.new) else [key_of(raw)]
-        if change.kind is Kind.CLUSTER_SET:
-            away = conditions_by_cluster(raw).items()
-            return [
-                f"{area}/{names.announce(cluster)}"
-                for cluster, conditions in away
-                if find(conditions, "Ready").get("status") == FALSE
-            ]
-        announce = announce_ref(area, cluster_of(raw))
-        return [f"{area}/{announce.name}"] if is_deleting(view.get(announce)) else []
+        match changed:
+            case MemberClusterAnnounce():
+                return [] if _identity(change.old) == _identity(change.new) else [changed.key]
+            case ClusterSet():
+                return [
+                    f"{area}/{names.announce(status.cluster_id)}"
+                    for status in changed.status.cluster_statuses
+                    if condition_of(status.conditions, READY).is_false
+                ]
+            case ResourceExport():
+                ref = announce_ref(area, changed.spec.cluster_id)
+                announce = view.get(ref, MemberClusterAnnounce)
+                return [f"{area}/{ref.name}"] if announce is not None and announce.is_deleting else []
+        return []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all announcements."""
         area = self._settings.namespace or None
-        return [key_of(raw) for raw in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area)]
+        return [announce.key for announce in view.list(MemberClusterAnnounce, namespace=area)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the announcement's finalizer, or what has to go."""
         area, name = key.split("/", 1)
         ref = Ref(kind=Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area, name=name)
-        raw = view.get(ref)
-        if raw is None:
+        announce = view.get(ref, MemberClusterAnnounce)
+        if announce is None:
             return DesiredObjects()
-        held = raw["metadata"].get("finalizers")
-        finalizers = [f for f in held if isinstance(f, str)] if isinstance(held, list) else []
-        cluster = text_at(raw, "clusterID")
-        if is_deleting(raw):
+        finalizers, cluster = list(announce.metadata.finalizers), announce.cluster_id
+        if announce.is_deleting:
             exports = view.indexed(BY_CLUSTER, by_cluster(area, cluster)) if cluster else ()
-            left = [_export_ref(export) for export in exports if not is_deleting(export)]
+            left = [export_ref(export) for export in exports if not export.is_deleting]
             if exports:
                 return DesiredObjects(steps=left)  # their going calls for this key again
             rest = [f for f in finalizers if not f.startswith(_FINALIZER)]
             released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
             return DesiredObjects(steps=[released] if rest != finalizers else [])
-        if not announces(raw):
+        if not announces(announce):
             return DesiredObjects()
-        wait = self._until_stale(raw, ref, view, now)
+        wait = self._until_stale(announce, ref, view, now)
         if wait is not None and wait <= 0:
             why = f"cluster {cluster} has been away for {self._settings.stale_after:g} s: no longer a member"
             return DesiredObjects(
@@ -98,28 +100,24 @@ class Members:
         held_by_us = Wanted(ref=ref, body={"metadata": {"finalizers": [*finalizers, own]}}, create=False)
         return DesiredObjects(steps=[held_by_us], again=wait)
 
-    def _until_stale(self, raw: RawObject, ref: Ref, view: View, now: float) -> float | None:
+    def _until_stale(self, announce: MemberClusterAnnounce, ref: Ref, view: View, now: float) -> float | None:
         """Return the seconds until a member that is away is given up; None while it is not away.
 
         A ClusterSet's status tells since when. That no clock is compared with another one's matters: a member with
         a wrong clock stays, and when this one steps only members that are away already can be given up too early.
         """
         patience = self._settings.stale_after
-        for cluster_set in view.list(Kind.CLUSTER_SET, namespace=ref.namespace):
-            if name_of(cluster_set) == text_at(raw, "clusterSetID"):
-                ready = find(conditions_by_cluster(cluster_set).get(text_at(raw, "clusterID")), "Ready")
-                since = time_of(ready.get("lastTransitionTime"))
-                return since + patience - now if is_lost(ready, raw) and since is not None else None
+        for cluster_set in view.list(ClusterSet, namespace=ref.namespace):
+            if cluster_set.name == announce.cluster_set_id:
+                ready = ready_of(cluster_set, announce.cluster_id)
+                since = time_of(ready.last_transition_time)
+                return since + patience - now if is_lost(ready, announce) and since is not None else None
         return patience - view.quiet_for(ref)  # it announces itself to a ClusterSet that is not here
 
 
-def _export_ref(raw: RawObject) -> Ref:
-    return Ref(kind=Kind.RESOURCE_EXPORT, namespace=namespace_of(raw), name=name_of(raw))
-
-
-def _identity(raw: RawObject | None) -> object:
+def _identity(announce: ApiObject | None) -> object:
     """Return all of an announcement that this reconciler looks at."""
-    if raw is None:
+    if not isinstance(announce, MemberClusterAnnounce):
         return None
-    fields = tuple(text_at(raw, field) for field in ("clusterID", "clusterSetID"))
-    return (fields, is_deleting(raw), raw["metadata"].get("finalizers"))
+    fields = (announce.cluster_id, announce.cluster_set_id)
+    return (fields, announce.is_deleting, announce.metadata.finalizers)

@@ -7,15 +7,17 @@ export that does not take part makes no offer, so it changes nothing for anybody
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import age, is_deleting
 from mcagent.controller.contract.services import ServiceSpec
 from mcagent.controller.contract.shares import traffic_of
-from mcagent.controller.contract.size import object_size
 from mcagent.controller.leader.announces import is_member, not_a_member
 from mcagent.controller.leader.bounds import bounds_of, defaults_of, named_for, refuse_namespace
 from mcagent.controller.leader.export_status import CONFLICT, reason_of
@@ -23,9 +25,9 @@ from mcagent.controller.leader.exports import BY_KIND, Header, by_kind, read_hea
 from mcagent.controller.leader.granted_networks import GrantedNetworks
 from mcagent.controller.leader.merge import MergeResult, Offer
 from mcagent.controller.leader.payloads import Backends, read_backends, read_definition
-from mcagent.controller.machinery.reconciler import View
+from mcagent.controller.machinery.reconciler import ObjectChange, View
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 
 NOT_ALLOWED = "NamespaceNotAllowed"
@@ -38,7 +40,7 @@ PLAIN_BYTES = 64 * 1024  # of an export that holds no endpoints
 class Export:
     """An export, read once. `refused`: why it cannot take part, None if it can. `header` is None if unreadable."""
 
-    raw: RawObject
+    object: ResourceExport
     key: str
     header: Header | None
     refused: MergeResult | None
@@ -55,11 +57,12 @@ def size_limit(kind: str, max_bytes: int) -> int:
     return max_bytes if kind == ExportKind.ENDPOINTS else min(max_bytes, PLAIN_BYTES)
 
 
-def too_large(raw: RawObject, kind: str, max_bytes: int) -> str:
-    """Return why an export is too large to be looked into, "" if it is not."""
+def too_large(content: Any, kind: str, max_bytes: int) -> str:
+    """Return why an export with this content is too large to be looked into, "" if it is not."""
     limit = size_limit(kind, max_bytes)
-    if object_size(raw, limit) <= limit:
-        return ""
+    with suppress(RecursionError):  # nested deeper than anything that is read
+        if len(msgspec.json.encode(content)) <= limit:
+            return ""
     key = " (members.maxExportBytes of the leader)" if limit == max_bytes else ""
     return f"it is larger than {limit} bytes of JSON, the limit for exports of its kind{key}"
 
@@ -80,22 +83,23 @@ class Offers:
         self._defaults = defaults_of(settings.limits)
         self._grants = GrantedNetworks(settings)
 
-    def read(self, view: View, raw: RawObject, key: str) -> Export:
+    def read(self, view: View, export: ResourceExport, key: str) -> Export:
         """Return an export, and whether it can take part."""
         try:
-            header = read_header(raw)
+            header = read_header(export)
         except InputError as error:
-            return Export(raw=raw, key=key, header=None, refused=MergeResult(taken=False, note=reason_of(error)))
-        reason, why = self._refusal(view, raw, header)
+            refused = MergeResult(taken=False, note=reason_of(error))
+            return Export(object=export, key=key, header=None, refused=refused)
+        reason, why = self._refusal(view, export, header)
         return Export(
-            raw=raw,
+            object=export,
             key=key,
             header=header,
             refused=MergeResult(taken=False, note=why, reason=reason) if why else None,
             reserved=bool(named_for(view, header.area, header.namespace)),
         )
 
-    def _refusal(self, view: View, raw: RawObject, header: Header) -> tuple[str, str]:
+    def _refusal(self, view: View, export: ResourceExport, header: Header) -> tuple[str, str]:
         area, cluster = header.area, header.cluster_id
         if not is_member(view, area, cluster):
             return CONFLICT, not_a_member(cluster)
@@ -103,16 +107,16 @@ class Offers:
         named = named_for(view, area, header.namespace)
         if why := refuse_namespace(cluster, header.namespace, bounds, named):
             return NOT_ALLOWED, why
-        if header.kind is ExportKind.SERVICE and self._is_over(view, raw, header, bounds.max_exports):
+        if header.kind is ExportKind.SERVICE and self._is_over(view, export, header, bounds.max_exports):
             return QUOTA, over_quota(cluster, bounds.max_exports)
-        return TOO_LARGE, too_large(raw, header.kind, self._limits.max_export_bytes)
+        return TOO_LARGE, too_large((export.metadata, export.spec), header.kind, self._limits.max_export_bytes)
 
     @staticmethod
-    def _is_over(view: View, raw: RawObject, header: Header, limit: int) -> bool:
+    def _is_over(view: View, export: ResourceExport, header: Header, limit: int) -> bool:
         value = by_kind(header.area, header.cluster_id, ExportKind.SERVICE)
         if header.deleting or view.count(BY_KIND, value) <= limit:
             return False
-        return age(raw) not in oldest(view.indexed(BY_KIND, value), limit)
+        return export.age not in oldest(view.indexed(BY_KIND, value), limit)
 
     def max_exports(self, view: View, area: str, cluster_id: str) -> int:
         """Return how many Services a member may export."""
@@ -123,9 +127,9 @@ class Offers:
         headers: dict[str, Header] = {}
         definitions: dict[str, ServiceSpec | str] = {}
         remarks: dict[str, str] = {}
-        endpoints: dict[str, RawObject] = {}
+        endpoints: dict[str, ResourceExport] = {}
         for export in exports:
-            header, raw = export.header, export.raw
+            header, resource_export = export.header, export.object
             if header is None or header.deleting:
                 continue
             cluster = header.cluster_id
@@ -134,13 +138,13 @@ class Offers:
                     definitions[cluster] = export.refused.note  # for its endpoints, which go with it
                 continue
             if header.kind is ExportKind.ENDPOINTS:
-                endpoints[cluster] = raw
+                endpoints[cluster] = resource_export
                 headers.setdefault(cluster, header)
                 continue
             headers[cluster] = header
             try:
-                traffic, remarks[cluster] = traffic_of(raw, may_name=export.reserved)
-                definitions[cluster] = read_definition(raw, traffic)
+                traffic, remarks[cluster] = traffic_of(resource_export, may_name=export.reserved)
+                definitions[cluster] = read_definition(resource_export, traffic)
             except InputError as error:
                 definitions[cluster] = reason_of(error)
         offers = []
@@ -159,6 +163,25 @@ class Offers:
         return offers
 
 
-def oldest(exports: Iterable[RawObject], limit: int) -> list[tuple[str, str, str]]:
+def at_the_limit(
+    view: View, change: ObjectChange, kind: ExportKind, limit_of: Callable[[str], int]
+) -> Sequence[ResourceExport]:
+    """Return the exports about which a coming or going decides: the last that stays, the first that goes.
+
+    `limit_of` says how many exports of the kind a cluster may have.
+    """
+    old, new = change.of(ResourceExport)
+    export = new or old
+    same = old is not None and new is not None and old.is_deleting == new.is_deleting
+    if export is None or same or export.spec.kind != kind:
+        return ()
+    value, limit = by_kind(export.namespace, export.spec.cluster_id, kind), limit_of(export.spec.cluster_id)
+    if view.count(BY_KIND, value) < limit:
+        return ()
+    oldest = sorted((e for e in view.indexed(BY_KIND, value) if not e.is_deleting), key=lambda e: e.age)
+    return oldest[max(0, limit - 1) : limit + 1]
+
+
+def oldest(exports: Iterable[ResourceExport], limit: int) -> list[tuple[str, str, str]]:
     """Return the ages of the exports that stay when there may be so many: those that are not about to go."""
-    return heapq.nsmallest(limit, (age(raw) for raw in exports if not is_deleting(raw)))
+    return heapq.nsmallest(limit, (export.age for export in exports if not export.is_deleting))

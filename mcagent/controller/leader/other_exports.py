@@ -10,11 +10,10 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import is_deleting, key_of, namespace_of, text_at
 from mcagent.controller.leader.export_status import failed, released
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -33,32 +32,28 @@ class OtherExports:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
         """Return the export that changed, if it is of another kind."""
-        return _key(change.new) if change.new and self._mine(change.new) else []
+        _, new = change.of(ResourceExport)
+        return _key(new) if new is not None and self._settings.namespace in ("", new.namespace) else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all exports of other kinds."""
-        for raw in view.list(Kind.RESOURCE_EXPORT, namespace=self._settings.namespace or None):
-            yield from _key(raw)
+        for export in view.list(ResourceExport, namespace=self._settings.namespace or None):
+            yield from _key(export)
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return what is written about the export."""
         area, name = key.split("/", 1)
-        raw = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name))
-        if raw is None or not _key(raw):
+        export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name), ResourceExport)
+        if export is None or not _key(export):
             return DesiredObjects()
-        if is_deleting(raw):
-            return DesiredObjects(steps=[step for step in (released(raw),) if step])
-        kind = printable(text_at(raw, "spec", "kind"))
-        return DesiredObjects(steps=[failed(raw, f'this leader does not merge exports of kind "{kind}"', now)])
-
-    def _mine(self, raw: RawObject) -> bool:
-        return self._settings.namespace in ("", namespace_of(raw))
+        if export.is_deleting:
+            return DesiredObjects(steps=[step for step in (released(export),) if step])
+        why = f'this leader does not merge exports of kind "{printable(export.spec.kind)}"'
+        return DesiredObjects(steps=[failed(export, why, now)])
 
 
 _ANSWERED = frozenset({*ExportKind, names.POLICY, names.KUBERNETES_POLICY})  # by other reconcilers
 
 
-def _key(raw: RawObject) -> list[str]:
-    if text_at(raw, "spec", "kind") in _ANSWERED:
-        return []
-    return [key_of(raw)]
+def _key(export: ResourceExport) -> list[str]:
+    return [] if export.spec.kind in _ANSWERED else [export.key]

@@ -1,6 +1,6 @@
 """What is in a member's ResourceExport, checked: the Service, its endpoints, the cluster's network.
 
-Pure: raw objects to frozen values with known fields only. Raises only InputError, whatever the value.
+Pure. Raises only InputError, whatever the value.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ from dataclasses import dataclass, field, replace
 from mcagent.controller.contract.cidr_claims import MAX_CIDRS, MAX_GATEWAYS
 from mcagent.controller.contract.exported_metadata import carried_by
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import text_at
-from mcagent.controller.contract.services import Ports, ServiceSpec, hostname_of, read_service_spec, read_subsets
+from mcagent.controller.contract.services import (
+    Ports,
+    ServiceSpec,
+    hostname_of,
+    read_service_spec,
+    read_subsets,
+    too_many,
+)
 from mcagent.controller.contract.shares import read_ready_of
-from mcagent.controller.leader.exports import cluster_of, subject
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import refuse_underlay
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import ClusterInfo, GatewayInfo, ResourceExport, ResourceImport, WireGuard
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field
 from mcagent.model.net import Address, Network
-from mcagent.model.objects import Kind
 
 MAX_PORT_SETS = 64  # subsets of one export; named ports that differ from Pod to Pod make several
 
@@ -43,34 +48,40 @@ class Backends:
         return sum(map(len, self.subsets.values()))
 
 
-def read_definition(raw: RawObject, traffic: str = "") -> ServiceSpec:
+def read_definition(export: ResourceExport, traffic: str = "") -> ServiceSpec:
     """Return what a Service export says that the Service is, with what counts of `traffic`. Raises InputError."""
-    payload = subject(raw).get("spec").get("service")
-    if payload.absent:
-        raise payload.error("is missing: an export of kind Service has it", "Missing")
-    carried = carried_by(raw)
-    spec = read_service_spec(payload.get("serviceSpec"))
+    export.check("spec.service")
+    if export.spec.service is None:
+        raise _missing(export, "spec.service")
+    carried = carried_by(export)
+    spec = read_service_spec(export.spec.service.service_spec, export, "spec.service.serviceSpec")
     return replace(spec, labels=carried.labels, annotations=carried.annotations, traffic=traffic)
 
 
-def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -> Backends:
+def _missing(export: ResourceExport, path: str) -> InputError:
+    why = f"is missing: an export of kind {export.spec.kind} has it"
+    return InputError(export.subject, path, why, code="Missing")
+
+
+def read_backends(export: ResourceExport, refuse: Callable[[Address], str], most: int) -> Backends:
     """Return the endpoints of an export that can be used; those that cannot are left out and named.
 
     `refuse` says why an address cannot be one of this cluster's endpoints, "" if it can. At most `most` are taken,
     the first in order of address, and as many count as ready. Raises InputError when the whole is unreadable.
     """
-    payload = subject(raw).get("spec").get("endpoints")
-    if payload.absent:
-        raise payload.error("is missing: an export of kind Endpoints has it", "Missing")
+    if export.spec.endpoints is None:
+        export.check("spec.endpoints")
+        raise _missing(export, "spec.endpoints")
     found: dict[Ports, set[Address]] = {}
     hostnames: dict[Address, str] = {}
     left_out: list[str] = []
-    for subset, ports, addresses in read_subsets(payload, MAX_PORT_SETS):
+    for place, ports, addresses in read_subsets(export.spec.endpoints, export, "spec.endpoints", MAX_PORT_SETS):
         if not ports:
-            raise subset.get("ports").error("is empty: an endpoint is an address and ports", "Missing")
-        for item in addresses:
+            why = "is empty: an endpoint is an address and ports"
+            raise InputError(export.subject, f"{place}.ports", why, code="Missing")
+        for number, item in enumerate(addresses):
             try:
-                address = item.get("ip").address()
+                address = Field(export.subject, item.ip, f"{place}.addresses[{number}].ip").address()
             except InputError as error:
                 left_out.append(f"{error.path}: {error.reason}")
                 continue
@@ -82,7 +93,7 @@ def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -
                 if hostname := hostname_of(item):
                     hostnames[address] = hostname
     kept, dropped = _first(found, most)
-    ready, remark = read_ready_of(raw)
+    ready, remark = read_ready_of(export)
     return Backends(
         subsets=kept,
         hostnames=hostnames,
@@ -105,69 +116,81 @@ def _first(found: Mapping[Ports, set[Address]], most: int) -> tuple[dict[Ports, 
     return {ports: frozenset(addresses) for ports, addresses in kept.items()}, count - most
 
 
-def read_cluster_info(raw: RawObject) -> RawObject:
-    """Return a cluster's network as a ResourceImport has it: known, valid fields only.
+def read_cluster_info(export: ResourceExport) -> ClusterInfo:
+    """Return a cluster's network, each CIDR once and in its canonical form.
 
     Raises InputError, also when it is about another cluster.
     """
-    spec = subject(raw).get("spec")
-    info = spec.get("clusterInfo")
-    if info.absent:
-        raise info.error("is missing: an export of kind ClusterInfo has it", "Missing")
-    if info.get("clusterID").text() != cluster_of(raw):
-        raise info.get("clusterID").error("must be the exporting cluster's, as spec.clusterID", "Mismatch")
-    service_cidr = None if info.get("serviceCIDR").value in (None, "") else _network(info.get("serviceCIDR"))
-    pod_cidrs = tuple(
-        dict.fromkeys(_network(item) for item in info.get("podCIDRs").each(MAX_CIDRS) if item.value != "")
+    path, info = "spec.clusterInfo", export.spec.cluster_info
+    export.check(path)
+    if info is None:
+        raise _missing(export, path)
+    if info.cluster_id != export.spec.cluster_id:
+        why = "must be the exporting cluster's, as spec.clusterID"
+        raise InputError(export.subject, f"{path}.clusterID", why, code="Mismatch")
+    for name, many, most in (
+        ("podCIDRs", info.pod_cidrs, MAX_CIDRS),
+        ("gatewayInfos", info.gateway_infos, MAX_GATEWAYS),
+    ):
+        if len(many) > most:
+            raise too_many(export, f"{path}.{name}", len(many), most)
+    cidrs = dict.fromkeys(
+        str(_network(export, f"{path}.podCIDRs[{number}]", text))
+        for number, text in enumerate(info.pod_cidrs)
+        if text
     )
-    gateways = [_gateway(item) for item in info.get("gatewayInfos").each(MAX_GATEWAYS)]
-    copy: RawObject = {"clusterID": cluster_of(raw)}
-    key = _wireguard(info)
-    copy |= {"serviceCIDR": str(service_cidr)} if service_cidr else {}
-    copy |= {"podCIDRs": [str(network) for network in pod_cidrs]} if pod_cidrs else {}
-    copy |= {"gatewayInfos": gateways} if gateways else {}
-    copy |= {"wireGuard": key} if key else {}
-    return copy
+    gateways = (
+        GatewayInfo(
+            gateway_ip=_gateway_ip(export, f"{path}.gatewayInfos[{number}].gatewayIP", item.gateway_ip),
+            wireguard=_wireguard(export, f"{path}.gatewayInfos[{number}].wireGuard", item.wireguard),
+        )
+        for number, item in enumerate(info.gateway_infos)
+    )
+    return ClusterInfo(
+        cluster_id=info.cluster_id,
+        service_cidr=str(_network(export, f"{path}.serviceCIDR", info.service_cidr)) if info.service_cidr else "",
+        pod_cidrs=tuple(cidrs),
+        gateway_infos=tuple(gateways),
+        wireguard=_wireguard(export, f"{path}.wireGuard", info.wireguard),
+    )
 
 
-def published(raw: RawObject | None) -> tuple[Network, ...] | None:
+def published(obj: ApiObject | None) -> tuple[Network, ...] | None:
     """Return the CIDRs in a ResourceImport of kind ClusterInfo, None when it is none or has none."""
-    if raw is None or text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO:
+    if not isinstance(obj, ResourceImport) or obj.spec.kind != ExportKind.CLUSTER_INFO:
         return None
-    info = Field(str(Kind.RESOURCE_IMPORT), raw).get("spec").get("clusterinfo")
+    info = obj.spec.cluster_info
+    if info is None or len(info.pod_cidrs) > MAX_CIDRS:
+        return None
+    texts = (info.service_cidr, *info.pod_cidrs) if info.service_cidr else info.pod_cidrs
     try:
-        service = [] if info.get("serviceCIDR").value in (None, "") else [_network(info.get("serviceCIDR"))]
-        return (*service, *(_network(item) for item in info.get("podCIDRs").each(MAX_CIDRS))) or None
+        return tuple(_network(obj, "spec.clusterinfo", text) for text in texts) or None
     except InputError:
         return None
 
 
-def _gateway(item: Field) -> RawObject:
-    address = item.get("gatewayIP").address()
-    refusal = refuse_underlay(address)
-    if refusal:
-        raise item.get("gatewayIP").error(refusal.message, refusal.reason)
-    key = _wireguard(item)
-    return {"gatewayIP": str(address)} | ({"wireGuard": key} if key else {})
+def _gateway_ip(obj: ApiObject, path: str, text: str) -> str:
+    field = Field(obj.subject, text, path)
+    address = field.address()
+    if refusal := refuse_underlay(address):
+        raise field.error(refusal.message, refusal.reason)
+    return str(address)
 
 
-def _wireguard(holder: Field) -> RawObject:
-    """Return what is published of WireGuard, {} when there is no key. `publicKey` is Antrea's, the others ours."""
-    info = holder.get("wireGuard")
-    key = info.get("publicKey").public_key()
+def _wireguard(obj: ApiObject, path: str, found: WireGuard | None) -> WireGuard | None:
+    """Return what is published of WireGuard, None when there is no key."""
+    if found is None:
+        return None
+    key = Field(obj.subject, found.public_key, f"{path}.publicKey").public_key()
+    following = Field(obj.subject, found.next_public_key, f"{path}.nextPublicKey").public_key()
     if not key:
-        return {}
-    following = info.get("nextPublicKey").public_key()
-    port = info.get("port")
-    found: RawObject = {"publicKey": key}
-    found |= {"nextPublicKey": following} if following else {}
-    found |= {} if port.absent else {"port": port.port()}
-    return found
+        return None
+    return WireGuard(public_key=key, next_public_key=following, port=found.port)
 
 
-def _network(field: Field) -> Network:
+def _network(obj: ApiObject, path: str, text: str) -> Network:
+    field = Field(obj.subject, text, path)
     network, _ = field.network()
-    refusal = refuse_network(network)
-    if refusal:
+    if refusal := refuse_network(network):
         raise field.error(refusal.message, refusal.reason)
     return network

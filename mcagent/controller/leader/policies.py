@@ -10,24 +10,14 @@ the cluster's name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.policies import read_carried
-from mcagent.controller.contract.raw import (
-    age,
-    annotation,
-    is_deleting,
-    name_of,
-    namespace_of,
-    only,
-    text_at,
-    value_at,
-)
+from mcagent.controller.contract.policies import only, read_carried
 from mcagent.controller.leader.announces import announces
 from mcagent.controller.leader.export_status import failed, reason_of, released, succeeded
-from mcagent.controller.leader.exports import subject
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -39,7 +29,8 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.field import Field, printable
@@ -48,7 +39,7 @@ from mcagent.model.objects import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How exports and imports carry policies of one form; `check` raises InputError for one that is none."""
+    """How exports and imports carry policies of one form; `content` raises InputError for one that is none."""
 
     kind: str  # `spec.kind` of both
     reconciler: str
@@ -57,15 +48,27 @@ class Form:
     import_name: Callable[[str], str]
     report_name: Callable[[str], str]  # how members call it in reports
     reason: str  # of Events
-    check: Callable[[Field], None]
+    content: Callable[[ResourceExport], Mapping[str, Any]]
 
 
-def _check_antrea(policy: Field) -> None:
-    policy.get("tier").name("")
+def _antrea(export: ResourceExport) -> Mapping[str, Any]:
+    policy = export.spec.cluster_network_policy
+    Field(export.subject, policy.get("tier"), "spec.clusterNetworkPolicy.tier").name("")
+    return policy
 
 
-def _check_kubernetes(raw: Field) -> None:
-    read_carried(raw.get("data"))
+def _kubernetes(export: ResourceExport) -> Mapping[str, Any]:
+    if not export.spec.raw.data:
+        return {}
+    read_carried(Field(export.subject, export.spec.raw.data, "spec.raw.data"))
+    return {"data": export.spec.raw.data}
+
+
+def _imported(there: ApiObject | None, form: Form) -> Any:
+    """Return what a ResourceImport carries of a policy."""
+    if not isinstance(there, ResourceImport):
+        return None
+    return there.spec.cluster_network_policy if form is ANTREA else as_json(there.spec.raw)
 
 
 ANTREA = Form(
@@ -76,7 +79,7 @@ ANTREA = Form(
     import_name=names.policy_import,
     report_name=str,
     reason="ACNPImportFailed",
-    check=_check_antrea,
+    content=_antrea,
 )
 KUBERNETES = Form(
     kind=names.KUBERNETES_POLICY,
@@ -86,7 +89,7 @@ KUBERNETES = Form(
     import_name=names.kubernetes_policy_import,
     report_name=names.kubernetes_policy_import,
     reason="PolicyImportFailed",
-    check=_check_kubernetes,
+    content=_kubernetes,
 )
 
 
@@ -99,89 +102,91 @@ class PolicyCopies:
 
     def __init__(self, settings: LeaderSettings, form: Form) -> None:
         self._settings, self._form, self.name = settings, form, form.reconciler
-        self._policies = Index(
-            name=f"exports-{form.reconciler}", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=self._by_name
-        )  # exports of policies, under "area/name" of the policy
+        # Exports of policies, under "area/name" of the policy.
+        self._policies = Index(f"exports-{form.reconciler}", ResourceExport, Side.LOCAL, self._by_name)
         self.indexes = (self._policies,)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the policies that a change is about, or about which a member reports something else."""
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
             before, after = _problems(change.old), _problems(change.new)
-            area = namespace_of(change.new or change.old)
+            area = change.object.namespace
             touched = {name for name in {**before, **after} if before.get(name) != after.get(name)}
             if not touched or not self._settings.covers(area):  # every heartbeat comes by here
                 return []
             known = {key.partition("/")[2]: key for key in self.all_keys(view) if key.startswith(f"{area}/")}
             return [key for name, key in known.items() if self._form.report_name(name) in touched]
-        found = [o for o in (change.old, change.new) if o is not None and self._is_ours(o)]
-        return dict.fromkeys(_key(o) for o in found if self._settings.covers(namespace_of(o)))
+        objects: list[ResourceExport | ResourceImport | None]
+        objects = [*change.of(ResourceExport), *change.of(ResourceImport)]
+        found = [o for o in objects if o is not None and self._is_ours(o)]
+        return dict.fromkeys(_key(o) for o in found if self._settings.covers(o.namespace))
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all policies that are exported or imported."""
         area = self._settings.namespace or None
-        kinds = (Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT)
-        return dict.fromkeys(
-            _key(o) for kind in kinds for o in view.list(kind, namespace=area) if self._is_ours(o)
-        )
+        objects: list[ResourceExport | ResourceImport] = [*view.list(ResourceExport, namespace=area)]
+        objects += view.list(ResourceImport, namespace=area)
+        return dict.fromkeys(_key(o) for o in objects if self._is_ours(o))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ResourceImport, and what is written about the exports."""
         area, name = key.split("/", 1)
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=self._form.import_name(name))
         steps: list[Wanted | Ref] = []
-        there = view.get(target)
+        there = view.get(target, ResourceImport)
         copy: Wanted | None = None
         first = ""
-        for raw in sorted(view.indexed(self._policies, key), key=age):
-            if is_deleting(raw):
-                steps += filter(None, (released(raw),))
+        for export in sorted(view.indexed(self._policies, key), key=lambda export: export.age):
+            if export.is_deleting:
+                steps += filter(None, (released(export),))
                 continue
             if copy is not None:
-                steps.append(failed(raw, f"ResourceExport {first} defines the policy {printable(name)}", now))
+                steps.append(failed(export, f"ResourceExport {first} defines the policy {printable(name)}", now))
                 continue
             try:
-                copy, first = self._copy(raw, target, name, there), name_of(raw)
-                steps.append(succeeded(raw, now))
+                copy, first = self._copy(export, target, name, there), export.name
+                steps.append(succeeded(export, now))
             except InputError as error:
-                steps.append(failed(raw, reason_of(error), now))
+                steps.append(failed(export, reason_of(error), now))
         if copy is not None:
             return DesiredObjects(steps=[copy, *steps], events=self._events(view, target, name))
         return DesiredObjects(steps=[*([target] if there is not None and self._is_ours(there) else []), *steps])
 
-    def _copy(self, raw: RawObject, target: Ref, name: str, there: RawObject | None) -> Wanted:
+    def _copy(self, export: ResourceExport, target: Ref, name: str, there: ResourceImport | None) -> Wanted:
         """Return the ResourceImport. Raises InputError."""
-        form, spec = self._form, subject(raw).get("spec")
+        form = self._form
+        export.check("spec")
         if not names.is_subdomain(names.imported(name)):
-            raise spec.get("name").error(f'must be a DNS-1123 subdomain: "{printable(name)}"', "InvalidName")
-        policy = spec.get(form.exported)
-        if not isinstance(policy.value, dict) or not policy.value:
-            raise policy.error(f"is missing: an export of kind {form.kind} has it", "Missing")
-        form.check(policy)
-        content = only(policy.value, value_at(there, "spec", form.imported))
+            why = f'must be a DNS-1123 subdomain: "{printable(name)}"'
+            raise InputError(export.subject, "spec.name", why, code="InvalidName")
+        policy = form.content(export)
+        if not policy:
+            why = f"is missing: an export of kind {form.kind} has it"
+            raise InputError(export.subject, f"spec.{form.exported}", why, code="Missing")
+        content = only(policy, _imported(there, form))
         body = {"kind": form.kind, "name": name, "namespace": "", form.imported: content}
         return Wanted(ref=target, body={"spec": body})
 
     def _events(self, view: View, target: Ref, name: str) -> list[Event]:
         """Return what members report of a policy that they do not have."""
         found = []
-        for raw in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=target.namespace):
-            if announces(raw) and (why := _problems(raw).get(self._form.report_name(name))):
-                cluster = printable(text_at(raw, "clusterID"))
+        for announce in view.list(MemberClusterAnnounce, namespace=target.namespace):
+            if announces(announce) and (why := _problems(announce).get(self._form.report_name(name))):
+                cluster = printable(announce.cluster_id)
                 message = f"cluster {cluster} does not have the policy: {printable(why, 256)}"
                 found.append(Event(subject=str(target), reason=self._form.reason, message=message))
         return found
 
-    def _is_ours(self, raw: RawObject) -> bool:
-        return text_at(raw, "spec", "kind") == self._form.kind
+    def _is_ours(self, obj: ResourceExport | ResourceImport) -> bool:
+        return obj.spec.kind == self._form.kind
 
-    def _by_name(self, obj: RawObject) -> Iterable[str]:
+    def _by_name(self, obj: ResourceExport) -> Iterable[str]:
         return [_key(obj)] if self._is_ours(obj) else []
 
 
-def _problems(raw: RawObject | None) -> dict[str, str]:
+def _problems(announce: ApiObject | None) -> dict[str, str]:
     """Return what a member reports of policies, by name. Whatever it wrote, nothing is raised."""
-    text = annotation(raw, names.POLICY_PROBLEMS_ANNOTATION) or ""
+    text = (announce.annotation(names.POLICY_PROBLEMS_ANNOTATION) if announce is not None else None) or ""
     try:
         found = json.loads(text) if text and len(text) <= _MAX_REPORT else {}
     except (ValueError, RecursionError):
@@ -193,5 +198,5 @@ def _problems(raw: RawObject | None) -> dict[str, str]:
 _MAX_REPORT = 32 * 1024  # characters
 
 
-def _key(raw: RawObject) -> str:
-    return f"{namespace_of(raw)}/{text_at(raw, 'spec', 'name')}"
+def _key(obj: ResourceExport | ResourceImport) -> str:
+    return f"{obj.namespace}/{obj.spec.name}"

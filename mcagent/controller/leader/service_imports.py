@@ -8,7 +8,6 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.exported_metadata import as_annotations
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import name_of, namespace_of, text_at
 from mcagent.controller.contract.services import (
     CLUSTER_SET_IP,
     HEADLESS,
@@ -20,22 +19,22 @@ from mcagent.controller.contract.services import (
 )
 from mcagent.controller.contract.shares import ready_annotation
 from mcagent.controller.leader.merge import Merged, MergeResult
-from mcagent.controller.machinery.reconciler import Ref, View, Wanted
-from mcagent.kube.source import RawObject
+from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
+from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION
 
 _IMPORT_KINDS = frozenset({names.SERVICE_IMPORT, ExportKind.ENDPOINTS})
 
 
-def key_of_import(raw: RawObject) -> list[str]:
+def key_of_import(found: ResourceImport) -> list[str]:
     """Return the key of a ResourceImport that is ours: of our kinds, and named as we name them."""
-    kind, namespace, name = (text_at(raw, "spec", field) for field in ("kind", "namespace", "name"))
+    kind, namespace, name = found.spec.kind, found.spec.namespace, found.spec.name
     named = names.service_import if kind == names.SERVICE_IMPORT else names.endpoints_import
-    if kind not in _IMPORT_KINDS or name_of(raw) != named(namespace, name):
+    if kind not in _IMPORT_KINDS or found.name != named(namespace, name):
         return []
     good = names.is_label(namespace) and names.is_label(name)
-    return [f"{namespace_of(raw)}/{namespace}/{name}"] if good else []
+    return [f"{found.namespace}/{namespace}/{name}"] if good else []
 
 
 def service_imports(
@@ -64,13 +63,13 @@ def service_imports(
         }
         body = {"metadata": {"annotations": notes}, "spec": spec}
         yield _import(view, backends, body, merged.endpoints, now)
-    elif _is_ours(view.get(backends), own):
+    elif _is_there(view, backends, own):
         yield backends
-    if merged.definition is None and _is_ours(view.get(service), own):
+    if merged.definition is None and _is_there(view, service, own):
         yield service
 
 
-def _service(spec: ServiceSpec) -> RawObject:
+def _service(spec: ServiceSpec) -> Json:
     """Return the spec of the ServiceImport that members are to have; which IPs it has is theirs."""
     kind = HEADLESS if spec.headless else CLUSTER_SET_IP
     return {
@@ -81,23 +80,24 @@ def _service(spec: ServiceSpec) -> RawObject:
     }
 
 
-def _is_ours(raw: RawObject | None, own: Mapping[str, str]) -> bool:
+def _is_there(view: View, ref: Ref, own: Mapping[str, str]) -> bool:
     """Tell whether a ResourceImport is there and stands for this Service, not for another of the same name."""
-    return raw is not None and all(text_at(raw, "spec", field) == text for field, text in own.items())
+    resource_import = view.get(ref, ResourceImport)
+    return (
+        resource_import is not None
+        and {"namespace": resource_import.spec.namespace, "name": resource_import.spec.name} == own
+    )
 
 
-def _import(view: View, ref: Ref, body: RawObject, results: Mapping[str, MergeResult], now: float) -> Wanted:
-    found = (view.get(ref) or {}).get("status")
-    before: dict[str, object] = {}
-    for item in found.get("clusterStatuses") or () if isinstance(found, dict) else ():
-        if isinstance(item, dict):
-            before[text_at(item, "clusterID")] = item.get("conditions")
+def _import(view: View, ref: Ref, body: Json, results: Mapping[str, MergeResult], now: float) -> Wanted:
+    found = view.get(ref, ResourceImport)
+    before = {status.cluster_id: status.conditions for status in found.status.cluster_statuses} if found else {}
     statuses = [
         {
             "clusterID": cluster,
             "conditions": [
                 condition(
-                    before.get(cluster),
+                    before.get(cluster, ()),
                     "Succeeded",
                     TRUE if result.taken else FALSE,
                     reason="" if result.taken else result.reason,

@@ -9,14 +9,20 @@ else the older export. Which exports take part is decided in `offers`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
-from mcagent.controller.contract.raw import age, annotation, is_deleting, namespace_of, text_at
 from mcagent.controller.leader.announces import announces
-from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, ACCOUNTS_BY_NAMESPACE, named_namespaces, said
+from mcagent.controller.leader.bounds import (
+    ACCOUNTS_BY_CLUSTER,
+    ACCOUNTS_BY_NAMESPACE,
+    named_namespaces,
+    said,
+    stands_for,
+)
 from mcagent.controller.leader.export_status import export_ref, failed, released, succeeded
 from mcagent.controller.leader.exports import (
     BY_BLOCK,
@@ -27,13 +33,11 @@ from mcagent.controller.leader.exports import (
     BY_TARGET,
     Header,
     by_cluster,
-    by_kind,
-    cluster_of,
     target_key,
 )
 from mcagent.controller.leader.granted_networks import GRANTS
 from mcagent.controller.leader.merge import Merged, MergeResult, merge
-from mcagent.controller.leader.offers import Export, Offers
+from mcagent.controller.leader.offers import Export, Offers, at_the_limit
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.leader.service_imports import key_of_import, service_imports
 from mcagent.controller.machinery.reconciler import (
@@ -45,7 +49,8 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -79,49 +84,39 @@ class ServiceMerge:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the Services that a change touches."""
-        area = namespace_of(change.new or change.old)
+        area = change.object.namespace
         if not self._settings.covers(area):
             return []
-        found: Iterable[RawObject]
-        raws = [raw for raw in (change.old, change.new) if raw is not None]
-        match change.kind:
-            case Kind.RESOURCE_IMPORT:
-                own = [key for raw in raws for key in key_of_import(raw)]
+        found: Iterable[ResourceExport]
+        match change.object:
+            case ResourceImport():
+                own = [
+                    key
+                    for resource_import in change.of(ResourceImport)
+                    if resource_import
+                    for key in key_of_import(resource_import)
+                ]
                 return dict.fromkeys([*own, *_with_rivals(view, _of_networks(view, area, change))])
-            case Kind.MEMBER_CLUSTER_ANNOUNCE:
+            case MemberClusterAnnounce():
                 if announces(change.old) == announces(change.new):
                     return []
-                found = (raw for one in raws for raw in _of_cluster(view, area, text_at(one, "clusterID")))
-            case Kind.SERVICE_ACCOUNT:
+                clusters = dict.fromkeys(a.cluster_id for a in change.of(MemberClusterAnnounce) if a)
+                found = (export for cluster in clusters for export in _of_cluster(view, area, cluster))
+            case ServiceAccount():
                 found = _of_account(view, area, change) if said(change.old) != said(change.new) else ()
             case _:
-                exports = [raw for raw in raws if text_at(raw, "spec", "kind") in SERVICE_KINDS]
-                found = [*exports, *self._at_the_limit(view, area, change)]
+                exports = [e for e in change.of(ResourceExport) if e and e.spec.kind in SERVICE_KINDS]
+                limit = partial(self._offers.max_exports, view, area)
+                found = [*exports, *at_the_limit(view, change, ExportKind.SERVICE, limit)]
         return dict.fromkeys(_with_rivals(view, found))
-
-    def _at_the_limit(self, view: View, area: str, change: ObjectChange) -> Sequence[RawObject]:
-        """Return the exports about which a coming or going decides: the last that stays, the first that goes."""
-        raw = change.new or change.old or {}
-        same = change.old is not None and change.new is not None and is_deleting(change.old) == is_deleting(raw)
-        if same or text_at(raw, "spec", "kind") != ExportKind.SERVICE:
-            return ()
-        value = by_kind(area, cluster_of(raw), ExportKind.SERVICE)
-        limit = self._offers.max_exports(view, area, cluster_of(raw))
-        if view.count(BY_KIND, value) < limit:
-            return ()
-        there = sorted((r for r in view.indexed(BY_KIND, value) if not is_deleting(r)), key=age)
-        return there[max(0, limit - 1) : limit + 1]
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all Services that are exported or imported."""
         area = self._settings.namespace or None
-        found = {
-            target_key(raw): None
-            for raw in view.list(Kind.RESOURCE_EXPORT, namespace=area)
-            if text_at(raw, "spec", "kind") in SERVICE_KINDS
-        }
-        for raw in view.list(Kind.RESOURCE_IMPORT, namespace=area):
-            found |= dict.fromkeys(key_of_import(raw))
+        exports = view.list(ResourceExport, namespace=area)
+        found = {target_key(export): None for export in exports if export.spec.kind in SERVICE_KINDS}
+        for resource_import in view.list(ResourceImport, namespace=area):
+            found |= dict.fromkeys(key_of_import(resource_import))
         return found
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
@@ -129,9 +124,9 @@ class ServiceMerge:
         area, namespace, name = key.split("/", 2)
         if not namespace:
             ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)
-            return self._nameless(view.get(ref), view, now)
+            return self._nameless(view.get(ref, ResourceExport), view, now)
         found = view.indexed(BY_IMPORT, f"{area}/{namespace}-{name}")
-        exports = [self._offers.read(view, raw, target_key(raw)) for raw in found]
+        exports = [self._offers.read(view, export, target_key(export)) for export in found]
         mine = [export for export in exports if export.key == key]
         holder = _holder(exports)
         if holder is not None and holder.target != f"{namespace}/{name}":
@@ -141,48 +136,44 @@ class ServiceMerge:
             offers = self._offers.offers(view, area, mine)
             refuse, traffic = self._settings.limits.refuse_conflicts, self._settings.imported_traffic
             merged = merge(offers, refuse_conflicts=refuse, traffic=traffic)
-        steps: list[Wanted | Ref] = [
-            *service_imports(view, area, {"namespace": namespace, "name": name}, merged, now)
-        ]
+        own = {"namespace": namespace, "name": name}
+        steps: list[Wanted | Ref] = [*service_imports(view, area, own, merged, now)]
         events: list[Event] = []
         for export in mine:
-            raw = export.raw
-            if is_deleting(raw):
+            if export.object.is_deleting:
                 continue
-            result = _result(export, merged)
-            good = succeeded(raw, now, result.note, result.conflict)
-            steps.append(good if result.taken else failed(raw, result.note, now, result.reason))
+            result, subject = _result(export, merged), str(export_ref(export.object))
+            good = succeeded(export.object, now, result.note, result.conflict)
+            steps.append(good if result.taken else failed(export.object, result.note, now, result.reason))
             if result.note:
-                events.append(Event(subject=str(export_ref(raw)), reason="NotMerged", message=result.note))
+                events.append(Event(subject=subject, reason="NotMerged", message=result.note))
             if conflict := result.conflict:
-                events.append(
-                    Event(subject=str(export_ref(raw)), reason=conflict.reason, message=conflict.message)
-                )
-        steps += filter(None, (released(export.raw) for export in mine if is_deleting(export.raw)))
+                events.append(Event(subject=subject, reason=conflict.reason, message=conflict.message))
+        steps += filter(None, (released(export.object) for export in mine if export.object.is_deleting))
         return DesiredObjects(steps=steps, events=events)
 
-    def _nameless(self, raw: RawObject | None, view: View, now: float) -> DesiredObjects:
+    def _nameless(self, found: ResourceExport | None, view: View, now: float) -> DesiredObjects:
         """Return what is written about an export that names no Service."""
-        if raw is None:
+        if found is None:
             return DesiredObjects()
-        if is_deleting(raw):
-            return DesiredObjects(steps=[step for step in (released(raw),) if step])
-        export = self._offers.read(view, raw, target_key(raw))
+        if found.is_deleting:
+            return DesiredObjects(steps=[step for step in (released(found),) if step])
+        export = self._offers.read(view, found, target_key(found))
         if export.header is None and export.refused is not None:
-            return DesiredObjects(steps=[failed(raw, export.refused.note, now)])
+            return DesiredObjects(steps=[failed(found, export.refused.note, now)])
         return DesiredObjects()  # it has come to name one since, and has another key
 
 
 # --- which keys a change touches --------------------------------------------------------------------------
 
 
-def _with_rivals(view: View, exports: Iterable[RawObject]) -> Iterable[str]:
+def _with_rivals(view: View, exports: Iterable[ResourceExport]) -> Iterable[str]:
     """Yield the keys of exports, and of Services that want the same ResourceImports: those of the same letters.
 
     A Service may have a thousand exporters, and each write about one comes by here, so none of them is looked at.
     """
-    for raw in exports:
-        own = target_key(raw)
+    for export in exports:
+        own = target_key(export)
         yield own
         area, namespace, name = own.split("/", 2)
         both = f"{namespace}-{name}"
@@ -192,29 +183,29 @@ def _with_rivals(view: View, exports: Iterable[RawObject]) -> Iterable[str]:
                 yield key
 
 
-def _of_cluster(view: View, area: str, cluster_id: str) -> Iterable[RawObject]:
+def _of_cluster(view: View, area: str, cluster_id: str) -> Iterable[ResourceExport]:
     exports = view.indexed(BY_CLUSTER, by_cluster(area, cluster_id))
-    return [raw for raw in exports if text_at(raw, "spec", "kind") in SERVICE_KINDS]
+    return [export for export in exports if export.spec.kind in SERVICE_KINDS]
 
 
-def _of_networks(view: View, area: str, change: ObjectChange) -> Iterable[RawObject]:
+def _of_networks(view: View, area: str, change: ObjectChange) -> Iterable[ResourceExport]:
     """Yield the exports whose endpoints may lie in other networks now."""
-    old, new = (frozenset(map(str, published(raw) or ())) for raw in (change.old, change.new))
+    old, new = (frozenset(map(str, published(info) or ())) for info in (change.old, change.new))
     if old == new:
         return
-    for raw in filter(None, (change.old, change.new)):
-        yield from _of_cluster(view, area, text_at(raw, "spec", "clusterinfo", "clusterID"))
+    for info in filter(None, change.of(ResourceImport)):
+        yield from _of_cluster(view, area, info.cluster_id)
     for block in blocks_of(old ^ new):
         yield from view.indexed(BY_BLOCK, f"{area}/{block}")
 
 
-def _of_account(view: View, area: str, change: ObjectChange) -> Iterable[RawObject]:
+def _of_account(view: View, area: str, change: ObjectChange) -> Iterable[ResourceExport]:
     """Yield the exports that an administrator's change of a ServiceAccount is about."""
     named: set[str] = set()
-    for raw in filter(None, (change.old, change.new)):
-        if cluster_id := annotation(raw, names.CLUSTER_ID_ANNOTATION):
+    for account in filter(None, change.of(ServiceAccount)):
+        if cluster_id := stands_for(account):
             yield from _of_cluster(view, area, cluster_id)
-        named |= named_namespaces(raw)
+        named |= named_namespaces(account)
     for namespace in named:
         yield from view.indexed(BY_NAMESPACE, f"{area}/{namespace}")
 
@@ -241,7 +232,7 @@ def _whose(header: Header) -> str:
 
 
 def _refuse_all(exports: Iterable[Export], why: str) -> Merged:
-    refused = {cluster_of(export.raw): MergeResult(taken=False, note=why) for export in exports}
+    refused = {export.object.spec.cluster_id: MergeResult(taken=False, note=why) for export in exports}
     return Merged(services=refused, endpoints=refused)
 
 

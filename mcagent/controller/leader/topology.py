@@ -7,31 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import FALSE, TRUE, find
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import (
-    annotation,
-    is_deleting,
-    items_at,
-    key_of,
-    name_of,
-    namespace_of,
-    text_at,
-    texts_at,
-    value_at,
-)
 from mcagent.controller.leader.announces import announces
-from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_leader_set
-from mcagent.controller.leader.exports import cluster_of
+from mcagent.controller.leader.cluster_set import is_leader_set, ready_of
 from mcagent.controller.machinery.reconciler import View
-from mcagent.kube.source import RawObject
 from mcagent.model import links
+from mcagent.model.api.base import Condition
+from mcagent.model.api.multicluster import ClusterInfo, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.field import printable
-from mcagent.model.objects import Kind
 from mcagent.observe.topology import MAX_CHANGES, MAX_PROBLEMS, shown_link
 
 _MAX_LISTED = 16  # gateways and networks of a cluster
@@ -40,35 +26,34 @@ _POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})
 
 def topologies(view: View, namespace: str | None) -> tuple[Topology, ...]:
     """Return the ClusterSets that are led from `namespace` (None: from any), by name."""
-    led = [raw for raw in view.list(Kind.CLUSTER_SET, namespace=namespace) if is_leader_set(raw)]
-    return tuple(_topology(raw, view) for raw in led if not is_deleting(raw))
+    led = [cluster_set for cluster_set in view.list(ClusterSet, namespace=namespace) if is_leader_set(cluster_set)]
+    return tuple(_topology(cluster_set, view) for cluster_set in led if not cluster_set.is_deleting)
 
 
-def _topology(cluster_set: RawObject, view: View) -> Topology:
-    area, name = namespace_of(cluster_set), name_of(cluster_set)
+def _topology(cluster_set: ClusterSet, view: View) -> Topology:
+    area, name = cluster_set.namespace, cluster_set.name
     members = {
-        text_at(raw, "clusterID"): raw
-        for raw in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area)
-        if announces(raw) and text_at(raw, "clusterSetID") == name
+        announce.cluster_id: announce
+        for announce in view.list(MemberClusterAnnounce, namespace=area)
+        if announces(announce) and announce.cluster_set_id == name
     }
     services: Counter[str] = Counter()
-    infos: dict[str, RawObject] = {}
+    infos: dict[str, ClusterInfo | None] = {}
     refused: list[ShownProblem] = []
     policies = 0
-    for export in view.list(Kind.RESOURCE_EXPORT, namespace=area):
-        kind, cluster = text_at(export, "spec", "kind"), cluster_of(export)
+    for export in view.list(ResourceExport, namespace=area):
+        kind, cluster = export.spec.kind, export.spec.cluster_id
         services[cluster] += kind == ExportKind.SERVICE
         policies += kind in _POLICIES
         if kind == ExportKind.CLUSTER_INFO:
-            infos.setdefault(cluster, export)
+            infos.setdefault(cluster, export.spec.cluster_info)
         refused += _refused(export)
-    conditions = conditions_by_cluster(cluster_set)
     ways = tuple(_links(members))
-    problems = [*_set_problems(cluster_set), *_member_problems(cluster_set, members, conditions), *refused]
+    problems = [*_set_problems(cluster_set), *_member_problems(cluster_set, members), *refused]
     return Topology(
         name=name,
         clusters=tuple(
-            _cluster(cluster, find(conditions.get(cluster), "Ready"), infos.get(cluster), services[cluster])
+            _cluster(cluster, ready_of(cluster_set, cluster), infos.get(cluster), services[cluster])
             for cluster in sorted(members)
         ),
         links=ways,
@@ -79,28 +64,23 @@ def _topology(cluster_set: RawObject, view: View) -> Topology:
     )
 
 
-def _cluster(cluster: str, ready: Mapping[str, Any], info: RawObject | None, services: int) -> ShownCluster:
-    there = value_at(info, "spec", "clusterInfo")
-    status = ready.get("status")
+def _cluster(cluster: str, ready: Condition, info: ClusterInfo | None, services: int) -> ShownCluster:
+    info = info or ClusterInfo()
     return ShownCluster(
         id=cluster,
-        ready={TRUE: True, FALSE: False}.get(str(status)),
-        since=_short(ready.get("lastTransitionTime")),
-        why="" if status == TRUE else _short(ready.get("message")),
-        gateways=tuple(_short(one.get("gatewayIP")) for one in items_at(there, "gatewayInfos")[:_MAX_LISTED]),
-        networks=tuple(
-            printable(network)
-            for network in (text_at(there, "serviceCIDR"), *texts_at(there, "podCIDRs")[:_MAX_LISTED])
-            if network
-        ),
+        ready=ready.is_true if ready.is_true or ready.is_false else None,
+        since=_short(ready.last_transition_time),
+        why="" if ready.is_true else _short(ready.message),
+        gateways=tuple(_short(gateway.gateway_ip) for gateway in info.gateway_infos[:_MAX_LISTED]),
+        networks=tuple(map(printable, filter(None, (info.service_cidr, *info.pod_cidrs[:_MAX_LISTED])))),
         services=services,
     )
 
 
-def _links(members: Mapping[str, RawObject]) -> Iterable[ShownLink]:
+def _links(members: Mapping[str, MemberClusterAnnounce]) -> Iterable[ShownLink]:
     """Yield what members announce of their links to other members; what they say of anybody else is left out."""
     for cluster, announce in sorted(members.items()):
-        for link in links.read_text(annotation(announce, links.ANNOTATION) or ""):
+        for link in links.read_text(announce.annotation(links.ANNOTATION) or ""):
             if link.cluster in members and link.cluster != cluster:
                 yield shown_link(cluster, link)
 
@@ -120,40 +100,38 @@ def _changes(ways: tuple[ShownLink, ...]) -> tuple[Change, ...]:
     return tuple(sorted(found, key=lambda change: change.at, reverse=True)[:MAX_CHANGES])
 
 
-def _set_problems(cluster_set: RawObject) -> Iterable[ShownProblem]:
-    for one in items_at(cluster_set, "status", "conditions"):
-        if one.get("status") == FALSE:
+def _set_problems(cluster_set: ClusterSet) -> Iterable[ShownProblem]:
+    for condition in cluster_set.status.conditions:
+        if condition.is_false:
             yield ShownProblem(
-                subject=f"{Kind.CLUSTER_SET} {key_of(cluster_set)}",
-                reason=_short(one.get("reason")) or _short(one.get("type")),
-                message=_short(one.get("message")),
+                subject=cluster_set.subject,
+                reason=_short(condition.reason) or _short(condition.type),
+                message=_short(condition.message),
             )
 
 
-def _member_problems(
-    cluster_set: RawObject, members: Mapping[str, RawObject], conditions: Mapping[str, object]
-) -> Iterable[ShownProblem]:
+def _member_problems(cluster_set: ClusterSet, members: Iterable[str]) -> Iterable[ShownProblem]:
     for cluster in sorted(members):
-        ready = find(conditions.get(cluster), "Ready")
-        if ready.get("status") == FALSE:
+        ready = ready_of(cluster_set, cluster)
+        if ready.is_false:
             yield ShownProblem(
-                subject=f"{Kind.CLUSTER_SET} {key_of(cluster_set)}",
+                subject=cluster_set.subject,
                 reason="Disconnected",
-                message=f"{printable(cluster)}: {_short(ready.get('message'))}",
+                message=f"{printable(cluster)}: {_short(ready.message)}",
             )
 
 
-def _refused(export: RawObject) -> Iterable[ShownProblem]:
-    for one in items_at(export, "status", "conditions")[:4]:
-        failed = one.get("type") == "Failure" and one.get("status") == FALSE
-        if failed or (one.get("type") == "Conflict" and one.get("status") == TRUE):
+def _refused(export: ResourceExport) -> Iterable[ShownProblem]:
+    for condition in export.status.conditions[:4]:
+        failed = condition.type == "Failure" and condition.is_false
+        if failed or (condition.type == "Conflict" and condition.is_true):
             yield ShownProblem(
-                subject=f"{Kind.RESOURCE_EXPORT} {key_of(export)}",
-                reason=_short(one.get("reason")),
-                message=_short(one.get("message")),
+                subject=export.subject,
+                reason=_short(condition.reason),
+                message=_short(condition.message),
                 error=failed,
             )
 
 
-def _short(value: object) -> str:
-    return printable(value, 512) if isinstance(value, str) else ""
+def _short(text: str) -> str:
+    return printable(text, 512)

@@ -13,12 +13,12 @@ from types import MappingProxyType
 from typing import Any
 
 from mcagent.controller.contract.antrea_before_2_7 import NO_TARGET_PORT
-from mcagent.controller.machinery.reconciler import Ref, Wanted
+from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
 from mcagent.controller.machinery.unkept import Path, Unkept, without_unkept
-from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 
 _SAME = object()
+_NOTHING = (None, "")  # of a field inside a list: structs do not tell an empty text from none
 
 
 class Verb(StrEnum):
@@ -36,11 +36,11 @@ class Write:
 
     verb: Verb
     ref: Ref
-    body: RawObject
+    body: Json
 
 
 def plan(
-    wanted: Wanted | Ref, present: RawObject | None, unkept: Mapping[Path, Unkept] = MappingProxyType({})
+    wanted: Wanted | Ref, present: Json | None, unkept: Mapping[Path, Unkept] = MappingProxyType({})
 ) -> Write | None:
     """Return the next write towards what is wanted; None: nothing is left to do.
 
@@ -70,7 +70,7 @@ _IDENTITY = frozenset({"apiVersion", "kind", "status"})
 _META_IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation"})
 
 
-def _deletion(ref: Ref, present: RawObject | None) -> Write | None:
+def _deletion(ref: Ref, present: Json | None) -> Write | None:
     if present is None or present["metadata"].get("deletionTimestamp"):
         return None
     meta = present["metadata"]
@@ -79,7 +79,7 @@ def _deletion(ref: Ref, present: RawObject | None) -> Write | None:
     return Write(verb=Verb.DELETE, ref=ref, body=body)
 
 
-def _new(wanted: Wanted) -> RawObject:
+def _new(wanted: Wanted) -> Json:
     ref = wanted.ref
     body = _without_none({key: value for key, value in wanted.body.items() if key not in _IDENTITY})
     given = body.get("metadata")
@@ -90,7 +90,7 @@ def _new(wanted: Wanted) -> RawObject:
     return {**body, "apiVersion": KINDS[ref.kind].api_version, "kind": KINDS[ref.kind].name, "metadata": meta}
 
 
-def _versioned(patch: RawObject, present: RawObject) -> RawObject:
+def _versioned(patch: Json, present: Json) -> Json:
     meta = patch.get("metadata")
     version = {"resourceVersion": present["metadata"]["resourceVersion"]}
     return {**patch, "metadata": {**(meta if isinstance(meta, dict) else {}), **version}}
@@ -115,7 +115,7 @@ def _difference(wanted: Any, present: Any) -> Any:
         return _SAME if _equal(wanted, present, "") else _without_none(wanted)
     if not isinstance(present, dict):
         return _SAME if present is None and _holds_nothing(wanted) else _without_none(wanted)
-    patch: RawObject = {}
+    patch: Json = {}
     for key, value in wanted.items():
         there = present.get(key)
         if value is None:
@@ -132,8 +132,8 @@ def _difference(wanted: Any, present: Any) -> Any:
 def _equal(wanted: Any, present: Any, key: str) -> bool:
     """Compare values that are owned whole; in lists of ports what the server fills in by itself may be there.
 
-    A field of None counts as none. Nothing is copied: lists of the endpoints of 250 clusters come by here again
-    and again, and mostly are as they should be.
+    A field of None, or an empty text, counts as none. Nothing is copied: lists of the endpoints of 250 clusters
+    come by here again and again, and mostly are as they should be.
     """
     if isinstance(wanted, str):
         return bool(wanted == present)
@@ -141,14 +141,11 @@ def _equal(wanted: Any, present: Any, key: str) -> bool:
         if not isinstance(present, dict):
             return False
         for name, value in wanted.items():
-            if value is not None and not _equal(value, present.get(name), name):
+            if value not in _NOTHING and not _equal(value, present.get(name), name):
                 return False
         for name, there in present.items():
-            if (
-                wanted.get(name) is None
-                and there is not None
-                and not (key == "ports" and _filled_in(name, present))
-            ):
+            added = wanted.get(name) in _NOTHING and there not in _NOTHING
+            if added and not (key == "ports" and _filled_in(name, present)):
                 return False
         return True
     if isinstance(wanted, list | tuple):
@@ -162,15 +159,13 @@ def _equal(wanted: Any, present: Any, key: str) -> bool:
     return bool(wanted == present)
 
 
-def _filled_in(name: str, port: RawObject) -> bool:
+def _filled_in(name: str, port: Json) -> bool:
     """Tell whether a field of a port is the server's default (core/v1 and discovery/v1 defaulting)."""
     match name:
         case "protocol":
             return bool(port[name] == "TCP")
         case "targetPort":
             return bool(port[name] in (NO_TARGET_PORT, port.get("port")))
-        case "name":
-            return bool(port[name] == "")
         case "nodePort":
             return True
     return False

@@ -11,11 +11,12 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
-from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Side
-from mcagent.kube.source import EventType, RawObject, WatchEvent
-from mcagent.kube.store import Store, is_gone, is_newer, key_of, uid_of, version_of
-from mcagent.kube.trim import trim
+from mcagent.controller.machinery.reconciler import Index, Object, ObjectChange, Ref, Side
+from mcagent.kube.source import EventType, WatchEvent
+from mcagent.kube.store import Store, is_gone, is_newer, key_of
+from mcagent.model.api.base import ApiObject
 from mcagent.model.objects import Kind
 
 
@@ -29,7 +30,7 @@ class Cache:
     def __init__(
         self,
         kinds: Mapping[Side, Iterable[Kind]],
-        indexes: Iterable[Index] = (),
+        indexes: Iterable[Index[Any]] = (),
         listen: Callable[[Sequence[ObjectChange]], None] = lambda _changes: None,
     ) -> None:
         """Raises ValueError when two indexes of a side share a name, or one is over a kind that is not read."""
@@ -51,32 +52,34 @@ class Cache:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def get(self, ref: Ref) -> RawObject | None:
-        """Return an object, None if there is none."""
+    def get(self, ref: Ref, cls: type[Object]) -> Object | None:
+        """Return an object of the kind that `ref` names, None if there is none."""
         with self._lock:
-            return self._store(ref.side, ref.kind).objects.get((ref.namespace, ref.name))
+            obj = self._store(ref.side, ref.kind).objects.get((ref.namespace, ref.name))
+        assert obj is None or isinstance(obj, cls)
+        return obj
 
-    def list(self, kind: Kind, side: Side, namespace: str | None = None) -> Sequence[RawObject]:
+    def list(self, cls: type[Object], side: Side, namespace: str | None = None) -> Sequence[Object]:
         """Return all objects of a kind, or of one namespace of it, sorted by namespace and name."""
         with self._lock:
-            store = self._store(side, kind)
+            store = self._store(side, cls.KIND)
             order = store.order
             if namespace is not None:
                 first = bisect_left(order, (namespace, ""))
                 order = order[first : bisect_left(order, (namespace + "\0", ""))]
-            return [store.objects[key] for key in order]
+            return cast("list[Object]", [store.objects[key] for key in order])
 
-    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+    def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value. Raises KeyError for one that is not kept."""
         with self._lock:
             store = self._store(index.side, index.kind)
-            return [store.objects[key] for key in store.filed[index.name].get(value, ())]
+            return cast("list[Object]", [store.objects[key] for key in store.filed[index.name].get(value, ())])
 
-    def has_index(self, index: Index) -> bool:
+    def has_index(self, index: Index[Any]) -> bool:
         """Tell whether an index is kept."""
         return (index.side, index.name) in self._by_name
 
-    def count_indexed(self, index: Index, value: str) -> int:
+    def count_indexed(self, index: Index[Any], value: str) -> int:
         """Return how many objects an index files under a value. Raises KeyError for one that is not kept."""
         with self._lock:
             return len(self._store(index.side, index.kind).filed[index.name].get(value, ()))
@@ -115,7 +118,7 @@ class Cache:
         """Return where informers of a side deliver."""
         return SideSink(self, side)
 
-    def replace(self, side: Side, kind: Kind, objects: Sequence[RawObject]) -> None:
+    def replace(self, side: Side, kind: Kind, objects: Sequence[ApiObject]) -> None:
         """Replace all objects of a kind by a list."""
         changes: list[ObjectChange] = []
         with self._lock:
@@ -132,7 +135,8 @@ class Cache:
             for key, obj in incoming.items():
                 old = store.objects.get(key)
                 # A list is the truth, also when it goes back (a restored etcd); what it missed comes by watch.
-                if old is not None and version_of(old) == version_of(obj) and version_of(old):
+                version = obj.metadata.resource_version
+                if old is not None and version and old.metadata.resource_version == version:
                     continue
                 store.put(key, obj)
                 changes.append(ObjectChange(side=side, kind=kind, old=old, new=obj))
@@ -156,21 +160,21 @@ class Cache:
             if event.type is EventType.DELETED:
                 store.bury(obj)
                 # one that was deleted and made again: the event is about the earlier one
-                if old is not None and (uid_of(old) == uid_of(obj) or is_newer(old, obj)):
+                if old is not None and (old.metadata.uid == obj.metadata.uid or is_newer(old, obj)):
                     store.drop(key)
                     change = ObjectChange(side=side, kind=kind, old=old, new=None)
-            elif uid_of(obj) not in store.dead and (old is None or is_newer(old, obj)):
+            elif obj.metadata.uid not in store.dead and (old is None or is_newer(old, obj)):
                 store.put(key, obj)
                 change = ObjectChange(side=side, kind=kind, old=old, new=obj)
         if change is not None:
             self._listen([change])
 
-    def wrote(self, ref: Ref, obj: RawObject | None, was: RawObject | None = None) -> None:
+    def wrote(self, ref: Ref, obj: ApiObject | None, was: ApiObject | None = None) -> None:
         """Apply the answer to a write or a read of ours: what is there (None: nothing).
 
         `was` is what was there as far as we knew: that is what is gone, and not what somebody has made since.
         """
-        new = None if obj is None or is_gone(obj) else trim(ref.kind, obj)
+        new = None if obj is None or is_gone(obj) else obj
         key = (ref.namespace, ref.name)
         with self._lock:
             store = self._stores.get((ref.side, ref.kind))
@@ -181,10 +185,10 @@ class Cache:
                 gone = obj if obj is not None else was
                 if gone is not None:
                     store.bury(gone)
-                if old is None or gone is None or uid_of(old) != uid_of(gone):
+                if old is None or gone is None or old.metadata.uid != gone.metadata.uid:
                     return  # what is there now was made while the answer was under way
                 store.drop(key)
-            elif uid_of(new) in store.dead or (old is not None and not is_newer(old, new)):
+            elif new.metadata.uid in store.dead or (old is not None and not is_newer(old, new)):
                 return
             else:
                 store.put(key, new)
@@ -232,7 +236,7 @@ class SideSink:
         """Let nothing through from now on."""
         self._closed = True
 
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
         """Replace all objects of a kind by a list."""
         if not self._closed:
             self._cache.replace(self._side, kind, objects)

@@ -25,6 +25,7 @@ from mcagent.controller.machinery.worker import Worker
 from mcagent.controller.machinery.workqueue import KEYS, WorkQueue
 from mcagent.kube.client import Client
 from mcagent.kube.sources.informer import Timing
+from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.informer_state import InformerState
@@ -249,7 +250,8 @@ class Engine:
         elif (old.connected, old.error) == (new.connected, new.error):
             return
         # For the others it is a change of the ClusterSet, whose status shows it.
-        found = self.cache.get(Ref(kind=Kind.CLUSTER_SET, namespace=self._namespace, name=new.cluster_set))
+        ref = Ref(kind=Kind.CLUSTER_SET, namespace=self._namespace, name=new.cluster_set)
+        found = self.cache.get(ref, ClusterSet)
         if found is not None:
             self._changed([ObjectChange(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=found, new=found)])
 

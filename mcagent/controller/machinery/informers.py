@@ -13,7 +13,7 @@ from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.kube.client import Client
 from mcagent.kube.sources.informer import Informer, Timing
-from mcagent.kube.trim import trim
+from mcagent.model.api.decode import read_object
 from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
@@ -65,7 +65,7 @@ class LocalInformers:
                 cache.sink(Side.LOCAL),
                 namespace=namespace if kind in IN_NAMESPACE else "",
                 timing=timing,
-                transform=trim,
+                transform=read_object,
             )
             for kind in sorted(kinds)
         ]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Ref
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
 
 FRESH = 60.0  # seconds for which the answer to a read is used again
 _MOST = 1000  # objects, before old ones are dropped
@@ -26,12 +26,12 @@ class PresentObjects:
 
     def __init__(self, cache: Cache) -> None:
         self._cache, self._lock = cache, threading.Lock()
-        self._known: dict[Ref, tuple[int, float, RawObject]] = {}  # epoch and time of the read
+        self._known: dict[Ref, tuple[int, float, ApiObject]] = {}  # epoch and time of the read
 
-    def get(self, ref: Ref, epoch: int, read: Callable[[Ref], RawObject | None]) -> RawObject | None:
+    def get(self, ref: Ref, epoch: int, read: Callable[[Ref], ApiObject | None]) -> ApiObject | None:
         """Return an object, None if there is none. `read` asks the API server, and may raise."""
         if ref.kind in self._cache.kinds(ref.side):
-            return self._cache.get(ref)
+            return self._cache.get(ref, ApiObject)
         now = time.monotonic()
         with self._lock:
             known = self._known.get(ref)
@@ -46,7 +46,7 @@ class PresentObjects:
                 self._known[ref] = (epoch, now, obj)
         return obj
 
-    def wrote(self, ref: Ref, obj: RawObject | None, was: RawObject | None, epoch: int) -> None:
+    def wrote(self, ref: Ref, obj: ApiObject | None, was: ApiObject | None, epoch: int) -> None:
         """Apply what a write left there (None: nothing); `was` is what it was made from."""
         if ref.kind in self._cache.kinds(ref.side):
             self._cache.wrote(ref, obj, was)

@@ -16,15 +16,18 @@ The rules that the engine keeps, and that reconcilers may rely on:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import McagentError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
+
+Json = dict[str, Any]
+Object = TypeVar("Object", bound=ApiObject)
 
 
 class Side(StrEnum):
@@ -55,8 +58,25 @@ class ObjectChange:
 
     side: Side
     kind: Kind
-    old: RawObject | None
-    new: RawObject | None
+    old: ApiObject | None
+    new: ApiObject | None
+
+    @property
+    def object(self) -> ApiObject:
+        """The object as it is, or as it was last."""
+        newest = self.new or self.old
+        assert newest is not None
+        return newest
+
+    @property
+    def came_or_went(self) -> bool:
+        """Whether there is one object more or less that stays."""
+        return self.old is None or self.new is None or self.old.is_deleting != self.new.is_deleting
+
+    def of(self, cls: type[Object]) -> tuple[Object | None, Object | None]:
+        """Return `old` and `new` as objects of a kind; None for one of another kind."""
+        old = self.old if isinstance(self.old, cls) else None
+        return old, self.new if isinstance(self.new, cls) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +107,19 @@ class View(Protocol):
         """Return the membership; None while there is no usable ClusterSet (or on a leader's controller)."""
         ...
 
-    def get(self, ref: Ref) -> RawObject | None:
-        """Return an object, None if there is none."""
+    def get(self, ref: Ref, cls: type[Object]) -> Object | None:
+        """Return an object of the kind that `ref` names, None if there is none."""
         ...
 
-    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+    def list(self, cls: type[Object], side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[Object]:
         """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
         ...
 
-    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+    def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value, sorted likewise."""
         ...
 
-    def count(self, index: Index, value: str) -> int:
+    def count(self, index: Index[Any], value: str) -> int:
         """Return how many objects an index files under a value, however many that are at no cost."""
         ...
 
@@ -124,22 +144,22 @@ class View(Protocol):
         ...
 
 
-class IndexFunction(Protocol):
-    """Says under which values an index files an object. Pure; never raises on any JSON object."""
+@dataclass(frozen=True, slots=True)
+class Index(Generic[Object]):
+    """An index over the objects of one kind on one side.
 
-    def __call__(self, obj: RawObject) -> Iterable[str]:
-        """Return the values, none or more."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Index:
-    """An index over the objects of one kind on one side."""
+    `values` are those under which it files an object, none or more; it is pure and never raises.
+    """
 
     name: str
-    kind: Kind
+    of: type[Object]
     side: Side
-    values: IndexFunction
+    values: Callable[[Object], Iterable[str]]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the objects."""
+        return self.of.KIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +172,8 @@ class Wanted:
     """
 
     ref: Ref
-    body: RawObject = field(default_factory=dict)
-    status: RawObject | None = None
+    body: Json = field(default_factory=dict)
+    status: Json | None = None
     create: bool = True
 
 
@@ -211,12 +231,12 @@ class Reconciler(Protocol):
         ...
 
     @property
-    def indexes(self) -> Sequence[Index]:
+    def indexes(self) -> Sequence[Index[Any]]:
         """Name the indexes that it looks things up in; each over a kind that it reads."""
         ...
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the keys that a change touches. Cheap; never raises on any JSON object."""
+        """Return the keys that a change touches. Cheap; never raises."""
         ...
 
     def all_keys(self, view: View) -> Iterable[str]:

@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcagent.controller.contract.raw import value_at
-from mcagent.controller.machinery.reconciler import Ref, Side
-from mcagent.kube.source import RawObject
+from mcagent.controller.machinery.reconciler import Json, Ref, Side
 
 REMEMBER = 3600.0  # seconds
 
@@ -46,23 +44,23 @@ class UnkeptValues:
         self._lock = threading.Lock()
         self._known: dict[Ref, _Known] = {}
 
-    def of(self, ref: Ref, present: RawObject | None, epoch: int, now: float) -> Mapping[Path, Unkept]:
+    def of(self, ref: Ref, present: Json | None, epoch: int, now: float) -> Mapping[Path, Unkept]:
         """Return what is known about an object that is there."""
         with self._lock:
             known = self._known.get(ref)
             if known is None:
                 return {}
-            same = known.uid == value_at(present, "metadata", "uid")
+            same = known.uid == _value_at(present, ("metadata", "uid"))
             if not same or known.epoch != epoch or now > known.since + REMEMBER:
                 del self._known[ref]
                 return {}
             return dict(known.values)
 
-    def note(self, ref: Ref, found: Mapping[Path, Unkept], answer: RawObject, epoch: int, now: float) -> set[str]:
+    def note(self, ref: Ref, found: Mapping[Path, Unkept], answer: Json, epoch: int, now: float) -> set[str]:
         """Remember what a write's answer has shown. Returns the fields that are news."""
         with self._lock:
             known = self._known.get(ref)
-            uid = value_at(answer, "metadata", "uid")
+            uid = _value_at(answer, ("metadata", "uid"))
             if known is None or known.uid != uid or known.epoch != epoch:
                 known = self._known[ref] = _Known(uid, epoch, now, {})
             before = {field for value in known.values.values() for field in value.fields}
@@ -89,23 +87,23 @@ class UnkeptValues:
                 del self._known[ref]
 
 
-def not_kept(sent: RawObject, left: RawObject, answer: RawObject) -> dict[Path, Unkept]:
+def not_kept(sent: Json, left: Json, answer: Json) -> dict[Path, Unkept]:
     """Return the values of a write that its answer lacks: those that `left`, the next patch, would send again."""
     found: dict[Path, Unkept] = {}
     for path, value in leaves(left):
-        if path != ("metadata", "resourceVersion") and _same(value_at(sent, *path), value):
-            instead = value_at(answer, *path)
+        if path != ("metadata", "resourceVersion") and _same(_value_at(sent, path), value):
+            instead = _value_at(answer, path)
             fields = tuple(dict.fromkeys(_lost(value, instead, ".".join(path))))
             found[path] = Unkept(sent=value, instead=instead, fields=fields)
     return found
 
 
-def without_unkept(patch: RawObject, present: RawObject, known: Mapping[Path, Unkept]) -> RawObject:
+def without_unkept(patch: Json, present: Json, known: Mapping[Path, Unkept]) -> Json:
     """Return a patch without values that the server is known not to keep; {} if nothing is left."""
     return _without(patch, present, known, ()) if known else patch
 
 
-def leaves(patch: RawObject, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(patch: Json, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Return the values of a merge patch, each replaced as a whole, with their paths."""
     for key, value in patch.items():
         if isinstance(value, dict) and value:
@@ -114,10 +112,10 @@ def leaves(patch: RawObject, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield (*path, key), value
 
 
-def _without(patch: RawObject, present: Any, known: Mapping[Path, Unkept], path: Path) -> RawObject:
-    found: RawObject = {}
+def _without(patch: Json, present: Any, known: Mapping[Path, Unkept], path: Path) -> Json:
+    found: Json = {}
     for key, value in patch.items():
-        here, there = (*path, key), value_at(present, key)
+        here, there = (*path, key), _value_at(present, (key,))
         if isinstance(value, dict) and value:
             if inner := _without(value, there, known, here):
                 found[key] = inner
@@ -126,6 +124,12 @@ def _without(patch: RawObject, present: Any, known: Mapping[Path, Unkept], path:
         ):
             found[key] = value
     return found
+
+
+def _value_at(value: Any, path: Path) -> Any:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import LeaderConnection
 from mcagent.controller.machinery.reconciler import (
     Index,
     Leader,
+    Object,
     Reconciler,
     Ref,
     Side,
@@ -17,7 +19,6 @@ from mcagent.controller.machinery.reconciler import (
     View,
 )
 from mcagent.controller.machinery.unkept import UnkeptValues
-from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
 
@@ -41,19 +42,19 @@ class EngineView:
         """Return the membership; None while there is no usable ClusterSet (or on a leader's controller)."""
         return self._connection.leader if self._connection is not None else None
 
-    def get(self, ref: Ref) -> RawObject | None:
+    def get(self, ref: Ref, cls: type[Object]) -> Object | None:
         """Return an object, None if there is none."""
-        return self._cache.get(ref)
+        return self._cache.get(ref, cls)
 
-    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+    def list(self, cls: type[Object], side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[Object]:
         """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
-        return self._cache.list(kind, side, namespace)
+        return self._cache.list(cls, side, namespace)
 
-    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+    def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value, sorted likewise."""
         return self._cache.indexed(index, value)
 
-    def count(self, index: Index, value: str) -> int:
+    def count(self, index: Index[Any], value: str) -> int:
         """Return how many objects an index files under a value."""
         return self._cache.count_indexed(index, value)
 
@@ -118,22 +119,22 @@ class DeclaredView:
         """Return the membership."""
         return self._view.leader
 
-    def get(self, ref: Ref) -> RawObject | None:
+    def get(self, ref: Ref, cls: type[Object]) -> Object | None:
         """Return an object, None if there is none."""
         self._check(ref.side, ref.kind)
-        return self._view.get(ref)
+        return self._view.get(ref, cls)
 
-    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+    def list(self, cls: type[Object], side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[Object]:
         """Return all objects of a kind."""
-        self._check(side, kind)
-        return self._view.list(kind, side, namespace)
+        self._check(side, cls.KIND)
+        return self._view.list(cls, side, namespace)
 
-    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+    def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value."""
         self._check_index(index)
         return self._view.indexed(index, value)
 
-    def count(self, index: Index, value: str) -> int:
+    def count(self, index: Index[Any], value: str) -> int:
         """Return how many objects an index files under a value."""
         self._check_index(index)
         return self._view.count(index, value)
@@ -159,6 +160,6 @@ class DeclaredView:
         if kind not in self._reconciler.reads.on(side):
             raise UndeclaredAccessError(f"{self._reconciler.name} does not declare that it reads {kind} ({side})")
 
-    def _check_index(self, index: Index) -> None:
+    def _check_index(self, index: Index[Any]) -> None:
         if (index.side, index.name) not in self._indexes:
             raise UndeclaredAccessError(f"{self._reconciler.name} does not declare index {index.name}")

@@ -27,7 +27,7 @@ from mcagent.controller.machinery.view import EngineView
 from mcagent.controller.machinery.workqueue import Entry, WorkQueue
 from mcagent.controller.machinery.writer import ConflictError, NotLeadingError, Writer
 from mcagent.kube.client import Client
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import SourceError
 from mcagent.model.event import Event
 from mcagent.supervised import attempt
@@ -117,7 +117,7 @@ class Worker:
             unkept=self._unkept,
         )
 
-        def wrote(ref: Ref, obj: RawObject | None, was: RawObject | None) -> None:
+        def wrote(ref: Ref, obj: ApiObject | None, was: ApiObject | None) -> None:
             self._present.wrote(ref, obj, was, epoch)
 
         for step in desired.steps:

@@ -12,12 +12,14 @@ from typing import Any
 
 from mcagent.controller.machinery.apply import Verb, Write, plan
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
-from mcagent.controller.machinery.reconciler import Ref, Side, Wanted
+from mcagent.controller.machinery.reconciler import Json, Ref, Side, Wanted
 from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.unkept import UnkeptValues, not_kept
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
-from mcagent.kube.source import RawObject, is_object
+from mcagent.kube.source import is_object
+from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.decode import read_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 
@@ -31,7 +33,7 @@ _MOST_WRITES = 4  # create, status, and each once more
 class ConflictError(SourceError):
     """Somebody else wrote the object first. `present` is what is there now; None: nothing."""
 
-    def __init__(self, message: str, present: RawObject | None) -> None:
+    def __init__(self, message: str, present: ApiObject | None) -> None:
         super().__init__(message)
         self.present = present
 
@@ -60,17 +62,18 @@ class Writer:
         self._local, self._connection, self._epoch = local, connection, epoch
         self._permit, self._statistics, self._unkept = permit, statistics, unkept
 
-    def plan(self, wanted: Wanted | Ref, present: RawObject | None) -> Write | None:
+    def plan(self, wanted: Wanted | Ref, present: ApiObject | None) -> Write | None:
         """Return the next write, without what the API server is known not to keep."""
         ref = wanted if isinstance(wanted, Ref) else wanted.ref
-        return plan(wanted, present, self._unkept.of(ref, present, self._epoch, time.monotonic()))
+        current = None if present is None else as_json(present)
+        return plan(wanted, current, self._unkept.of(ref, current, self._epoch, time.monotonic()))
 
     def carry_out(
         self,
         wanted: Wanted | Ref,
-        present: RawObject | None,
+        present: ApiObject | None,
         first: Write,
-        wrote: Callable[[Ref, RawObject | None, RawObject | None], None],
+        wrote: Callable[[Ref, ApiObject | None, ApiObject | None], None],
     ) -> list[Write]:
         """Write until nothing is left to do, beginning with what `plan` said is first; returns what was written.
 
@@ -86,19 +89,20 @@ class Writer:
             write = self._next(wanted, write, present)
         return written
 
-    def _next(self, wanted: Wanted | Ref, write: Write, answer: RawObject | None) -> Write | None:
+    def _next(self, wanted: Wanted | Ref, write: Write, answer: ApiObject | None) -> Write | None:
         """Return the next write after one that was answered; what the answer lacks is not sent again."""
         left = self.plan(wanted, answer)
         if left is None or answer is None or left.verb in (Verb.CREATE, Verb.DELETE):
             return left
-        if not (found := not_kept(write.body, left.body, answer)):
+        current = as_json(answer)
+        if not (found := not_kept(write.body, left.body, current)):
             return left
-        if news := self._unkept.note(write.ref, found, answer, self._epoch, time.monotonic()):
+        if news := self._unkept.note(write.ref, found, current, self._epoch, time.monotonic()):
             fields = ", ".join(sorted(news))
             log.warning("%s: the API server drops %s: not sent again for an hour", write.ref, fields)
         return self.plan(wanted, answer)
 
-    def read(self, ref: Ref) -> RawObject | None:
+    def read(self, ref: Ref) -> ApiObject | None:
         """Return an object as the API server has it now; None: there is none."""
         try:
             return _object(self._request(ref.side, "get", "GET", _path(ref)), ref)
@@ -107,7 +111,7 @@ class Writer:
                 return None
             raise
 
-    def _send(self, write: Write) -> RawObject | None:
+    def _send(self, write: Write) -> ApiObject | None:
         ref = write.ref
         try:
             match write.verb:
@@ -116,7 +120,8 @@ class Writer:
                     return _object(self._request(ref.side, "create", "POST", path, write.body), ref)
                 case Verb.DELETE:
                     answer = self._request(ref.side, "delete", "DELETE", _path(ref), write.body)
-                    return answer if is_object(answer) and answer.get("kind") == ref.kind else None
+                    is_stored = is_object(answer) and answer.get("kind") == ref.kind
+                    return read_object(ref.kind, answer) if is_stored else None
                 case _:
                     path = _path(ref) + ("/status" if write.verb is Verb.STATUS else "")
                     return _object(self._request(ref.side, write.verb, "PATCH", path, write.body), ref)
@@ -127,7 +132,7 @@ class Writer:
                 raise ConflictError(f"{ref}: {err}", self.read(ref)) from err
             raise
 
-    def _request(self, side: Side, verb: str, method: str, path: str, body: RawObject | None = None) -> Any:
+    def _request(self, side: Side, verb: str, method: str, path: str, body: Json | None = None) -> Any:
         leader = self._connection if side is Side.LEADER else None
         if side is Side.LEADER and leader is None:
             raise AwayError("this controller has no leader to write to")
@@ -162,11 +167,10 @@ def _path(ref: Ref) -> str:
     return object_path(ref.kind, ref.namespace, ref.name)
 
 
-def _object(answer: Any, ref: Ref) -> RawObject:
+def _object(answer: Any, ref: Ref) -> ApiObject:
     """Return the answer if it is the object asked for. Raises ApiGarbageError."""
     if is_object(answer) and answer.get("kind") == ref.kind and answer["metadata"]["name"] == ref.name:
         version = answer["metadata"].get("resourceVersion")
         if isinstance(version, str) and version:
-            found: RawObject = answer
-            return found
+            return read_object(ref.kind, answer)
     raise ApiGarbageError(f"{ref}: the answer is no {ref.kind}")

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.policies import CARRIED
-from mcagent.controller.contract.raw import value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -36,8 +35,9 @@ from mcagent.controller.member.policies import cluster_policies, kubernetes_poli
 from mcagent.controller.member.policies.cluster_policies import ANTREA, POLICIES
 from mcagent.controller.member.policies.kubernetes_policies import KUBERNETES_POLICIES
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
 from mcagent.model import links
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.event import Event
 from mcagent.model.links import Link
 from mcagent.model.objects import Kind
@@ -106,16 +106,16 @@ def _policy_problems(view: View) -> str | None:
 
 def _links(view: View) -> str | None:
     """Return how this cluster's gateways together reach the others; None: there is nothing to tell."""
-    gateways = view.list(Kind.GATEWAY, namespace=view.namespace)
-    found = links.most_telling(links.merged(_reported(raw) for raw in gateways))
+    gateways = view.list(ApiGateway, namespace=view.namespace)
+    found = links.most_telling(links.merged(map(_reported, gateways)))
     return links.as_text(found) if found else None
 
 
-def _reported(gateway: RawObject | None) -> Sequence[Link]:
-    return links.read(value_at(gateway, "status", "links"))
+def _reported(gateway: ApiObject | None) -> Sequence[Link]:
+    return links.read(gateway.status.links) if isinstance(gateway, ApiGateway) else ()
 
 
-def _states(gateway: RawObject | None) -> object:
+def _states(gateway: ApiObject | None) -> object:
     return [(link.cluster, link.live, link.tunnels) for link in _reported(gateway)]
 
 

@@ -11,39 +11,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from mcagent.controller.contract.cidr_claims import CidrClaim, claims_of, collide, gateway_claim
-from mcagent.controller.contract.raw import annotation, items_at, name_of, text_at, texts_at
 from mcagent.controller.machinery.reconciler import Index, Leader, Side, View
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
-from mcagent.kube.source import RawObject
-from mcagent.model.objects import Kind
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
+from mcagent.model.api.multicluster import ApiClusterInfoImport, ResourceImport
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
 
 API_SERVER = "default/kubernetes"  # the Service whose endpoints are this cluster's API servers
 
 
 def granted_times(
-    raw: RawObject, there: RawObject | None, imported: Iterable[CidrClaim], left_out: Iterable[str], now: float
+    found: ResourceImport,
+    there: ApiClusterInfoImport | None,
+    imported: Iterable[CidrClaim],
+    left_out: Iterable[str],
+    now: float,
 ) -> dict[str, str]:
     """Return the claims of a ClusterInfoImport with the time since when each stands; REFUSED: asked for in vain.
 
-    `raw` is the ResourceImport, `there` the ClusterInfoImport as it is, `left_out` what is refused here.
+    `found` is the ResourceImport, `there` the ClusterInfoImport as it is, `left_out` what is refused here.
     """
-    reported, known = _read(raw), _read(there)
-    if there is not None and annotation(there, CLAIMS_ANNOTATION) is None:  # made before there was any
-        made = to_microseconds(text_at(there, "metadata", "creationTimestamp"))
-        known = {claim.text: made for claim in claims_of(there.get("spec"))}
+    reported, known = _read(found), _read(there)
+    if there is not None and there.annotation(CLAIMS_ANNOTATION) is None:  # made before there was any
+        made = to_microseconds(there.metadata.creation_timestamp)
+        known = {claim.text: made for claim in claims_of(there.spec)}
     fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
     times = {claim.text: reported.get(claim.text) or known.get(claim.text) or fresh for claim in imported}
     refused = {text for text, time in reported.items() if time == REFUSED and _is_claim(text)} | set(left_out)
     return dict.fromkeys(refused - times.keys(), REFUSED) | times
 
 
-def refused_by_leader(raw: RawObject) -> list[str]:
+def refused_by_leader(found: ResourceImport) -> list[str]:
     """Return the claims in a ResourceImport that the leader did not grant, sorted."""
-    return sorted(text for text, time in _read(raw).items() if time == REFUSED and _is_claim(text))
+    return sorted(text for text, time in _read(found).items() if time == REFUSED and _is_claim(text))
 
 
-def since(there: RawObject | None, claim: CidrClaim) -> str:
+def since(there: ApiClusterInfoImport | None, claim: CidrClaim) -> str:
     """Return since when a ClusterInfoImport has a claim; "" if it has not."""
     return _read(there).get(claim.text, "")
 
@@ -69,16 +73,19 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
     return found
 
 
-def addresses_of(raw: RawObject | None) -> frozenset[str]:
+def addresses_of(obj: ApiObject | None) -> frozenset[str]:
     """Return the addresses in a Node, or in an EndpointSlice of this cluster's API servers; else none."""
-    node = {text_at(item, "address") for item in items_at(raw, "status", "addresses")}
-    slices = items_at(raw, "endpoints") if API_SERVER in SLICES_BY_SERVICE.values(raw or {}) else []
-    return frozenset(node.union(*(texts_at(item, "addresses") for item in slices)) - {""})
+    match obj:
+        case ApiNode():
+            return frozenset(item.address for item in obj.status.addresses) - {""}
+        case ApiEndpointSlice() if API_SERVER in SLICES_BY_SERVICE.values(obj):
+            return frozenset(text for endpoint in obj.endpoints for text in endpoint.addresses) - {""}
+    return frozenset()
 
 
 def _api_servers(view: View) -> Iterable[CidrClaim]:
-    for raw in view.indexed(SLICES_BY_SERVICE, API_SERVER):
-        yield from filter(None, map(gateway_claim, sorted(addresses_of(raw))))
+    for endpoint_slice in view.indexed(SLICES_BY_SERVICE, API_SERVER):
+        yield from filter(None, map(gateway_claim, sorted(addresses_of(endpoint_slice))))
 
 
 def _nodes(view: View, claim: CidrClaim) -> Iterable[tuple[CidrClaim, str]]:
@@ -87,12 +94,12 @@ def _nodes(view: View, claim: CidrClaim) -> Iterable[tuple[CidrClaim, str]]:
     version, first, last = claim.range
     short = last - first > 0xFFFF
     value = f"{first:x}" if version == 6 else f"{first >> 24}/8" if short else f"{first >> 16}/16"
-    for raw in view.indexed(NODES_BY_PREFIX, value):
-        for address in filter(None, map(gateway_claim, sorted(addresses_of(raw)))):
-            yield address, f"an address of Node {name_of(raw)} of this cluster"
+    for node in view.indexed(NODES_BY_PREFIX, value):
+        for address in filter(None, map(gateway_claim, sorted(addresses_of(node)))):
+            yield address, f"an address of Node {node.name} of this cluster"
 
 
-def _by_prefix(obj: RawObject) -> Iterable[str]:
+def _by_prefix(obj: ApiNode) -> Iterable[str]:
     found: set[str] = set()
     for address in filter(None, map(gateway_claim, addresses_of(obj))):
         assert address.range is not None
@@ -101,14 +108,13 @@ def _by_prefix(obj: RawObject) -> Iterable[str]:
     return found
 
 
-NODES_BY_PREFIX = Index(
-    name="nodes-by-prefix", kind=Kind.NODE, side=Side.LOCAL, values=_by_prefix
-)  # under the first 8 and the first 16 bits of each IPv4 address, "10/8" and "2560/16"; IPv6: the address
+# Under the first 8 and the first 16 bits of each IPv4 address, "10/8" and "2560/16"; IPv6: the address.
+NODES_BY_PREFIX = Index("nodes-by-prefix", ApiNode, Side.LOCAL, _by_prefix)
 
 
-def _read(raw: RawObject | None) -> Mapping[str, str]:
+def _read(obj: ApiObject | None) -> Mapping[str, str]:
     try:
-        return read_granted(annotation(raw, CLAIMS_ANNOTATION) or "{}")
+        return read_granted((obj.annotation(CLAIMS_ANNOTATION) if obj is not None else None) or "{}")
     except ValueError:
         return {}
 

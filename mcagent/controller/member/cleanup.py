@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.policies import CARRIED
-from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of, text_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -26,7 +25,10 @@ from mcagent.controller.member.policies.cluster_policies import is_imported_poli
 from mcagent.controller.member.policies.kubernetes_policies import is_imported_kubernetes_policy
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.decode import TYPES
+from mcagent.model.api.kubernetes import ApiService, PolicyObject
+from mcagent.model.api.multicluster import ApiServiceImport
 from mcagent.model.objects import Kind
 
 OWNED = (
@@ -59,11 +61,11 @@ class Cleanup:
             return []
         if change.kind is Kind.CLUSTER_SET:
             return self.all_keys(view)
-        return [_key(change.kind, change.new)] if change.new is not None else []
+        return [_key(change.new)] if change.new is not None else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all that has to go."""
-        return [] if is_joined(view) else [_key(ref.kind, raw) for ref, raw in owned(view)]
+        return [] if is_joined(view) else [_key(obj) for obj in owned(view)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the object as something to delete, if it is ours."""
@@ -71,40 +73,41 @@ class Cleanup:
             return DesiredObjects()
         kind, namespace, name = key.split("/", 2)
         ref = Ref(kind=Kind(kind), namespace=namespace, name=name)
-        raw = view.get(ref)
-        if raw is None or not _is_ours(ref.kind, raw, view):
+        obj = view.get(ref, TYPES[ref.kind])
+        if obj is None or not _is_ours(obj, view):
             return DesiredObjects()
         steps: list[Wanted | Ref] = [ref]
-        if ref.kind is Kind.SERVICE:
+        if isinstance(obj, ApiService):
             imported = ImportedService(namespace=namespace, name=name.removeprefix(names.IMPORTED_PREFIX))
-            present = view.get(imported.service_import)
+            present = view.get(imported.service_import, ApiServiceImport)
             # One that Antrea made is known by the address of its Service, so it goes first.
-            before = [imported.service_import] if present is not None and is_our_import(present, raw) else []
+            before = [imported.service_import] if present is not None and is_our_import(present, obj) else []
             steps = [*before, imported.endpoints, ref]
         return DesiredObjects(steps=steps)
 
 
-def owned(view: View) -> Iterator[tuple[Ref, RawObject]]:
+def owned(view: View) -> Iterator[ApiObject]:
     """Yield all that was made for a membership and is not on its way out."""
     for kind in OWNED:
-        for raw in view.list(kind):
-            if not is_deleting(raw) and _is_ours(kind, raw, view):
-                yield Ref(kind=kind, namespace=namespace_of(raw), name=name_of(raw)), raw
+        for obj in view.list(TYPES[kind]):
+            if not obj.is_deleting and _is_ours(obj, view):
+                yield obj
 
 
-def _is_ours(kind: Kind, raw: RawObject, view: View) -> bool:
-    if kind is Kind.SERVICE:
-        return bool(owner_of(kind, raw)) and is_imported(raw)
-    if kind is Kind.ENDPOINT_SLICE:
-        return text_at(raw, "metadata", "labels", names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY
-    if kind is Kind.CLUSTER_NETWORK_POLICY:
-        return is_imported_policy(raw)
-    if kind in CARRIED:
-        return is_imported_kubernetes_policy(raw)
-    if text_at(raw, "metadata", "labels", names.MANAGED_BY_LABEL) != names.MANAGED_BY:
+def _is_ours(obj: ApiObject, view: View) -> bool:
+    match obj.KIND:
+        case Kind.SERVICE:
+            return bool(owner_of(obj)) and is_imported(obj)
+        case Kind.ENDPOINT_SLICE:
+            return obj.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY
+        case Kind.CLUSTER_NETWORK_POLICY:
+            return is_imported_policy(obj)
+    if isinstance(obj, PolicyObject):
+        return is_imported_kubernetes_policy(obj)
+    if obj.labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY:
         return False
-    return kind in (Kind.SERVICE_IMPORT, Kind.LABEL_IDENTITY) or namespace_of(raw) == view.namespace
+    return obj.KIND in (Kind.SERVICE_IMPORT, Kind.LABEL_IDENTITY) or obj.namespace == view.namespace
 
 
-def _key(kind: Kind, raw: RawObject) -> str:
-    return f"{kind}/{namespace_of(raw)}/{name_of(raw)}"
+def _key(obj: ApiObject) -> str:
+    return f"{obj.KIND}/{obj.key}"

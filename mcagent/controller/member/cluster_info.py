@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import complete
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import is_deleting, items_at, name_of, namespace_of, value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
+    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -24,9 +24,10 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.election import relevant
 from mcagent.controller.member.exports import (
     export_ref,
+    published,
     published_settings,
+    read_gateway,
     resource_export,
-    wireguard_fields,
 )
 from mcagent.controller.member.gateways import serving
 from mcagent.controller.member.membership import (
@@ -37,12 +38,11 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.addresses.underlay import refuse_underlay
-from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ApiGateway, ClusterInfo, GatewayInfo, ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
-from mcagent.model.objects import Gateway, Kind
+from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, OUR_AGENTS
-from mcagent.model.parsing.parse import parse_object
 
 KEY = "cluster-info"
 
@@ -66,10 +66,10 @@ class ClusterInfoExport:
             case Kind.NODE:
                 touched = relevant(change.old) != relevant(change.new)
             case Kind.GATEWAY:
-                touched = namespace_of(change.new or change.old) == view.namespace
+                touched = change.object.namespace == view.namespace
             case Kind.RESOURCE_EXPORT:
                 name = names.cluster_info(leader.cluster_id) if leader is not None else ""
-                touched = name_of(change.new or change.old) == name
+                touched = change.object.name == name
             case _:
                 touched = concerns_membership(change)
         return [KEY] if touched else []
@@ -84,8 +84,8 @@ class ClusterInfoExport:
         if leader is None or cluster_set is None:
             return DesiredObjects()
         ref = export_ref(leader, names.cluster_info(leader.cluster_id))
-        there = view.get(ref)
-        if is_deleting(there):
+        there = view.get(ref, ResourceExport)
+        if there is not None and there.is_deleting:
             return DesiredObjects()  # made anew once it is gone
         gateways = self._gateways(view)
         if not gateways:
@@ -113,35 +113,38 @@ class ClusterInfoExport:
 
         Agents write how they reach other clusters, and the port of their WireGuard device: Antrea's neither.
         """
-        for name in serving(view, self._settings):
-            raw = view.get(Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name))
-            if items_at(raw, "status", "links") or value_at(raw, "wireGuard", "port"):
+        for gateway in self._serving(view):
+            if gateway.status.links or (gateway.wireguard is not None and gateway.wireguard.port):
                 return OUR_AGENTS
         return None
 
-    def _gateways(self, view: View) -> list[RawObject]:
+    def _serving(self, view: View) -> list[ApiGateway]:
+        """Return the Gateway objects that other clusters should use, the longest-serving first."""
+        refs = (
+            Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name) for name in serving(view, self._settings)
+        )
+        return [gateway for ref in refs if (gateway := view.get(ref, ApiGateway)) is not None]
+
+    def _gateways(self, view: View) -> list[GatewayInfo]:
         """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""
-        found: dict[str, RawObject] = {}
-        for name in serving(view, self._settings):
-            raw = view.get(Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name))
+        found: dict[str, GatewayInfo] = {}
+        for obj in self._serving(view):
             try:
-                gateway = parse_object(raw, Kind.GATEWAY).value
+                gateway = read_gateway(obj)
             except InputError:
                 continue  # somebody wrote into it; the election mends it
-            assert isinstance(gateway, Gateway)
             if refuse_underlay(gateway.gateway_ip) is None:
                 address = str(gateway.gateway_ip)
-                key = wireguard_fields(gateway.wireguard)
-                found.setdefault(address, {"gatewayIP": address} | ({"wireGuard": key} if key else {}))
+                found.setdefault(address, GatewayInfo(gateway_ip=address, wireguard=published(gateway.wireguard)))
         return list(found.values())
 
-    def _info(self, leader: Leader, gateways: list[RawObject]) -> RawObject:
+    def _info(self, leader: Leader, gateways: list[GatewayInfo]) -> Json:
         """Return the payload."""
-        info = {
-            "clusterID": leader.cluster_id,
-            "serviceCIDR": self._settings.service_cidr,
-            "podCIDRs": list(self._settings.pod_cidrs) or None,
-            "gatewayInfos": gateways,
-            "wireGuard": gateways[0].get("wireGuard"),
-        }
+        info = ClusterInfo(
+            cluster_id=leader.cluster_id,
+            service_cidr=self._settings.service_cidr or "",
+            pod_cidrs=self._settings.pod_cidrs,
+            gateway_infos=tuple(gateways),
+            wireguard=gateways[0].wireguard,
+        )
         return complete(info)

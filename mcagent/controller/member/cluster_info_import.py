@@ -25,9 +25,8 @@ from mcagent.controller.contract.cidr_claims import (
     pairs,
     without,
 )
-from mcagent.controller.contract.conditions import FALSE, TRUE, condition
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition, others
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -46,7 +45,7 @@ from mcagent.controller.member.cidr_claims import (
     refused_by_leader,
     since,
 )
-from mcagent.controller.member.exports import published_settings, wireguard_fields
+from mcagent.controller.member.exports import published, published_settings
 from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
 from mcagent.controller.member.membership import (
     cluster_set_of,
@@ -55,13 +54,21 @@ from mcagent.controller.member.membership import (
     is_for,
     joined_leader,
 )
-from mcagent.controller.member.networks import cluster_of
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
+from mcagent.model import objects
+from mcagent.model.api.base import ApiObject, Metadata, as_json
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
+from mcagent.model.api.multicluster import (
+    ApiClusterInfoImport,
+    ApiGateway,
+    ClusterInfo,
+    GatewayInfo,
+    ResourceImport,
+)
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.field import printable
-from mcagent.model.objects import ClusterInfoImport, Kind
+from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, OUR_AGENTS
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.parsing.parse import parse_object
@@ -84,23 +91,23 @@ class ClusterInfoImports:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the clusters that a change touches: itself, and those in the way of its old or new claims."""
-        raw = change.new or change.old or {}
-        match change.kind:
-            case Kind.RESOURCE_IMPORT:
-                if ExportKind.CLUSTER_INFO not in (text_at(o, "spec", "kind") for o in (change.old, change.new)):
+        match change.object:
+            case ResourceImport(name=name):
+                kinds = [o.spec.kind for o in change.of(ResourceImport) if o is not None]
+                if ExportKind.CLUSTER_INFO not in kinds:
                     return []
                 changed = set(claims_in(change.old)) ^ set(claims_in(change.new))
-                return {name_of(raw), *map(name_of, _colliding(changed, view))}
-            case Kind.NODE | Kind.ENDPOINT_SLICE:
+                return {name, *(o.name for o in _colliding(changed, view))}
+            case ApiNode() | ApiEndpointSlice():
                 addresses = addresses_of(change.old) ^ addresses_of(change.new)
-                return {name_of(o) for o in _colliding(filter(None, map(gateway_claim, addresses)), view)}
-            case Kind.CLUSTER_INFO_IMPORT:
-                if namespace_of(raw) != view.namespace:
+                return {o.name for o in _colliding(filter(None, map(gateway_claim, addresses)), view)}
+            case ApiClusterInfoImport(name=name) as info:
+                if info.namespace != view.namespace:
                     return []
-                regranted = annotation(change.old, CLAIMS_ANNOTATION) != annotation(change.new, CLAIMS_ANNOTATION)
-                others = _colliding(claims_of(raw.get("spec")), view) if regranted else ()
-                return {name_of(raw), *map(name_of, others)}
-            case Kind.GATEWAY:
+                old, new = (o and o.annotation(CLAIMS_ANNOTATION) for o in (change.old, change.new))
+                touched = _colliding(claims_of(info.spec), view) if old != new else ()
+                return {name, *(o.name for o in touched)}
+            case ApiGateway():
                 return self.all_keys(view) if _encrypts(change.old) != _encrypts(change.new) else []
             case _:
                 return self.all_keys(view) if concerns_membership(change) else []
@@ -108,8 +115,8 @@ class ClusterInfoImports:
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all clusters that are or were imported."""
         imports = view.indexed(CLUSTER_INFOS, ExportKind.CLUSTER_INFO)
-        there = view.list(Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace)
-        return dict.fromkeys(name_of(raw) for raw in (*imports, *there))
+        there = view.list(ApiClusterInfoImport, namespace=view.namespace)
+        return dict.fromkeys(obj.name for obj in (*imports, *there))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ClusterInfoImport."""
@@ -117,17 +124,22 @@ class ClusterInfoImports:
         if leader is None or cluster_set is None:
             return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=key)
-        there = view.get(ref)
-        raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key))
-        if raw is None or text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO or not is_for(raw, leader):
-            ours = text_at(there, "metadata", "labels", names.MANAGED_BY_LABEL) == names.MANAGED_BY
+        there = view.get(ref, ApiClusterInfoImport)
+        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
+        resource_import = view.get(source, ResourceImport)
+        if (
+            resource_import is None
+            or resource_import.spec.kind != ExportKind.CLUSTER_INFO
+            or not is_for(resource_import, leader)
+        ):
+            ours = there is not None and there.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
             return DesiredObjects(steps=[ref] if ours else [])
-        cluster_id = cluster_of(raw)
+        cluster_id = resource_import.cluster_id
         if cluster_id == leader.cluster_id:
-            events = _own_events(raw, cluster_set_ref(cluster_set, view))
+            events = _own_events(resource_import, cluster_set_ref(cluster_set, view))
             return DesiredObjects(steps=[ref] if there is not None else [], events=events)
         try:
-            spec = _spec(raw, key, view.namespace)
+            info = _checked(resource_import, key, view.namespace)
         except InputError as err:
             wrong = Event(
                 subject=str(cluster_set_ref(cluster_set, view)),
@@ -135,33 +147,36 @@ class ClusterInfoImports:
                 message=f"{printable(key)} is ignored while invalid: {err.path}: {err.reason}",
             )
             return DesiredObjects(events=[wrong])
-        left_out = protected(view, leader, cluster_id, claims_of(spec))
-        spec = complete({"gatewayInfos": [], **without(spec, left_out)})
-        times = granted_times(raw, there, claims_of(spec), left_out, now)
+        left_out = protected(view, leader, cluster_id, claims_of(info))
+        info = without(info, left_out)
+        times = granted_times(resource_import, there, claims_of(info), left_out, now)
         problems = [("ProtectedAddress", text) for text in left_out.values()][:_SHOWN]
-        problems += islice(self._problems(raw, spec, times, leader, view), _SHOWN)
+        problems += islice(self._problems(resource_import, info, times, leader, view), _SHOWN)
         reason = problems[0][0] if problems else "Imported"
         message = "; ".join(text for _, text in problems)
-        before = items_at(there, "status", "conditions")
+        before = there.status.conditions if there is not None else ()
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
-        others = [item for item in before if text_at(item, "type") != "Ready"]
         meta = {
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
             "annotations": {
                 CLAIMS_ANNOTATION: granted_text(times),
-                AGENTS_ANNOTATION: OUR_AGENTS if annotation(raw, AGENTS_ANNOTATION) == OUR_AGENTS else None,
+                AGENTS_ANNOTATION: OUR_AGENTS
+                if resource_import.annotation(AGENTS_ANNOTATION) == OUR_AGENTS
+                else None,
             },
         }
-        wanted = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status={"conditions": [ready, *others]})
+        spec = {**complete(info), "gatewayInfos": as_json(info.gateway_infos)}
+        status = {"conditions": [ready, *others(before, "Ready")]}
+        wanted = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status=status)
         return DesiredObjects(
             steps=[wanted], events=[Event(subject=str(ref), reason=word, message=text) for word, text in problems]
         )
 
     def _problems(
-        self, raw: RawObject, spec: RawObject, times: Mapping[str, str], leader: Leader, view: View
+        self, source: ResourceImport, info: ClusterInfo, times: Mapping[str, str], leader: Leader, view: View
     ) -> Iterator[tuple[str, str]]:
         """Yield what keeps this cluster and that one apart: a word and a sentence."""
-        cluster_id, theirs = cluster_of(raw), claims_of(spec)
+        cluster_id, theirs = info.cluster_id, claims_of(info)
         own = [
             c for t in (self._settings.service_cidr, *self._settings.pod_cidrs) if (c := cidr_claim(t or "", ""))
         ]
@@ -172,10 +187,11 @@ class ClusterInfoImports:
                     f"{other.text} of cluster {cluster_id} overlaps {mine.text} of this cluster",
                 )
         for found in _colliding(theirs, view):
-            other_id = cluster_of(found)
+            other_id = found.cluster_id
             if other_id in (cluster_id, leader.cluster_id):
                 continue
-            there = view.get(Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=name_of(found)))
+            ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=found.name)
+            there = view.get(ref, ApiClusterInfoImport)
             both = [(cluster_id, claim) for claim in theirs] + [(other_id, claim) for claim in claims_in(found)]
             for one, a, _, b in pairs(both, _SHOWN):
                 mine, other = (a, b) if one == cluster_id else (b, a)
@@ -184,14 +200,14 @@ class ClusterInfoImports:
                     text = f"{mine.text} of cluster {cluster_id} overlaps {other.text} of cluster {other_id}"
                     yield "OverlappingCIDR", f"{text}, which was first"
         for key, ours in published_settings(self._settings).items():
-            said = annotation(raw, key)
+            said = source.annotation(key)
             if said is not None and ours is not None and said != ours:
                 what = names.SETTING_ANNOTATIONS[key]
                 text = f'{what} is "{printable(said)}" in cluster {cluster_id} and "{ours}" here'
                 yield "SettingsMismatch", text
-        gateways = view.list(Kind.GATEWAY, namespace=view.namespace)
-        encrypted = "wireGuard" in spec and bool(spec["wireGuard"])
-        if gateways and spec["gatewayInfos"] and encrypted != any(map(_encrypts, gateways)):
+        gateways = view.list(ApiGateway, namespace=view.namespace)
+        encrypted = info.wireguard is not None
+        if gateways and info.gateway_infos and encrypted != any(map(_encrypts, gateways)):
             elsewhere = f"in cluster {cluster_id}"
             where, nowhere = (elsewhere, "here") if encrypted else ("here", elsewhere)
             yield "EncryptionMismatch", f"traffic between gateways is encrypted {where} and not {nowhere}"
@@ -200,38 +216,36 @@ class ClusterInfoImports:
 _SHOWN = 8  # of a kind of problem
 
 
-def _spec(raw: RawObject, name: str, namespace: str) -> RawObject:
+def _checked(source: ResourceImport, name: str, namespace: str) -> ClusterInfo:
     """Return the ClusterInfo, known and valid fields only. Raises InputError."""
-    info = value_at(raw, "spec", "clusterinfo")
-    fake = {"metadata": {"name": name, "namespace": namespace}, "spec": info}
-    value = parse_object(fake, Kind.CLUSTER_INFO_IMPORT).value
-    assert isinstance(value, ClusterInfoImport)
+    source.check("spec.clusterinfo")
+    info = source.spec.cluster_info or ClusterInfo()
+    value = parse_object(ApiClusterInfoImport(metadata=Metadata(name=name, namespace=namespace), spec=info)).value
+    assert isinstance(value, objects.ClusterInfoImport)
     if names.cluster_info(value.cluster_id) != name:
         raise InputError(f"{Kind.RESOURCE_IMPORT} {name}", "spec.clusterinfo.clusterID", "does not match its name")
     keys = dict(value.gateway_wireguard)
-    gateways = []
-    for address in value.gateway_ips:
-        own = wireguard_fields(keys.get(address))
-        gateways.append({"gatewayIP": str(address)} | ({"wireGuard": own} if own else {}))
-    spec: RawObject = {
-        "clusterID": value.cluster_id,
-        "serviceCIDR": str(value.service_cidr) if value.service_cidr is not None else None,
-        "podCIDRs": [str(network) for network in value.pod_cidrs],
-        "gatewayInfos": gateways,
-        "wireGuard": wireguard_fields(value.wireguard),
-    }
-    return {key: value for key, value in spec.items() if value}
+    return ClusterInfo(
+        cluster_id=value.cluster_id,
+        service_cidr=str(value.service_cidr) if value.service_cidr is not None else "",
+        pod_cidrs=tuple(map(str, value.pod_cidrs)),
+        gateway_infos=tuple(
+            GatewayInfo(gateway_ip=str(address), wireguard=published(keys.get(address)))
+            for address in value.gateway_ips
+        ),
+        wireguard=published(value.wireguard),
+    )
 
 
-def _own_events(raw: RawObject, ref: Ref) -> list[Event]:
+def _own_events(found: ResourceImport, ref: Ref) -> list[Event]:
     """Return what this cluster's administrator should know of its own claims."""
-    refused = refused_by_leader(raw)
+    refused = refused_by_leader(found)
     shown = ", ".join(refused[:_SHOWN]) + (f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else "")
     message = f"the leader does not grant this cluster {shown}; the status of its ResourceExport there says why"
     return [Event(subject=str(ref), reason="ClaimRefused", message=message)] if refused else []
 
 
-def _colliding(claims: Iterable[CidrClaim], view: View) -> list[RawObject]:
+def _colliding(claims: Iterable[CidrClaim], view: View) -> list[ResourceImport]:
     """Return the ResourceImports that hold a claim in the way of one of these."""
     leader = view.leader
     if leader is None:
@@ -239,5 +253,5 @@ def _colliding(claims: Iterable[CidrClaim], view: View) -> list[RawObject]:
     return colliding(claims, leader.namespace, lambda value: view.indexed(IMPORTED, value))
 
 
-def _encrypts(gateway: object) -> bool:
-    return bool(text_at(gateway, "wireGuard", "publicKey"))
+def _encrypts(gateway: ApiObject | None) -> bool:
+    return isinstance(gateway, ApiGateway) and gateway.wireguard is not None and bool(gateway.wireguard.public_key)

@@ -10,20 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
-from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find
-from mcagent.controller.contract.raw import (
-    is_deleting,
-    items_at,
-    name_of,
-    namespace_of,
-    text_at,
-    texts_at,
-    value_at,
-)
+from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, others
 from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
+    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -34,7 +26,8 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.membership import NOT_TAKEN, cluster_set_of
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import condition_of
+from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -58,47 +51,48 @@ class MemberClusterSet:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the ClusterSets that a change touches: all of this namespace, as only one of them counts."""
-        here = change.side is Side.LOCAL and namespace_of(change.new or change.old) == view.namespace
+        here = change.side is Side.LOCAL and change.object.namespace == view.namespace
         touched = here and change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)
         return self.all_keys(view) if touched else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterSets of this namespace."""
-        return [name_of(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=view.namespace)]
+        return [cluster_set.name for cluster_set in view.list(ClusterSet, namespace=view.namespace)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ClusterSet's status."""
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=key)
-        raw, chosen = view.get(ref), cluster_set_of(view)
-        if raw is None:
+        cluster_set, chosen = view.get(ref, ClusterSet), cluster_set_of(view)
+        if cluster_set is None:
             return DesiredObjects()
-        finalizers = texts_at(raw, "metadata", "finalizers")
-        if chosen is None or name_of(chosen) != key:
-            return _not_chosen(raw, ref, chosen, now)
+        finalizers = cluster_set.metadata.finalizers
+        if chosen is None or chosen.name != key:
+            return _not_chosen(cluster_set, ref, chosen, now)
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
-        if is_deleting(raw):
+        if cluster_set.is_deleting:
             return DesiredObjects()  # `leave` has it
-        body: RawObject = {}
+        body: Json = {}
         if names.MEMBER_FINALIZER not in finalizers:
             body["metadata"] = {"finalizers": [*finalizers, names.MEMBER_FINALIZER]}
-        claims = view.list(Kind.CLUSTER_CLAIM, namespace=view.namespace)
-        if not text_at(raw, "spec", "clusterID"):
-            found = claimed(claims)
-            if isinstance(found, str) and names.is_cluster_id(found):
-                body["spec"] = {"clusterID": found}
-        status, reason, message = _state(raw, claims, leader, view)
+        claims = view.list(ClusterClaim, namespace=view.namespace)
+        if not cluster_set.spec.cluster_id and names.is_cluster_id(claimed(claims)):
+            body["spec"] = {"clusterID": claimed(claims)}
+        status, reason, message = _state(cluster_set, claims, leader, view)
         events = []
         if status == FALSE and reason != NOT_TAKEN:  # of that `announce` makes an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
-        wanted = Wanted(ref=ref, body=body, status=_status(raw, (status, reason, message), now), create=False)
+        written = _status(cluster_set, (status, reason, message), now)
+        wanted = Wanted(ref=ref, body=body, status=written, create=False)
         again = None if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
         return DesiredObjects(steps=[wanted], events=events, again=again)
 
 
-def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None, view: View) -> tuple[str, str, str]:
+def _state(
+    cluster_set: ClusterSet, claims: Sequence[ClusterClaim], leader: Leader | None, view: View
+) -> tuple[str, str, str]:
     """Return status, reason and message of the condition Ready: the leader has this cluster's announcement."""
     try:
-        membership([raw], claims)
+        membership([cluster_set], claims)
     except InputError as err:
         return FALSE, "InvalidClusterSet", f"{err.path}: {err.reason}"
     if leader is None:
@@ -118,18 +112,14 @@ def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None, v
     return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(lost)}" if lost else ""
 
 
-def _status(raw: RawObject, ready: tuple[str, str, str], now: float) -> RawObject:
+def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) -> Json:
     """Return the status: of all clusters a member sees only its leader."""
     status, reason, message = ready
     connected = TRUE if status == TRUE else FALSE
-    before = items_at(raw, "status", "conditions")
-    leader = next((text_at(item, "clusterID") for item in items_at(raw, "spec", "leaders")), "")
-    last: object = None
-    for item in items_at(raw, "status", "clusterStatuses"):
-        if text_at(item, "clusterID") == leader:
-            last = item.get("conditions")
-    others = [item for item in before if text_at(item, "type") != "Ready"]
-    generation = value_at(raw, "metadata", "generation")
+    before = cluster_set.status.conditions
+    leader = next((leader_cluster.cluster_id for leader_cluster in cluster_set.spec.leaders), "")
+    last = cluster_set.conditions_of(leader)
+    own = condition(before, "Ready", status, reason=reason, message=message, now=now)
     conditions = [
         condition(last, "Ready", status, reason=reason, message=message, now=now),
         condition(last, "IsLeader", connected if status != UNKNOWN else UNKNOWN, now=now),
@@ -138,29 +128,26 @@ def _status(raw: RawObject, ready: tuple[str, str, str], now: float) -> RawObjec
     return {
         "totalClusters": 1,
         "readyClusters": 1 if status == TRUE else 0,
-        "observedGeneration": generation if isinstance(generation, int) else None,
-        "conditions": [condition(before, "Ready", status, reason=reason, message=message, now=now), *others],
+        "observedGeneration": cluster_set.metadata.generation,
+        "conditions": [own, *others(before, "Ready")],
         "clusterStatuses": [{"clusterID": leader, "conditions": conditions}],
     }
 
 
-def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) -> DesiredObjects:
+def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, now: float) -> DesiredObjects:
     """Return what is written about a ClusterSet that does not count: it is a leader's, or not the first."""
-    finalizers = texts_at(raw, "metadata", "finalizers")
-    if names.MEMBER_FINALIZER in finalizers and is_deleting(raw):
+    finalizers = cluster_set.metadata.finalizers
+    if names.MEMBER_FINALIZER in finalizers and cluster_set.is_deleting:
         rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
         return DesiredObjects(
             steps=[Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)]
         )
-    leaders = items_at(raw, "spec", "leaders")
-    if chosen is None or not any(text_at(leader, "server") for leader in leaders):
+    if chosen is None or not any(leader.server for leader in cluster_set.spec.leaders):
         return DesiredObjects()
-    message = f"ClusterSet {name_of(chosen)} is older: a cluster is a member of one ClusterSet at a time"
-    before = items_at(raw, "status", "conditions")
+    message = f"ClusterSet {chosen.name} is older: a cluster is a member of one ClusterSet at a time"
+    before = cluster_set.status.conditions
     ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
-    others = [item for item in before if text_at(item, "type") != "Ready"]
-    status = {"totalClusters": 0, "readyClusters": 0, "conditions": [ready, *others]}
-    events = (
-        [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if not find(before, "Ready") else []
-    )
+    status = {"totalClusters": 0, "readyClusters": 0, "conditions": [ready, *others(before, "Ready")]}
+    is_new = not condition_of(before, "Ready").status
+    events = [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if is_new else []
     return DesiredObjects(steps=[Wanted(ref=ref, status=status, create=False)], events=events)

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from mcagent.controller.contract.raw import texts_at
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ServiceCidr
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.net import parse_network
@@ -39,7 +40,7 @@ def discover_service_cidr(client: Client, namespace: str = "default") -> str:
         if err.code not in (403, 404):
             raise
         return _by_refusal(client, namespace)
-    found = first_ipv4(texts_at(answer, "spec", "cidrs"))
+    found = first_ipv4(read_as(ServiceCidr, answer).spec.cidrs if isinstance(answer, dict) else ())
     if found is None:
         raise UnknownCidrError("ServiceCIDR kubernetes has no IPv4 CIDR that can be used: set serviceCIDR")
     return found

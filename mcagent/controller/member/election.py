@@ -14,19 +14,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import (
-    age,
-    annotation,
-    is_deleting,
-    items_at,
-    name_of,
-    namespace_of,
-    text_at,
-    value_at,
-)
 from mcagent.controller.settings import IpPrecedence
 from mcagent.core.addresses.underlay import preferred_address, refuse_underlay
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject, condition_of
+from mcagent.model.api.kubernetes import ApiNode
+from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.field import printable
 from mcagent.model.net import Address, parse_address
 from mcagent.model.parsing.kubernetes import DRAIN_ANNOTATION
@@ -53,27 +45,27 @@ class GatewayCandidate:
     why: str = ""
 
 
-def relevant(node: RawObject | None) -> object:
+def relevant(node: ApiObject | None) -> object:
     """Return all of a Node that the election looks at; None for one that is no candidate."""
-    if node is None or annotation(node, names.GATEWAY_ANNOTATION) is None:
+    if not isinstance(node, ApiNode) or node.annotation(names.GATEWAY_ANNOTATION) is None:
         return None
     return (
-        annotation(node, names.GATEWAY_IP_ANNOTATION),
-        annotation(node, DRAIN_ANNOTATION),
-        is_deleting(node),
-        value_at(node, "spec", "unschedulable"),
+        node.annotation(names.GATEWAY_IP_ANNOTATION),
+        node.annotation(DRAIN_ANNOTATION),
+        node.is_deleting,
+        node.spec.unschedulable,
         _ready(node),
-        value_at(node, "status", "addresses"),
+        node.status.addresses,
     )
 
 
-def candidate(node: RawObject, precedence: IpPrecedence) -> GatewayCandidate | None:
+def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | None:
     """Return what is thought of a Node; None when it is not annotated, or on its way out."""
-    if annotation(node, names.GATEWAY_ANNOTATION) is None or is_deleting(node):
+    if node.annotation(names.GATEWAY_ANNOTATION) is None or node.is_deleting:
         return None
     internal = _address(node, "InternalIP")
     gateway, reason, why = internal, "", ""
-    given = annotation(node, names.GATEWAY_IP_ANNOTATION)
+    given = node.annotation(names.GATEWAY_IP_ANNOTATION)
     if internal is None:
         reason, why = "NoUsableAddress", "has no InternalIP that other Nodes can reach"
     elif given:
@@ -87,7 +79,7 @@ def candidate(node: RawObject, precedence: IpPrecedence) -> GatewayCandidate | N
             reason = "NoUsableAddress"
             why = "has no ExternalIP, which gatewayIPPrecedence: external asks for"
     return GatewayCandidate(
-        name=name_of(node),
+        name=node.name,
         standing=Standing.UNFIT if reason or not _ready(node) else _standing(node),
         internal_ip=internal,
         gateway_ip=gateway,
@@ -117,10 +109,9 @@ def elect(candidates: Iterable[GatewayCandidate], gateways: Sequence[str], most:
     return tuple(sorted(chosen, key=lambda name: (serving.index(name) if name in serving else len(serving), name)))
 
 
-def by_age(gateways: Iterable[RawObject], namespace: str) -> list[RawObject]:
-    """Return the Gateway objects of a namespace, the longest-serving first."""
-    found = [raw for raw in gateways if namespace_of(raw) == namespace and not is_deleting(raw)]
-    return sorted(found, key=age)
+def by_age(gateways: Iterable[ApiGateway]) -> list[ApiGateway]:
+    """Return the Gateway objects that stay, the longest-serving first."""
+    return sorted((gateway for gateway in gateways if not gateway.is_deleting), key=lambda gateway: gateway.age)
 
 
 def addresses(found: GatewayCandidate) -> Mapping[str, str]:
@@ -130,22 +121,19 @@ def addresses(found: GatewayCandidate) -> Mapping[str, str]:
     return {"gatewayIP": str(found.gateway_ip), "internalIP": str(found.internal_ip)}
 
 
-def _ready(node: RawObject) -> bool:
-    return any(
-        text_at(item, "type") == "Ready" and text_at(item, "status") == "True"
-        for item in items_at(node, "status", "conditions")
-    )
+def _ready(node: ApiNode) -> bool:
+    return condition_of(node.status.conditions, "Ready").is_true
 
 
-def _standing(node: RawObject) -> Standing:
-    if annotation(node, DRAIN_ANNOTATION) == "true":
+def _standing(node: ApiNode) -> Standing:
+    if node.annotation(DRAIN_ANNOTATION) == "true":
         return Standing.DRAINING
-    return Standing.CORDONED if value_at(node, "spec", "unschedulable") is True else Standing.FIT
+    return Standing.CORDONED if node.spec.unschedulable else Standing.FIT
 
 
-def _address(node: RawObject, kind: str) -> Address | None:
+def _address(node: ApiNode, kind: str) -> Address | None:
     """Return the first usable address of a kind: on a dual-stack Node the IPv4 one, whichever stands first."""
-    texts = (text_at(i, "address") for i in items_at(node, "status", "addresses") if text_at(i, "type") == kind)
+    texts = (item.address for item in node.status.addresses if item.type == kind)
     return preferred_address(address for address in map(_usable, texts) if address is not None)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import held_finalizers
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import texts_at, value_at
-from mcagent.controller.machinery.reconciler import Index, Leader, Ref, Side, Wanted
+from mcagent.controller.machinery.reconciler import Index, Json, Leader, Ref, Side, Wanted
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
-from mcagent.model.objects import Kind, WireGuardInfo
+from mcagent.model import objects
+from mcagent.model.api.multicluster import ApiGateway, ResourceExport, WireGuard
+from mcagent.model.objects import Kind
+from mcagent.model.parsing.parse import parse_object
 
 
 def export_ref(leader: Leader, name: str) -> Ref:
@@ -20,7 +21,7 @@ def export_ref(leader: Leader, name: str) -> Ref:
 
 
 def resource_export(
-    ref: Ref, spec: RawObject, there: RawObject | None, annotations: Mapping[str, str | None] | None = None
+    ref: Ref, spec: Json, there: ResourceExport | None, annotations: Mapping[str, str | None] | None = None
 ) -> Wanted:
     """Return a ResourceExport as the leader's webhook wants it: with labels that repeat `spec`, and the finalizer.
 
@@ -29,20 +30,25 @@ def resource_export(
     labels = {names.LABEL_SOURCE_KIND: spec["kind"], names.LABEL_SOURCE_CLUSTER_ID: spec["clusterID"]}
     if spec["kind"] != ExportKind.CLUSTER_INFO:
         labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
-    held = texts_at(there, "metadata", "finalizers")
-    meta: RawObject = {"labels": labels, "finalizers": held_finalizers(held)}
+    held = there.metadata.finalizers if there is not None else ()
+    meta: Json = {"labels": labels, "finalizers": held_finalizers(held)}
     if annotations:
         meta["annotations"] = dict(annotations)
     return Wanted(ref=ref, body={"metadata": meta, "spec": spec})
 
 
-def wireguard_fields(info: WireGuardInfo | None) -> RawObject:
-    """Return what is published of a gateway's WireGuard device; {} when that is nothing."""
+def read_gateway(gateway: ApiGateway) -> objects.Gateway:
+    """Return a Gateway with its addresses. Raises InputError."""
+    value = parse_object(gateway).value
+    assert isinstance(value, objects.Gateway)
+    return value
+
+
+def published(info: objects.WireGuardInfo | None) -> WireGuard | None:
+    """Return what is published of a gateway's WireGuard device; None when that is nothing."""
     if info is None:
-        return {}
-    found: RawObject = {"publicKey": info.public_key}
-    found |= {"nextPublicKey": info.next_public_key} if info.next_public_key else {}
-    return found | ({"port": info.port} if info.port else {})
+        return None
+    return WireGuard(public_key=info.public_key, next_public_key=info.next_public_key, port=info.port or None)
 
 
 def published_settings(settings: MemberSettings) -> dict[str, str | None]:
@@ -54,11 +60,8 @@ def published_settings(settings: MemberSettings) -> dict[str, str | None]:
     }
 
 
-def _by_cluster(obj: RawObject) -> Iterable[str]:
-    found = value_at(obj, "spec", "clusterID")
-    return [found] if isinstance(found, str) else []
+def _by_cluster(export: ResourceExport) -> Iterable[str]:
+    return [export.spec.cluster_id]
 
 
-BY_CLUSTER = Index(
-    name="exports-by-cluster", kind=Kind.RESOURCE_EXPORT, side=Side.LEADER, values=_by_cluster
-)  # under the cluster ID
+BY_CLUSTER = Index("exports-by-cluster", ResourceExport, Side.LEADER, _by_cluster)  # under the cluster ID

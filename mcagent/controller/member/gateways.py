@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import name_of, namespace_of
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -21,6 +20,8 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.election import addresses, by_age, candidate, elect, relevant
 from mcagent.controller.member.membership import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
 from mcagent.controller.settings import MemberSettings
+from mcagent.model.api.kubernetes import ApiNode
+from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -45,7 +46,7 @@ class GatewayElection:
             case Kind.NODE:
                 return [KEY] if relevant(change.old) != relevant(change.new) else []
             case Kind.GATEWAY:
-                return [KEY] if namespace_of(change.new or change.old) == view.namespace else []
+                return [KEY] if change.object.namespace == view.namespace else []
             case _:
                 return [KEY] if concerns_membership(change) else []
 
@@ -58,9 +59,9 @@ class GatewayElection:
         cluster_set = cluster_set_of(view)
         if cluster_set is None or not is_joined(view):
             return DesiredObjects()  # leaving cleans up
-        nodes = view.list(Kind.NODE)
+        nodes = view.list(ApiNode)
         found = {c.name: c for node in nodes if (c := candidate(node, self._settings.gateway_ip_precedence))}
-        there = [name_of(raw) for raw in by_age(view.list(Kind.GATEWAY, namespace=view.namespace), view.namespace)]
+        there = [gateway.name for gateway in by_age(view.list(ApiGateway, namespace=view.namespace))]
         chosen = elect(found.values(), there, self._settings.max_active_gateways)
         events = [
             Event(subject=str(Ref(kind=Kind.NODE, name=c.name)), reason=c.reason, message=f"{c.why}: no gateway")
@@ -92,8 +93,8 @@ def serving(view: View, settings: MemberSettings) -> list[str]:
 
     While a new gateway is being made its predecessor still counts: there is none only if there is no Gateway.
     """
-    nodes = view.list(Kind.NODE)
+    nodes = view.list(ApiNode)
     found = [c for node in nodes if (c := candidate(node, settings.gateway_ip_precedence))]
-    there = [name_of(raw) for raw in by_age(view.list(Kind.GATEWAY, namespace=view.namespace), view.namespace)]
+    there = [gateway.name for gateway in by_age(view.list(ApiGateway, namespace=view.namespace))]
     chosen = elect(found, there, settings.max_active_gateways)
     return [name for name in there if name in chosen] or there

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import is_deleting, name_of, texts_at
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import OWNED, owned
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.membership import cluster_set_of
 from mcagent.controller.settings import MemberSettings
+from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -42,19 +42,20 @@ class Leave:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return the deleted ClusterSets of this namespace."""
-        return [name_of(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=view.namespace) if is_deleting(raw)]
+        return [
+            cluster_set.name
+            for cluster_set in view.list(ClusterSet, namespace=view.namespace)
+            if cluster_set.is_deleting
+        ]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the next step of leaving: wait for the clean-up here, tell the leader, let the ClusterSet go."""
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=key)
-        raw, chosen = view.get(ref), cluster_set_of(view)
-        finalizers = texts_at(raw, "metadata", "finalizers")
-        if (
-            chosen is None
-            or name_of(chosen) != key
-            or not is_deleting(raw)
-            or names.MEMBER_FINALIZER not in finalizers
-        ):
+        chosen = cluster_set_of(view)
+        if chosen is None or chosen.name != key or not chosen.is_deleting:
+            return DesiredObjects()
+        finalizers = chosen.metadata.finalizers
+        if names.MEMBER_FINALIZER not in finalizers:
             return DesiredObjects()
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if next(owned(view), None) is not None:
@@ -65,7 +66,7 @@ class Leave:
         if leader is not None and leader.connected and leader.synced and not late:
             # With the announcement the leader deletes what was exported; what came after that goes like this.
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
-            left = [export_ref(leader, name_of(raw)) for raw in exports if not is_deleting(raw)]
+            left = [export_ref(leader, export.name) for export in exports if not export.is_deleting]
             last = [] if exports else [released]
             return DesiredObjects(steps=[*left, announce_ref(leader), *last], again=LOOK)
         if not late:

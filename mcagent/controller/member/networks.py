@@ -10,23 +10,18 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, range_of
-from mcagent.controller.contract.raw import text_at, texts_at
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import ResourceImport
 
 Announced = tuple[tuple[str, tuple[str, ...]], ...]  # cluster ID and CIDRs, of all other clusters
 
 
-def cidrs_of(raw: RawObject | None) -> tuple[str, ...]:
+def cidrs_of(obj: ApiObject | None) -> tuple[str, ...]:
     """Return the CIDRs in a ResourceImport of kind ClusterInfo as they are written; none for anything else."""
-    if raw is None or text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO:
+    if not isinstance(obj, ResourceImport) or obj.spec.kind != ExportKind.CLUSTER_INFO:
         return ()
-    service = text_at(raw, "spec", "clusterinfo", "serviceCIDR")
-    return tuple(t for t in (service, *texts_at(raw, "spec", "clusterinfo", "podCIDRs")) if t)
-
-
-def cluster_of(raw: RawObject) -> str:
-    """Return the cluster ID in a ResourceImport of kind ClusterInfo."""
-    return text_at(raw, "spec", "clusterinfo", "clusterID")
+    info = obj.spec.cluster_info
+    return () if info is None else tuple(filter(None, (info.service_cidr, *info.pod_cidrs)))
 
 
 def networks(announced: Announced, own: Iterable[str], allowed: Iterable[str] = ()) -> tuple[Networks, Networks]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from mcagent.controller.contract.cidr_claims import GRANTED
-from mcagent.controller.contract.raw import name_of, namespace_of
 from mcagent.controller.leader.exports import BY_KIND, by_kind
 from mcagent.controller.machinery.cache import Cache
-from mcagent.controller.machinery.reconciler import Ref, Side
+from mcagent.controller.machinery.reconciler import Object, Ref, Side
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
-from mcagent.kube.source import RawObject, is_object
+from mcagent.kube.source import is_object
 from mcagent.kube.sources.lister import Lister
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
@@ -46,20 +49,21 @@ class ClusterLookup:
             return 0
         return self._cache.count_indexed(BY_KIND, by_kind(namespace, cluster_id, kind))
 
-    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
         """Return the ResourceImports that `cluster_claims.GRANTED` files under any of these.
 
         Only what was read already: none on a member, and none in a namespace that the leader does not look after.
         """
         if not self._cache.has_index(GRANTED):
             return ()
-        rows = (raw for value in values for raw in self._cache.indexed(GRANTED, value))
-        return list({name_of(raw): raw for raw in rows if namespace_of(raw) == namespace}.values())
+        rows = (info for value in values for info in self._cache.indexed(GRANTED, value))
+        return list({info.name: info for info in rows if info.namespace == namespace}.values())
 
-    def service_account(self, namespace: str, name: str) -> RawObject | None:
+    def service_account(self, namespace: str, name: str) -> ServiceAccount | None:
         """Return a ServiceAccount, None if there is none."""
         if self._knows(Kind.SERVICE_ACCOUNT, namespace):
-            found = self._cache.get(Ref(kind=Kind.SERVICE_ACCOUNT, namespace=namespace, name=name))
+            ref = Ref(kind=Kind.SERVICE_ACCOUNT, namespace=namespace, name=name)
+            found = self._cache.get(ref, ServiceAccount)
             if found is not None:
                 return found
         # Not in the cache: it may have been made this very moment.
@@ -71,20 +75,22 @@ class ClusterLookup:
             if err.code == 404:
                 return None
             raise
-        return self._object(answer)
+        if not is_object(answer):
+            raise ApiGarbageError(f"{self._client.server}: the answer is not an object")
+        return read_as(ServiceAccount, answer)
 
-    def service_accounts(self, namespace: str) -> Sequence[RawObject]:
+    def service_accounts(self, namespace: str) -> Sequence[ServiceAccount]:
         """Return all ServiceAccounts of a namespace."""
-        return self._list(Kind.SERVICE_ACCOUNT, namespace)
+        return self._list(ServiceAccount, namespace)
 
-    def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
+    def cluster_sets(self, namespace: str) -> Sequence[ClusterSet]:
         """Return all ClusterSets of a namespace."""
-        return self._list(Kind.CLUSTER_SET, namespace)
+        return self._list(ClusterSet, namespace)
 
-    def announces(self, namespace: str) -> Sequence[RawObject]:
+    def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:
         """Return all MemberClusterAnnounces of a namespace; none where the kind is not served (on a member)."""
         try:
-            return self._list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
+            return self._list(MemberClusterAnnounce, namespace)
         except ApiRefusalError as err:
             if err.code in (403, 404) and Kind.MEMBER_CLUSTER_ANNOUNCE not in self._cache.kinds(Side.LOCAL):
                 return ()
@@ -97,14 +103,9 @@ class ClusterLookup:
             and self._namespace in ("", namespace)
         )
 
-    def _list(self, kind: Kind, namespace: str) -> Sequence[RawObject]:
-        if self._knows(kind, namespace):
-            return self._cache.list(kind, Side.LOCAL, namespace)
-        found, _ = Lister(self._client, kind, object_path(kind, namespace), timeout=_TIMEOUT).read()
+    def _list(self, cls: type[Object], namespace: str) -> Sequence[Object]:
+        if self._knows(cls.KIND, namespace):
+            return self._cache.list(cls, Side.LOCAL, namespace)
+        path, keep = object_path(cls.KIND, namespace), partial(read_as, cls)
+        found, _ = Lister(self._client, cls.KIND, path, timeout=_TIMEOUT, keep=keep).read()
         return found
-
-    def _object(self, answer: object) -> RawObject:
-        if not is_object(answer):
-            raise ApiGarbageError(f"{self._client.server}: the answer is not an object")
-        assert isinstance(answer, dict)
-        return answer

@@ -20,11 +20,12 @@ from http import HTTPStatus
 from typing import Any
 
 from mcagent.controller.admission.decision import Decision
-from mcagent.controller.contract.raw import text_at
 from mcagent.controller.machinery.statistics import BUCKETS, Durations
 from mcagent.http.connection import ClientConnection, Limits, RequestStage
 from mcagent.http.listener import Listener
 from mcagent.http.request import BadRequestError
+from mcagent.model.api.admission import AdmissionRequest
+from mcagent.model.api.decode import read_part
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
 from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts, was_cut
@@ -149,7 +150,8 @@ class _Service:
         return head.keeps
 
     def _decide(self, review: Review, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        known = text_at(request, "kind", "kind")
+        named = read_part(AdmissionRequest, request)
+        known = named.kind.kind
         began = time.perf_counter()
         decision, error = attempt(lambda: _TOO_DEEP if _DEEP in request else review(request))
         if isinstance(error, SourceError):
@@ -161,7 +163,7 @@ class _Service:
         word = "allowed" if decision.allowed else "error" if decision.code >= 500 else "denied"
         self._counted(known if known in _KINDS else "other", word, seconds)
         if not decision.allowed:
-            log.info("%s %s: denied: %s", printable(known), _named(request), decision.message[:_MESSAGE])
+            log.info("%s %s: denied: %s", printable(known), _named(named), decision.message[:_MESSAGE])
         return answer_of(request, decision)
 
 
@@ -203,6 +205,5 @@ def answer_of(request: Mapping[str, Any], decision: Decision) -> Mapping[str, An
     return {"apiVersion": _API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def _named(request: Mapping[str, Any]) -> str:
-    names = (text_at(request, key) for key in ("namespace", "name"))
-    return "/".join(printable(name, 256) for name in names if name)
+def _named(request: AdmissionRequest) -> str:
+    return "/".join(printable(name, 256) for name in (request.namespace, request.name) if name)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcagent.kube.source import EventType, RawObject, Sink, WatchEvent, object_key
+from mcagent.kube.source import EventType, Sink, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import IN_NAMESPACE
 from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
-from mcagent.kube.trim import trim
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.decode import read_object
 from mcagent.model.errors import SourceError
 from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 Signature = tuple[int, int, int, int]  # device, inode, size, mtime in ns
 _NEVER: Signature = (0, 0, 0, 0)
-Objects = Mapping[Kind, Mapping[str, RawObject]]  # by kind and key
+Objects = Mapping[Kind, Mapping[str, ApiObject]]  # by kind and key
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class _File:
 
     seen: Signature = _NEVER  # at the last look
     read: Signature | None = None  # what `content` or `error` is of
-    content: Sequence[tuple[Kind, RawObject]] | None = None  # the last good one
+    content: Sequence[tuple[Kind, ApiObject]] | None = None  # the last good one
     error: str = ""
 
     def at_rest(self, signature: Signature, interval: float) -> bool:
@@ -70,7 +71,7 @@ class DirectorySource:
         self._files: dict[str, _File] = {}
         self._complete = False  # every file has been read, or found unreadable, once
         self._kinds: tuple[Kind, ...] = ()
-        self._delivered: dict[Kind, Mapping[str, RawObject]] = {}
+        self._delivered: dict[Kind, Mapping[str, ApiObject]] = {}
         self._events: dict[Kind, int] = {}
         self._error = ""  # of the directory itself
         self._problems: tuple[Problem, ...] = ()
@@ -191,7 +192,7 @@ class DirectorySource:
         self._last_event = time.time()
         try:
             content = read_manifests(self._path / name, self._namespace or "default")
-            file.content = [(kind, trim(kind, obj)) for kind, obj in content]
+            file.content = [(kind, read_object(kind, obj)) for kind, obj in content]
             file.error = ""
         except SourceError as err:
             file.error = str(err)
@@ -224,7 +225,7 @@ class DirectorySource:
 
 def _merged(files: Mapping[str, _File], namespace: str) -> tuple[Objects, tuple[Problem, ...]]:
     """Return the objects of all files, and the problems. Of two with one key the first file's is used."""
-    objects: dict[Kind, dict[str, RawObject]] = {}
+    objects: dict[Kind, dict[str, ApiObject]] = {}
     origin: dict[tuple[Kind, str], str] = {}
     problems: list[Problem] = []
     for name, file in sorted(files.items()):
@@ -234,7 +235,7 @@ def _merged(files: Mapping[str, _File], namespace: str) -> tuple[Objects, tuple[
             problems.append(Problem(subject=subject, path="", reason="UnreadableManifest", message=message))
         for kind, obj in file.content or ():
             key = object_key(obj)
-            if kind in IN_NAMESPACE and namespace not in ("", obj["metadata"]["namespace"]):
+            if kind in IN_NAMESPACE and namespace not in ("", obj.namespace):
                 continue
             if (kind, key) in origin:
                 message = f"{kind} {key} is already in file {origin[kind, key]}: that one is used"

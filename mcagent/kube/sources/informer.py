@@ -21,14 +21,14 @@ from mcagent.kube.source import EventType, RawObject, Sink, WatchEvent
 from mcagent.kube.sources.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, display_name
 from mcagent.kube.sources.watch import BadLineError, read_line
 from mcagent.kube.stream import MAX_LINE, Stream
-from mcagent.kube.trim import trim
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.decode import read_object
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
-from mcagent.model.field import printable
 from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from mcagent.supervised import Supervised, attempt
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Informer:
         label_selector: str = "",
         dispensable: frozenset[int] = frozenset(),
         timing: Timing | None = None,
-        transform: Callable[[Kind, RawObject], RawObject] = trim,
+        transform: Callable[[Kind, RawObject], ApiObject] = read_object,
     ) -> None:
         self.kind = kind
         self._client, self._sink, self._transform = client, sink, transform
@@ -252,12 +252,11 @@ class Informer:
             now, lists = time.time(), self._state.lists + 1
             self._state = replace(self._state, synced=True, lists=lists, last_event=now, error="")
 
-    def _kept(self, obj: RawObject) -> RawObject | None:
-        """Return what is kept of an object; None where that cannot be made, which is reported."""
-        kept, error = attempt(lambda: self._transform(self.kind, obj))
-        if error is not None:
-            what = f"{type(error).__name__}: {printable(str(error))}"
-            self._report("unusable", f"{display_name(self.kind, obj)} cannot be used: {what}")
+    def _kept(self, obj: RawObject) -> ApiObject:
+        """Return an object as it is kept; a value of a wrong type is left out, which is reported."""
+        kept = self._transform(self.kind, obj)
+        for error in kept.fault.errors if kept.fault is not None else ():
+            self._report("invalid", f"{error}: left out")
         return kept
 
     def _report(self, reason: str, text: str) -> None:
@@ -299,25 +298,23 @@ class Informer:
         except BadLineError as error:
             self._bad_line(str(error))
             return
-        if line.event is not None:
-            self._deliver(line.event, cut=line.cut)
+        if line.type is not None:
+            self._deliver(line.type, line.object, cut=line.cut)
         elif not line.version:
             self._count("unknown-event")  # not used: the watch goes on
             return
         self._version, self._progress = line.version, True
         with self._lock:
-            events = self._state.events + (line.event is not None)
+            events = self._state.events + (line.type is not None)
             self._state = replace(self._state, events=events, last_event=time.time())
 
-    def _deliver(self, event: WatchEvent, *, cut: bool) -> None:
+    def _deliver(self, what: EventType, obj: RawObject, *, cut: bool) -> None:
         if cut:
-            self._report("nested", f"{display_name(self.kind, event.object)}: {TOO_DEEP}")
-        kept = self._kept(event.object)
-        if kept is None and event.type is EventType.DELETED:
-            kept = event.object
+            self._report("nested", f"{display_name(self.kind, obj)}: {TOO_DEEP}")
+        event = WatchEvent(type=what, object=self._kept(obj))
         with self._delivery:
-            if kept is not None and not self._stopping.is_set():
-                self._sink.apply(self.kind, WatchEvent(type=event.type, object=kept))
+            if not self._stopping.is_set():
+                self._sink.apply(self.kind, event)
 
     @property
     def _where(self) -> str:

@@ -36,7 +36,7 @@ def display_name(kind: Kind, obj: RawObject) -> str:
 class Lister:
     """Lists the objects at a path, again and again. `selectors` are those of the API.
 
-    `keep` makes what is kept of an object, None if nothing; `report` takes what cannot be used as it is.
+    `keep` makes what is kept of an object; `report` takes what cannot be used as it is.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Lister:
         page: int = PAGE,
         page_bytes: int = PAGE_BYTES,
         timeout: float = 60.0,
-        keep: Callable[[RawObject], RawObject | None] = lambda obj: obj,
+        keep: Callable[[RawObject], Any] = lambda obj: obj,
         report: Report = lambda _reason, _text: None,
     ) -> None:
         self._client, self._kind, self._path, self._selectors = client, kind, path, dict(selectors or {})
@@ -57,7 +57,7 @@ class Lister:
         self._keep, self._report = keep, report
         self._page = page  # as large as they were good last
 
-    def read(self, *, stopping: Callable[[], bool] = lambda: False) -> tuple[list[RawObject], str]:
+    def read(self, *, stopping: Callable[[], bool] = lambda: False) -> tuple[list[Any], str]:
         """Return all objects, and the version from which to watch. Raises SourceError.
 
         A history that is compacted between two pages means one page for all, as for client-go's pager.
@@ -67,8 +67,8 @@ class Lister:
         except ExpiredError:
             return self._pages(stopping, paged=False)
 
-    def _pages(self, stopping: Callable[[], bool], *, paged: bool) -> tuple[list[RawObject], str]:
-        objects: list[RawObject] = []
+    def _pages(self, stopping: Callable[[], bool], *, paged: bool) -> tuple[list[Any], str]:
+        objects: list[Any] = []
         token = ""
         while True:
             query = self._selectors | ({"continue": token} if token else {})
@@ -84,7 +84,7 @@ class Lister:
                     continue
                 rv, token = self._pass_over(query)
                 items = []
-            objects += [kept for kept in map(self._keep, items) if kept is not None]
+            objects += map(self._keep, items)
             if not token or stopping():
                 return objects, rv
 

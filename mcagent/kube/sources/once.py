@@ -10,7 +10,7 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.sources.apiserver import IN_NAMESPACE, OPTIONAL
 from mcagent.kube.sources.lister import Lister
-from mcagent.kube.trim import trim
+from mcagent.model.api.decode import read_object
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.kinds import object_path
@@ -37,7 +37,7 @@ def relist(client: Client, kind: Kind, namespace: str) -> Relist:
     """
     path = object_path(kind, namespace if kind in IN_NAMESPACE else "")
     try:
-        objects, _ = Lister(client, kind, path, timeout=_TIMEOUT, keep=partial(trim, kind)).read()
+        objects, _ = Lister(client, kind, path, timeout=_TIMEOUT, keep=partial(read_object, kind)).read()
     except ApiRefusalError as error:
         if error.code not in OPTIONAL.get(kind, ()):
             raise

@@ -5,10 +5,10 @@ Source of the form: Kubernetes API concepts, "Efficient detection of changes"; m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcagent.kube.errors import ApiGarbageError, status_error
-from mcagent.kube.source import EventType, WatchEvent, is_object
+from mcagent.kube.source import EventType, RawObject, is_object
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
@@ -21,13 +21,14 @@ class BadLineError(McagentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a watch. A bookmark has no `event`; an event of an unknown type has no `version` either.
+    """One line of a watch. A bookmark has no `type`; an event of an unknown type has no `version` either.
 
     `version` is the resourceVersion from which to go on. `cut`: the object was nested too deeply, and is cut.
     """
 
     version: str = ""
-    event: WatchEvent | None = None
+    type: EventType | None = None
+    object: RawObject = field(default_factory=dict)
     cut: bool = False
 
 
@@ -58,4 +59,4 @@ def read_line(kind: Kind, line: bytes, where: str) -> Line:
         return Line()
     if not version or not is_object(obj) or obj.get("kind", KINDS[kind].name) != KINDS[kind].name:
         raise BadLineError(f"an event without a usable object: {shown}")
-    return Line(version=version, event=WatchEvent(type=EventType(word), object=obj), cut=cut)
+    return Line(version=version, type=EventType(word), object=obj, cut=cut)

@@ -6,6 +6,8 @@ Other clusters write most of what is in them: a part that is wrong takes away no
 from __future__ import annotations
 
 from mcagent.model import labels as label_texts
+from mcagent.model.api import multicluster as api
+from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.net import Address
@@ -19,6 +21,9 @@ from mcagent.model.objects import (
     WireGuardInfo,
 )
 from mcagent.model.parsing.fields import (
+    addresses,
+    annotation,
+    bounded,
     networks,
     optional_network,
     problem_of,
@@ -34,91 +39,87 @@ EXPORTERS_ANNOTATION = "mcagent.io/exporters"  # of a LabelIdentity: the cluster
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
 
 
-def parse_gateway(meta: Meta, raw: Field, problems: list[Problem]) -> Gateway:
+def parse_gateway(meta: Meta, obj: api.ApiGateway, problems: list[Problem]) -> Gateway:
     """Gateway: fields at top level."""
     return Gateway(
         meta=meta,
-        gateway_ip=raw.get("gatewayIP").address(),
-        internal_ip=raw.get("internalIP").address(),
-        service_cidr=optional_network(raw.get("serviceCIDR"), problems),
-        wireguard=_wireguard(raw.get("wireGuard"), problems),
+        gateway_ip=Field(meta.subject, obj.gateway_ip or None, "gatewayIP").address(),
+        internal_ip=Field(meta.subject, obj.internal_ip or None, "internalIP").address(),
+        service_cidr=optional_network(Field(meta.subject, obj.service_cidr, "serviceCIDR"), problems),
+        wireguard=_wireguard(obj, obj.wireguard, "wireGuard", problems),
     )
 
 
-def parse_cluster_info(meta: Meta, raw: Field, problems: list[Problem]) -> ClusterInfoImport:
+def parse_cluster_info(meta: Meta, obj: api.ApiClusterInfoImport, problems: list[Problem]) -> ClusterInfoImport:
     """ClusterInfoImport: fields under `spec`. A cluster without a gateway yet is well-formed."""
-    spec = raw.get("spec")
+    subject, spec = meta.subject, obj.spec
     gateways: dict[Address, WireGuardInfo | None] = {}
-    for item in spec.get("gatewayInfos").each(MAX_GATEWAYS):
-        gateways.setdefault(item.get("gatewayIP").address(), _wireguard(item.get("wireGuard"), problems))
+    for number, item in bounded(spec.gateway_infos, subject, "spec.gatewayInfos", MAX_GATEWAYS):
+        path = f"spec.gatewayInfos[{number}]"
+        address = Field(subject, item.gateway_ip or None, f"{path}.gatewayIP").address()
+        gateways.setdefault(address, _wireguard(obj, item.wireguard, f"{path}.wireGuard", problems))
     return ClusterInfoImport(
         meta=meta,
-        cluster_id=spec.get("clusterID").name(),
-        service_cidr=optional_network(spec.get("serviceCIDR"), problems),
+        cluster_id=Field(subject, spec.cluster_id or None, "spec.clusterID").name(),
+        service_cidr=optional_network(Field(subject, spec.service_cidr, "spec.serviceCIDR"), problems),
         gateway_ips=tuple(gateways),
-        pod_cidrs=networks(spec.get("podCIDRs"), problems),
-        wireguard=_wireguard(spec.get("wireGuard"), problems),
+        pod_cidrs=networks(spec.pod_cidrs, subject, "spec.podCIDRs", problems),
+        wireguard=_wireguard(obj, spec.wireguard, "spec.wireGuard", problems),
         gateway_wireguard=tuple((address, found) for address, found in gateways.items() if found is not None),
-        granted=_granted(raw.get("metadata").get("annotations").get(CLAIMS_ANNOTATION), problems),
-        our_agents=_says(raw.get("metadata").get("annotations").get(AGENTS_ANNOTATION), OUR_AGENTS, problems),
+        granted=read_or(annotation(obj, CLAIMS_ANNOTATION), problems, _granted, {}),
+        our_agents=obj.annotation(AGENTS_ANNOTATION) == OUR_AGENTS,
     )
 
 
-def _wireguard(field: Field, problems: list[Problem]) -> WireGuardInfo | None:
+def _granted(text: str) -> dict[str, str]:
+    return read_granted(text) if text else {}
+
+
+def _wireguard(
+    obj: ApiObject, published: api.WireGuard | None, path: str, problems: list[Problem]
+) -> WireGuardInfo | None:
     """Return what is published of WireGuard, None where that is nothing, or wrong.
 
     What is wrong is reported, and takes only the encryption away: without a key nothing is sent to that gateway.
     """
+    if published is None or obj.is_faulty(path):
+        return None
     try:
-        key = field.get("publicKey").public_key()
+        key = Field(obj.subject, published.public_key, f"{path}.publicKey").public_key()
         if not key:
             return None
-        port = field.get("port")
         return WireGuardInfo(
             public_key=key,
-            next_public_key=field.get("nextPublicKey").public_key(),
-            port=0 if port.absent else port.port(),
+            next_public_key=Field(obj.subject, published.next_public_key, f"{path}.nextPublicKey").public_key(),
+            port=published.port or 0,
         )
     except InputError as error:
         problems.append(problem_of(error))
         return None
 
 
-def _says(field: Field, word: str, problems: list[Problem]) -> bool:
-    """Tell whether an annotation is this word."""
-    return read_or(field, problems, lambda text: text == word, False)
-
-
-def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:
-    """Return when each claim was granted."""
-    return read_or(field, problems, lambda text: read_granted(text) if text else {}, {})
-
-
-def parse_label_identity(meta: Meta, raw: Field, problems: list[Problem]) -> LabelIdentity:  # noqa: ARG001
+def parse_label_identity(meta: Meta, obj: api.ApiLabelIdentity, problems: list[Problem]) -> LabelIdentity:  # noqa: ARG001
     """LabelIdentity: the number has to fit a tunnel's VNI, and not to be the one that means "unknown"."""
-    spec = raw.get("spec")
-    label = spec.get("label")
-    label_texts.read_labels(label)
-    exporters = raw.get("metadata").get("annotations").get(EXPORTERS_ANNOTATION)
-    clusters = None if exporters.absent else frozenset(filter(None, exporters.text().split(",")))
-    number = spec.get("id").integer(label_texts.FIRST, label_texts.LAST)
-    return LabelIdentity(meta=meta, label=label.text(), id=number, clusters=clusters)
+    label_texts.read_labels(Field(meta.subject, obj.spec.label, "spec.label"))
+    exporters = obj.annotation(EXPORTERS_ANNOTATION)
+    clusters = None if exporters is None else frozenset(filter(None, exporters.split(",")))
+    number = Field(meta.subject, obj.spec.id, "spec.id").integer(label_texts.FIRST, label_texts.LAST)
+    return LabelIdentity(meta=meta, label=obj.spec.label, id=number, clusters=clusters)
 
 
-def parse_service_export(meta: Meta, raw: Field, problems: list[Problem]) -> ServiceExport:  # noqa: ARG001
+def parse_service_export(meta: Meta, obj: api.ApiServiceExport, problems: list[Problem]) -> ServiceExport:  # noqa: ARG001
     """ServiceExport: its name says it all."""
     return ServiceExport(meta=meta)
 
 
-def parse_service_import(meta: Meta, raw: Field, problems: list[Problem]) -> ServiceImport:
+def parse_service_import(meta: Meta, obj: api.ApiServiceImport, problems: list[Problem]) -> ServiceImport:
     """ServiceImport: what is wrong about its traffic is reported, and counts as if nothing were said."""
-    spec, annotations = raw.get("spec"), raw.get("metadata").get("annotations")
     return ServiceImport(
         meta=meta,
-        ips=tuple({item.address(): None for item in spec.get("ips").each() if item.value != ""}),
-        ports=tuple(service_ports(spec)),
-        client_ip_affinity=spec.get("sessionAffinity").text("None") == "ClientIP",
-        distribution=printable(spec.get("trafficDistribution").text("")),
-        traffic=read_or(annotations.get(TRAFFIC_ANNOTATION), problems, read_traffic, None),
-        exported_traffic=read_or(annotations.get(EXPORTED_TRAFFIC_ANNOTATION), problems, read_traffic, None),
+        ips=addresses(obj.spec.ips, meta.subject, "spec.ips"),
+        ports=service_ports(meta, obj.spec.ports),
+        client_ip_affinity=obj.spec.session_affinity == "ClientIP",
+        distribution=printable(obj.spec.traffic_distribution),
+        traffic=read_or(annotation(obj, TRAFFIC_ANNOTATION), problems, read_traffic, None),
+        exported_traffic=read_or(annotation(obj, EXPORTED_TRAFFIC_ANNOTATION), problems, read_traffic, None),
     )

@@ -5,14 +5,14 @@ Owns what is an error in such a field, and what is only told while the object is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
+from mcagent.model.field import MAX_ITEMS, Field, printable
 from mcagent.model.net import Address, Network
-from mcagent.model.objects import IpProtocol
 from mcagent.model.problem import Problem, Severity
 
 _Value = TypeVar("_Value")
@@ -39,29 +39,47 @@ def network(field: Field, problems: list[Problem]) -> Network:
     return found
 
 
-def networks(field: Field, problems: list[Problem]) -> tuple[Network, ...]:
+def bounded(
+    items: Sequence[_Value], subject: str, path: str, limit: int = MAX_ITEMS
+) -> Iterable[tuple[int, _Value]]:
+    """Return the items of a list with their numbers. InputError when it is too long."""
+    if len(items) > limit:
+        raise Field(subject, None, path).error(f"has {len(items)} entries, at most {limit} allowed", "TooMany")
+    return enumerate(items)
+
+
+def networks(texts: Sequence[str], subject: str, path: str, problems: list[Problem]) -> tuple[Network, ...]:
     """Return the distinct CIDRs in order; empty strings are passed over (Antrea's sample has `podCIDRs: [""]`)."""
-    found: dict[Network, None] = {}
-    for item in field.each():
-        if item.value != "":
-            found[network(item, problems)] = None
-    return tuple(found)
+    fields = (Field(subject, text, f"{path}[{number}]") for number, text in bounded(texts, subject, path) if text)
+    return tuple(dict.fromkeys(network(field, problems) for field in fields))
+
+
+def addresses(texts: Sequence[str], subject: str, path: str, *, allow_empty: bool = True) -> tuple[Address, ...]:
+    """Return the distinct addresses in order; empty strings are passed over, unless they are no addresses here."""
+    rows = bounded(texts, subject, path)
+    fields = (Field(subject, text, f"{path}[{number}]") for number, text in rows if text or not allow_empty)
+    return tuple(dict.fromkeys(field.address() for field in fields))
 
 
 def optional_network(field: Field, problems: list[Problem]) -> Network | None:
     """Return the CIDR, None where there is none."""
-    return None if field.absent or field.value == "" else network(field, problems)
+    return network(field, problems) if field.value else None
 
 
 def optional_address(field: Field, problems: list[Problem]) -> Address | None:
     """Return the address; a wrong one is reported and passed over: it must not take the Node away."""
-    if field.absent or field.value == "":
+    if not field.value:
         return None
     try:
         return field.address()
     except InputError as error:
         problems.append(replace(problem_of(error), severity=Severity.WARNING))
         return None
+
+
+def annotation(obj: ApiObject, key: str) -> Field:
+    """Return an annotation; absent when there is none."""
+    return Field(obj.subject, obj.annotation(key), f"metadata.annotations.{key}")
 
 
 def read_or(field: Field, problems: list[Problem], read: Callable[[str], _Value], default: _Value) -> _Value:
@@ -76,19 +94,3 @@ def read_or(field: Field, problems: list[Problem], read: Callable[[str], _Value]
         wrong = error
     problems.append(replace(problem_of(wrong), severity=Severity.WARNING))
     return default
-
-
-def protocol(field: Field) -> IpProtocol:
-    """Return the protocol; TCP where there is none, as the API says."""
-    text = field.text("TCP")
-    try:
-        return IpProtocol(text or "TCP")
-    except ValueError:
-        raise field.error(f'must be TCP, UDP or SCTP, is "{printable(text)}"', "InvalidProtocol") from None
-
-
-def labels(raw: Field) -> dict[str, str]:
-    """Return the labels of an object."""
-    field = raw.get("metadata").get("labels")
-    names = field.value if isinstance(field.value, Mapping) else ()
-    return {str(name): field.get(name).text() for name in names}

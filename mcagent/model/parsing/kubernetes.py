@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from mcagent.model import labels as label_texts
+from mcagent.model.api import kubernetes as api
 from mcagent.model.field import Field, printable
 from mcagent.model.net import Address
 from mcagent.model.objects import (
@@ -19,11 +20,12 @@ from mcagent.model.objects import (
     ServicePort,
 )
 from mcagent.model.parsing.fields import (
-    labels,
+    addresses,
+    annotation,
+    bounded,
     networks,
     optional_address,
     optional_network,
-    protocol,
     read_or,
 )
 from mcagent.model.policies import PROTOCOLS
@@ -41,125 +43,113 @@ IMPORTED_NAME_LABEL = "multicluster.kubernetes.io/service-name"
 SOURCE_CLUSTER_LABEL = "multicluster.kubernetes.io/source-cluster"
 
 
-def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
+def parse_node(meta: Meta, obj: api.ApiNode, problems: list[Problem]) -> Node:
     """Node: without a Ready condition (a hand-written manifest) it counts as ready."""
-    spec, status = raw.get("spec"), raw.get("status")
-    addresses: dict[Address, None] = {}
+    subject, spec, status = meta.subject, obj.spec, obj.status
+    internal: dict[Address, None] = {}
     external: dict[Address, None] = {}
-    for item in status.get("addresses").each():
-        kind = item.get("type").text("")
-        if kind == "InternalIP":
-            addresses[item.get("address").address()] = None
-        elif kind == "ExternalIP" and (found := optional_address(item.get("address"), problems)) is not None:
+    for number, item in bounded(status.addresses, subject, "status.addresses"):
+        field = Field(subject, item.address, f"status.addresses[{number}].address")
+        if item.type == "InternalIP":
+            internal[field.address()] = None
+        elif item.type == "ExternalIP" and (found := optional_address(field, problems)) is not None:
             external[found] = None
-    ready = True
-    for item in status.get("conditions").each():
-        if item.get("type").text("") == "Ready":
-            ready = item.get("status").text("") == "True"
-    annotations = raw.get("metadata").get("annotations")
-    pod_cidrs = networks(spec.get("podCIDRs"), problems)
+    pod_cidrs = networks(spec.pod_cidrs, subject, "spec.podCIDRs", problems)
     if not pod_cidrs:
-        single = optional_network(spec.get("podCIDR"), problems)
+        single = optional_network(Field(subject, spec.pod_cidr, "spec.podCIDR"), problems)
         pod_cidrs = () if single is None else (single,)
     return Node(
         meta=meta,
-        internal_ips=tuple(addresses),
+        internal_ips=tuple(internal),
         external_ips=tuple(external),
         pod_cidrs=pod_cidrs,
-        ready=ready,
-        unschedulable=spec.get("unschedulable").flag(),
-        gateway_annotation=not annotations.get(GATEWAY_ANNOTATION).absent,
-        gateway_ip=optional_address(annotations.get(GATEWAY_IP_ANNOTATION), problems),
-        drain=annotations.get(DRAIN_ANNOTATION).text("") == "true",
-        zone=read_or(raw.get("metadata").get("labels").get(ZONE_LABEL), problems, printable, ""),
+        ready=all(condition.is_true for condition in status.conditions if condition.type == "Ready"),
+        unschedulable=spec.unschedulable,
+        gateway_annotation=obj.annotation(GATEWAY_ANNOTATION) is not None,
+        gateway_ip=optional_address(annotation(obj, GATEWAY_IP_ANNOTATION), problems),
+        drain=obj.annotation(DRAIN_ANNOTATION) == "true",
+        zone=printable(obj.labels.get(ZONE_LABEL, "")),
     )
 
 
-def parse_pod(meta: Meta, raw: Field, problems: list[Problem]) -> Pod | None:  # noqa: ARG001
+def parse_pod(meta: Meta, obj: api.ApiPod, problems: list[Problem]) -> Pod | None:  # noqa: ARG001
     """Pod: None when it has no address of its own (host network, finished, not scheduled, no address yet)."""
-    spec, status = raw.get("spec"), raw.get("status")
-    node_name = spec.get("nodeName").name("")
-    if spec.get("hostNetwork").flag() or status.get("phase").text("") in ("Succeeded", "Failed") or not node_name:
+    spec, status = obj.spec, obj.status
+    node_name = Field(meta.subject, spec.node_name, "spec.nodeName").name("")
+    if spec.host_network or status.phase in ("Succeeded", "Failed") or not node_name:
         return None
-    addresses = {item.get("ip").address(): None for item in status.get("podIPs").each()}
-    if not addresses and not status.get("podIP").absent and status.get("podIP").value != "":
-        addresses[status.get("podIP").address()] = None
-    if not addresses:
+    ips = addresses([item.ip for item in status.pod_ips], meta.subject, "status.podIPs")
+    if not ips and status.pod_ip:
+        ips = (Field(meta.subject, status.pod_ip, "status.podIP").address(),)
+    if not ips:
         return None
-    text, ports = label_texts.joined(labels(raw)), tuple(_named_ports(spec))
-    return Pod(meta=meta, node_name=node_name, ips=tuple(addresses), labels=text, ports=ports)
+    ports = tuple(
+        (port.name, PROTOCOLS[port.protocol], port.container_port)
+        for container in spec.containers
+        for port in container.ports
+        if port.name
+    )
+    return Pod(meta=meta, node_name=node_name, ips=ips, labels=label_texts.joined(obj.labels), ports=ports)
 
 
-def _named_ports(spec: Field) -> Iterator[tuple[str, int, int]]:
-    for container in spec.get("containers").each():
-        for item in container.get("ports").each():
-            if name := item.get("name").text(""):
-                yield name, PROTOCOLS[protocol(item.get("protocol"))], item.get("containerPort").port()
-
-
-def parse_namespace(meta: Meta, raw: Field, problems: list[Problem]) -> Namespace:  # noqa: ARG001
+def parse_namespace(meta: Meta, obj: api.ApiNamespace, problems: list[Problem]) -> Namespace:  # noqa: ARG001
     """Namespace: its labels, with its name among them."""
-    return Namespace(meta=meta, labels=label_texts.namespace_part(meta.name, labels(raw)))
+    return Namespace(meta=meta, labels=label_texts.namespace_part(meta.name, obj.labels))
 
 
-def parse_service(meta: Meta, raw: Field, problems: list[Problem]) -> Service:  # noqa: ARG001
+def parse_service(meta: Meta, obj: api.ApiService, problems: list[Problem]) -> Service:  # noqa: ARG001
     """Service: a headless one ("None") and an ExternalName one have no ClusterIPs."""
-    spec = raw.get("spec")
-    cluster_ips: dict[Address, None] = {}
-    if spec.get("type").text("ClusterIP") != "ExternalName":
-        fields = list(spec.get("clusterIPs").each()) or [spec.get("clusterIP")]
-        for item in fields:
-            if not item.absent and item.value not in ("", "None"):
-                cluster_ips[item.address()] = None
+    spec, path = obj.spec, "spec.clusterIPs" if obj.spec.cluster_ips else "spec.clusterIP"
+    cluster_ips = () if spec.type == "ExternalName" else spec.cluster_ips or (spec.cluster_ip,)
     return Service(
         meta=meta,
-        cluster_ips=tuple(cluster_ips),
-        ports=tuple(service_ports(spec)),
-        client_ip_affinity=spec.get("sessionAffinity").text("None") == "ClientIP",
+        cluster_ips=addresses(["" if text == "None" else text for text in cluster_ips], meta.subject, path),
+        ports=service_ports(meta, spec.ports),
+        client_ip_affinity=spec.session_affinity == "ClientIP",
     )
 
 
-def service_ports(spec: Field) -> Iterator[ServicePort]:
-    """Yield the ports of a Service, or of a ServiceImport."""
-    for item in spec.get("ports").each():
-        name = printable(item.get("name").text(""))
-        yield ServicePort(name=name, port=item.get("port").port(), protocol=protocol(item.get("protocol")))
+def service_ports(meta: Meta, ports: Sequence[api.ApiServicePort]) -> tuple[ServicePort, ...]:
+    """Return the ports of a Service, or of a ServiceImport."""
+    return tuple(
+        ServicePort(name=printable(item.name), port=item.port, protocol=item.protocol)
+        for _, item in bounded(ports, meta.subject, "spec.ports")
+    )
 
 
-def parse_endpoint_slice(meta: Meta, raw: Field, problems: list[Problem]) -> EndpointSlice | None:
+def parse_endpoint_slice(meta: Meta, obj: api.ApiEndpointSlice, problems: list[Problem]) -> EndpointSlice | None:
     """EndpointSlice: None when it belongs to no Service or holds host names (addressType FQDN)."""
-    labelled, annotations = raw.get("metadata").get("labels"), raw.get("metadata").get("annotations")
-    service_name = labelled.get(SERVICE_NAME_LABEL).name("")
-    if not service_name or raw.get("addressType").text("IPv4") == "FQDN":
+    service_name = _label(obj, SERVICE_NAME_LABEL)
+    if not service_name or obj.address_type == "FQDN":
         return None
-    endpoints = []
-    for item in raw.get("endpoints").each():
-        conditions = item.get("conditions")
-        ready = conditions.get("ready").flag(default=True)  # unknown means ready, says the API
-        endpoints.append(
-            Endpoint(
-                addresses=tuple({a.address(): None for a in item.get("addresses").each()}),
-                ready=ready,
-                serving=conditions.get("serving").flag(default=ready),
-                terminating=conditions.get("terminating").flag(),
-                node_name=item.get("nodeName").name(""),
-                zone=printable(item.get("zone").text("")),
-            )
-        )
-    ports = tuple(
-        EndpointPort(
-            name=printable(item.get("name").text("")),
-            port=None if item.get("port").absent else item.get("port").port(),
-            protocol=protocol(item.get("protocol")),
-        )
-        for item in raw.get("ports").each()
-    )
     return EndpointSlice(
         meta=meta,
         service_name=service_name,
-        imported_name=labelled.get(IMPORTED_NAME_LABEL).name(""),
-        source_cluster=labelled.get(SOURCE_CLUSTER_LABEL).name(""),
-        told_ready=read_or(annotations.get(READY_ANNOTATION), problems, read_ready, None),
-        endpoints=tuple(endpoints),
-        ports=ports,
+        imported_name=_label(obj, IMPORTED_NAME_LABEL),
+        source_cluster=_label(obj, SOURCE_CLUSTER_LABEL),
+        told_ready=read_or(annotation(obj, READY_ANNOTATION), problems, read_ready, None),
+        endpoints=tuple(
+            _endpoint(meta, item, f"endpoints[{number}]")
+            for number, item in bounded(obj.endpoints, meta.subject, "endpoints")
+        ),
+        ports=tuple(
+            EndpointPort(name=printable(item.name), port=item.port, protocol=item.protocol)
+            for _, item in bounded(obj.ports, meta.subject, "ports")
+        ),
+    )
+
+
+def _label(obj: api.ApiEndpointSlice, label: str) -> str:
+    return Field(obj.subject, obj.labels.get(label), f"metadata.labels.{label}").name("")
+
+
+def _endpoint(meta: Meta, item: api.ApiEndpoint, path: str) -> Endpoint:
+    serving = item.conditions.serving
+    return Endpoint(
+        addresses=addresses(item.addresses, meta.subject, f"{path}.addresses", allow_empty=False),
+        ready=item.is_ready,
+        serving=item.is_ready if serving is None else serving,
+        terminating=bool(item.conditions.terminating),
+        node_name=Field(meta.subject, item.node_name, f"{path}.nodeName").name(""),
+        zone=printable(item.zone),
     )

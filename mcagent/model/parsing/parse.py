@@ -1,4 +1,4 @@
-"""Raw API objects (decoded JSON or YAML) to the frozen values of `mcagent.model.objects`.
+"""Structs of the API (`mcagent.model.api`) to the frozen values of `mcagent.model.objects`.
 
 Owns which path each field is read from and what is an error. Only the form is judged here; whether a
 well-formed address may be used, and who wins a conflict, is `mcagent.core`'s business. Nothing but
@@ -7,9 +7,13 @@ well-formed address may be used, and who wins a conflict, is `mcagent.core`'s bu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from mcagent.model.api import base as api
+from mcagent.model.api.decode import read_object
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, describe, printable
 from mcagent.model.kinds import kind_of
@@ -21,6 +25,7 @@ from mcagent.model.parsing.clusters import (
     parse_service_export,
     parse_service_import,
 )
+from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.kubernetes import (
     parse_endpoint_slice,
     parse_namespace,
@@ -41,42 +46,69 @@ class Parsed:
     problems: tuple[Problem, ...] = ()
 
 
-def parse_meta(raw: object, kind: Kind | None = None) -> Meta:
-    """Return which object this is; InputError when it has no usable kind, name or namespace.
+def parse_object(raw: object, kind: Kind | None = None) -> Parsed:
+    """Return what an object says: a struct, or the JSON of one. InputError names object, path and what is wrong.
 
     `kind` is for items of a list, which the API server sends without `kind` and `apiVersion`.
     """
-    found = kind or kind_of(raw)
+    obj = raw if isinstance(raw, api.ApiObject) else _decoded(raw, kind)
+    meta = _meta(obj)
+    problems: list[Problem] = []
+    for error in obj.fault.errors if obj.fault is not None else ():
+        if not _is_harmless(meta.kind, error.path):
+            raise error
+        problems.append(problem_of(error))
+    value = _PARSERS[meta.kind](meta, obj, problems)
+    return Parsed(meta=meta, value=value, problems=tuple(problems))
+
+
+def _is_harmless(kind: Kind, path: str) -> bool:
+    """Tell whether what is at a path can be wrong without taking anything else away."""
+    if path.startswith("status"):
+        return kind not in (Kind.NODE, Kind.POD)
+    return kind is Kind.SERVICE_EXPORT or _HARMLESS.match(path) is not None
+
+
+# Encryption, what others noted on an object, and what only controllers read.
+_HARMLESS = re.compile(
+    r"(spec\.)?(gatewayInfos\[\d+\]\.)?wireGuard\b|spec\.sessionAffinityConfig\b"
+    r"|metadata\.(annotations|finalizers|ownerReferences|managedFields|uid|generation|deletionTimestamp)\b"
+)
+
+
+def _decoded(raw: object, kind: Kind | None) -> api.ApiObject:
+    read_kind = kind or kind_of(raw)
     if not isinstance(raw, Mapping):
-        raise InputError(str(found or "object"), "", f"must be a mapping, is {describe(raw)}")
-    if found is None:
+        raise InputError(str(read_kind or "object"), "", f"must be a mapping, is {describe(raw)}")
+    if read_kind is None:
         api_version, name = raw.get("apiVersion"), raw.get("kind")
         shown = [printable(v) if isinstance(v, str) else describe(v) for v in (api_version, name)]
         raise InputError(
             "object", "kind", f"not a kind that is read here: {shown[0]} {shown[1]}", code="UnknownKind"
         )
-    metadata = Field(found, raw).get("metadata")
-    name = metadata.get("name").name()
-    namespace = metadata.get("namespace").name("")
-    metadata.subject = f"{found} {namespace}/{name}" if namespace else f"{found} {name}"
+    return read_object(read_kind, raw)
+
+
+def _meta(obj: api.ApiObject) -> Meta:
+    """Return which object this is; InputError when it has no usable name or namespace."""
+    kind, meta = obj.KIND, obj.metadata
+    for path in ("metadata.name", "metadata.namespace"):
+        if obj.fault is not None and (obj.is_faulty(path) or obj.fault.errors[0].path == "metadata"):
+            error = obj.fault.errors[0]
+            raise InputError(str(kind), error.path, error.reason, code=error.code)
+    Field(str(kind), meta.name or None, "metadata.name").name()
+    Field(str(kind), meta.namespace, "metadata.namespace").name("")
+    created = Field(obj.subject, meta.creation_timestamp or None, "metadata.creationTimestamp")
     return Meta(
-        kind=found,
-        name=name,
-        namespace=namespace,
-        created=metadata.get("creationTimestamp").timestamp(),
-        resource_version=printable(metadata.get("resourceVersion").text("")),
+        kind=kind,
+        name=meta.name,
+        namespace=meta.namespace,
+        created=created.timestamp(),
+        resource_version=printable(meta.resource_version),
     )
 
 
-def parse_object(raw: object, kind: Kind | None = None) -> Parsed:
-    """Return what the object says; InputError names the object, the path and what is wrong there."""
-    meta = parse_meta(raw, kind)
-    problems: list[Problem] = []
-    value = _PARSERS[meta.kind](meta, Field(meta.subject, raw), problems)
-    return Parsed(meta=meta, value=value, problems=tuple(problems))
-
-
-_PARSERS: Mapping[Kind, Callable[[Meta, Field, list[Problem]], ApiObject | None]] = {
+_PARSERS: Mapping[Kind, Callable[[Meta, Any, list[Problem]], ApiObject | None]] = {
     Kind.GATEWAY: parse_gateway,
     Kind.CLUSTER_INFO_IMPORT: parse_cluster_info,
     Kind.NODE: parse_node,

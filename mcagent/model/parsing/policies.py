@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from mcagent.model.api import kubernetes as api
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.labels import NAMESPACE_NAME
@@ -55,19 +56,19 @@ class _Fault(Exception):  # noqa: N818 - no error of the program: why a rule can
         )
 
 
-def parse_tier(meta: Meta, raw: Field, problems: list[Problem]) -> Tier:  # noqa: ARG001
+def parse_tier(meta: Meta, obj: api.ApiTier, problems: list[Problem]) -> Tier:  # noqa: ARG001
     """Tier."""
-    return Tier(meta=meta, priority=raw.get("spec").get("priority").integer(0, 255))
+    return Tier(meta=meta, priority=Field(meta.subject, obj.spec.priority, "spec.priority").integer(0, 255))
 
 
-def parse_network_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Policy:
+def parse_network_policy(meta: Meta, obj: api.NetworkPolicy, problems: list[Problem]) -> Policy:
     """networking.k8s.io/v1 NetworkPolicy: every rule allows."""
-    spec = raw.get("spec")
+    spec = Field(meta.subject, obj.spec, "spec")
     applied_to = (Selector(_in_namespace(meta), _requirements(spec.get("podSelector"))),)
     types = {one.text() for one in spec.get("policyTypes").each()}
     if not types:  # the API server fills it in; a hand-written manifest may not have it
         types = {"Ingress", *(["Egress"] if not spec.get("egress").absent else [])}
-    scope = raw.get("metadata").get("annotations").get(SCOPE_ANNOTATION).text("")
+    scope = obj.annotation(SCOPE_ANNOTATION)
     rules: list[Rule] = []
     for direction in Direction:
         if direction.capitalize() in types:
@@ -83,9 +84,9 @@ def parse_network_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Pol
     )
 
 
-def parse_antrea_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Policy:
+def parse_antrea_policy(meta: Meta, obj: api.PolicyObject, problems: list[Problem]) -> Policy:
     """crd.antrea.io/v1beta1 ClusterNetworkPolicy and NetworkPolicy."""
-    spec = raw.get("spec")
+    spec = Field(meta.subject, obj.spec, "spec")
     priority = spec.get("priority").value
     if isinstance(priority, bool) or not isinstance(priority, (int, float)):
         raise spec.get("priority").error("must be a number")

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from mcagent.kube.errors import ApiRefusalError
-from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
+from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.informer import Informer, Timing
+from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster
 
@@ -272,9 +273,9 @@ def test_discovery(cluster: Cluster) -> None:
 class _Mirror:
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.objects: dict[str, RawObject] = {}
+        self.objects: dict[str, ApiObject] = {}
 
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
         with self.changed:
             self.objects = {object_key(obj): obj for obj in objects}
             self.changed.notify_all()
@@ -298,13 +299,12 @@ def test_the_informer_follows(cluster: Cluster) -> None:
     informer.start()
 
     def wait(**expected: str) -> None:
+        def addresses() -> dict[str, str]:
+            objects = mirror.objects.items()
+            return {key.rpartition("/")[2]: as_json(obj)["gatewayIP"] for key, obj in objects}
+
         with mirror.changed:
-            assert mirror.changed.wait_for(
-                lambda: (
-                    {key.rpartition("/")[2]: obj["gatewayIP"] for key, obj in mirror.objects.items()} == expected
-                ),
-                20,
-            )
+            assert mirror.changed.wait_for(lambda: addresses() == expected, 20)
 
     wait(n1="10.0.0.1")
     cluster.create(cluster.gateways, "n2", gatewayIP="10.0.0.2")

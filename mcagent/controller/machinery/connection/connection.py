@@ -24,9 +24,9 @@ from mcagent.controller.machinery.reconciler import Leader, Side
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
-from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Informer, Timing
-from mcagent.kube.trim import trim
+from mcagent.model.api.decode import read_object
+from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.informer_state import InformerState
@@ -191,7 +191,7 @@ class LeaderConnection:
         if self._cache.unsynced(Side.LOCAL) & {Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM}:
             return False
         try:
-            wanted = membership(self._cache.list(Kind.CLUSTER_SET, Side.LOCAL, self._namespace), self._claims())
+            wanted = membership(self._cache.list(ClusterSet, Side.LOCAL, self._namespace), self._claims())
         except InputError as err:
             self._say(str(err))
             wanted = None
@@ -224,10 +224,10 @@ class LeaderConnection:
             log.warning("%s", problem)
         self._problem = problem
 
-    def _claims(self) -> Sequence[RawObject]:
+    def _claims(self) -> Sequence[ClusterClaim]:
         if Kind.CLUSTER_CLAIM not in self._cache.kinds(Side.LOCAL):
             return ()
-        return self._cache.list(Kind.CLUSTER_CLAIM, Side.LOCAL, self._namespace)
+        return self._cache.list(ClusterClaim, Side.LOCAL, self._namespace)
 
     def _switch(self, wanted: Membership | None, found: Credentials | None) -> bool:
         same = _place(self._membership) == _place(wanted)
@@ -264,7 +264,7 @@ class LeaderConnection:
                 namespace=wanted.namespace,
                 label_selector=_selector(kind, wanted.cluster_id),
                 timing=self._timing.informers,
-                transform=trim,
+                transform=read_object,
             )
             for kind in sorted(self._cache.kinds(Side.LEADER))
         ]

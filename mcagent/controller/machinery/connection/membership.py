@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.names import is_cluster_id, is_label
-from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import SecretData
+from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
 from mcagent.model.errors import InputError
 
 MAX_TOKEN = 64 * 1024
@@ -47,54 +48,55 @@ class Credentials:
         return "Credentials(...)"
 
 
-def membership(cluster_sets: Iterable[RawObject], claims: Iterable[RawObject] = ()) -> Membership | None:
+def membership(cluster_sets: Sequence[ClusterSet], claims: Iterable[ClusterClaim] = ()) -> Membership | None:
     """Return the membership of the oldest ClusterSet that names a server; None where there is none.
 
     Raises InputError for a ClusterSet that cannot be used; the text says what would be right.
     """
-    candidates = [found for found in map(_leader, cluster_sets) if found is not None]
+    candidates = [
+        cluster_set
+        for cluster_set in cluster_sets
+        if any(leader.server for leader in cluster_set.spec.leaders[:1])
+    ]
+    candidates += [cluster_set for cluster_set in cluster_sets if cluster_set.is_faulty("spec.leaders")]
     if not candidates:
         return None
-    cluster_set, leader = min(candidates, key=lambda pair: _age(pair[0]))
-    meta, spec = cluster_set["metadata"], cluster_set["spec"]
-    name = str(meta["name"])
-    subject = f"ClusterSet {meta.get('namespace', '')}/{name}"
-    cluster_id = spec.get("clusterID") or claimed(claims)
-    if not isinstance(cluster_id, str) or not is_cluster_id(cluster_id):
+    cluster_set = min(candidates, key=lambda one: (one.metadata.creation_timestamp, one.name))
+    cluster_set.check("spec.leaders")
+    spec, leader = cluster_set.spec, cluster_set.spec.leaders[0]
+    subject = f"ClusterSet {cluster_set.key}"
+    cluster_id = spec.cluster_id or claimed(claims)
+    if not is_cluster_id(cluster_id):
         raise InputError(
             subject,
             "spec.clusterID",
             "must be this cluster's ID, a DNS name of at most 63 characters",
             code="InvalidName",
         )
-    namespace = spec.get("namespace")
-    if not isinstance(namespace, str) or not is_label(namespace):
+    if not is_label(spec.namespace):
         raise InputError(subject, "spec.namespace", "must be the namespace of the ClusterSet on the leader")
-    leader_id, secret = leader.get("clusterID"), leader.get("secret")
-    if not isinstance(leader_id, str) or not is_cluster_id(leader_id):
+    if not is_cluster_id(leader.cluster_id):
         raise InputError(subject, "spec.leaders[0].clusterID", "must be the leader's cluster ID, a DNS name")
-    if not isinstance(secret, str) or not secret or "/" in secret:
+    if not leader.secret or "/" in leader.secret:
         raise InputError(subject, "spec.leaders[0].secret", "must name a Secret of this namespace")
     return Membership(
-        cluster_set=name,
-        uid=str(meta.get("uid", "")),
+        cluster_set=cluster_set.name,
+        uid=cluster_set.metadata.uid,
         cluster_id=cluster_id,
-        leader_cluster_id=leader_id,
-        namespace=namespace,
-        server=_server(subject, leader["server"]),
-        secret=secret,
-        leaving=bool(meta.get("deletionTimestamp")),
+        leader_cluster_id=leader.cluster_id,
+        namespace=spec.namespace,
+        server=_server(subject, leader.server),
+        secret=leader.secret,
+        leaving=cluster_set.is_deleting,
     )
 
 
-def credentials(subject: str, secret: RawObject | None) -> Credentials:
+def credentials(subject: str, secret: SecretData | None) -> Credentials:
     """Return what a Secret holds. Raises InputError, whose text never holds a value of it."""
     if secret is None:
         raise InputError(subject, "", "does not exist: it must hold ca.crt and token", code="Missing")
-    data = secret.get("data")
-    data = data if isinstance(data, dict) else {}
-    ca = _decoded(subject, data, "ca.crt", MAX_CA)
-    token = _decoded(subject, data, "token", MAX_TOKEN)
+    ca = _decoded(subject, secret.data, "ca.crt", MAX_CA)
+    token = _decoded(subject, secret.data, "token", MAX_TOKEN)
     if b"-----BEGIN CERTIFICATE-----" not in ca:
         raise InputError(subject, "data[ca.crt]", "must be a PEM certificate")
     text = token.decode("ascii", "replace").strip()
@@ -103,21 +105,9 @@ def credentials(subject: str, secret: RawObject | None) -> Credentials:
     return Credentials(ca=ca, token=text)
 
 
-def _leader(cluster_set: RawObject) -> tuple[RawObject, RawObject] | None:
-    spec = cluster_set.get("spec")
-    leaders = spec.get("leaders") if isinstance(spec, dict) else None
-    first = leaders[0] if isinstance(leaders, list) and leaders else None
-    return (cluster_set, first) if isinstance(first, dict) and first.get("server") else None
-
-
-def _age(cluster_set: RawObject) -> tuple[str, str]:
-    meta = cluster_set["metadata"]
-    return str(meta.get("creationTimestamp", "")), str(meta["name"])
-
-
-def _server(subject: str, server: object) -> str:
+def _server(subject: str, server: str) -> str:
     wrong = InputError(subject, "spec.leaders[0].server", 'must be the URL of an API server: "https://host:port"')
-    if not isinstance(server, str) or len(server) > 2048 or not all("!" <= char <= "~" for char in server):
+    if len(server) > 2048 or not all("!" <= char <= "~" for char in server):
         raise wrong
     try:
         parts = urlsplit(server)
@@ -132,10 +122,9 @@ def _server(subject: str, server: object) -> str:
     return server.rstrip("/")
 
 
-def _decoded(subject: str, data: RawObject, key: str, most: int) -> bytes:
-    value = data.get(key)
-    path = f"data[{key}]"
-    if not isinstance(value, str) or not value:
+def _decoded(subject: str, data: Mapping[str, str], key: str, most: int) -> bytes:
+    value, path = data.get(key), f"data[{key}]"
+    if not value:
         raise InputError(subject, path, "is missing", code="Missing")
     if len(value) > 2 * most:
         raise InputError(subject, path, f"is longer than {most} bytes")

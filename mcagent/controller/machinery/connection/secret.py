@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mcagent.kube.client import Client
-from mcagent.kube.source import EventType, RawObject, WatchEvent
+from mcagent.kube.source import EventType, WatchEvent
 from mcagent.kube.sources.informer import Informer, Timing
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.objects import Kind
 
 
@@ -35,13 +38,13 @@ class SecretWatch:
                 namespace=self._namespace,
                 field_selector=f"metadata.name={name}",
                 timing=self._timing,
-                transform=lambda _kind, obj: obj,
+                transform=lambda _kind, raw: read_as(SecretData, raw),
             )
             self._informer.start()
         return self._sink.known
 
     @property
-    def secret(self) -> RawObject | None:
+    def secret(self) -> SecretData | None:
         """Return the Secret, None if there is none."""
         return self._sink.secret if self._sink is not None else None
 
@@ -64,20 +67,24 @@ class _Sink:
 
     def __init__(self, name: str, changed: Callable[[], None]) -> None:
         self.name, self._changed = name, changed
-        self.secret: RawObject | None = None
+        self.secret: SecretData | None = None
         self.known = False
 
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:  # noqa: ARG002
+    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:  # noqa: ARG002
         """Keep the Secret, if it is in the list."""
-        self.secret = next((obj for obj in objects if obj["metadata"]["name"] == self.name), None)
+        self._keep(next((obj for obj in objects if obj.name == self.name), None))
         self.known = True
         self._changed()
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:  # noqa: ARG002
         """Keep a change of the Secret."""
-        if event.object["metadata"]["name"] == self.name:
-            self.secret = None if event.type is EventType.DELETED else event.object
+        if event.object.name == self.name:
+            self._keep(None if event.type is EventType.DELETED else event.object)
             self._changed()
+
+    def _keep(self, found: ApiObject | None) -> None:
+        assert found is None or isinstance(found, SecretData)
+        self.secret = found
 
     def forget(self, kind: Kind) -> None:
         """Nothing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import annotation, is_deleting, name_of, only, text_at, value_at
+from mcagent.controller.contract.policies import only
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -24,7 +24,9 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.kubernetes import ApiTier, ClusterNetworkPolicy
+from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 
 ANTREA = frozenset({Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
@@ -44,29 +46,23 @@ class PolicyImports:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the policies that a change is about: those of a Tier when that comes or goes."""
-        raw = change.new or change.old or {}
-        match change.kind:
-            case Kind.RESOURCE_IMPORT:
-                found = dict.fromkeys(_policy_name(o) for o in (change.old, change.new) if o is not None)
+        match change.object:
+            case ResourceImport():
+                found = dict.fromkeys(_policy_name(o) for o in change.of(ResourceImport) if o is not None)
                 return [*filter(None, found)]
-            case Kind.CLUSTER_NETWORK_POLICY:
-                name = name_of(raw)
+            case ClusterNetworkPolicy(name=name):
                 ours = name.startswith(names.IMPORTED_PREFIX)
                 return [name.removeprefix(names.IMPORTED_PREFIX)] if ours else []
-            case Kind.TIER:
-                came_or_went = is_deleting(change.old) != is_deleting(change.new) or None in (
-                    change.old,
-                    change.new,
-                )
-                return self.all_keys(view) if came_or_went else []
+            case ApiTier():
+                return self.all_keys(view) if change.came_or_went else []
             case _:
                 return self.all_keys(view) if concerns_membership(change) else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all policies that are or were imported."""
-        there = (o for o in view.list(Kind.CLUSTER_NETWORK_POLICY) if is_imported_policy(o))
+        there = (o for o in view.list(ClusterNetworkPolicy) if is_imported_policy(o))
         found = dict.fromkeys(map(_policy_name, view.indexed(POLICIES, names.POLICY)))
-        found |= dict.fromkeys(name_of(o).removeprefix(names.IMPORTED_PREFIX) for o in there)
+        found |= dict.fromkeys(o.name.removeprefix(names.IMPORTED_PREFIX) for o in there)
         return [*filter(None, found)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
@@ -75,38 +71,43 @@ class PolicyImports:
         if leader is None:
             return DesiredObjects()  # leaving cleans up
         name = names.policy_import(key)
-        raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name))
+        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
+        resource_import = view.get(source, ResourceImport)
         ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(key))
-        there = view.get(ref)
-        if raw is None or _policy_name(raw) != key or not is_for(raw, leader) or _problem(view, raw):
+        there = view.get(ref, ClusterNetworkPolicy)
+        if (
+            resource_import is None
+            or _policy_name(resource_import) != key
+            or not is_for(resource_import, leader)
+            or _problem(view, resource_import)
+        ):
             return DesiredObjects(steps=[ref] if there is not None and is_imported_policy(there) else [])
-        policy = value_at(raw, "spec", "clusternetworkpolicy")
         meta = {
             "annotations": {names.IMPORTED_POLICY_ANNOTATION: "true"},
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
         }
-        spec = only(policy, value_at(there, "spec"))
+        spec = only(resource_import.spec.cluster_network_policy, there.spec if there is not None else None)
         return DesiredObjects(steps=[Wanted(ref=ref, body={"metadata": meta, "spec": spec})])
 
 
-def is_imported_policy(raw: RawObject) -> bool:
+def is_imported_policy(obj: ApiObject) -> bool:
     """Tell whether a ClusterNetworkPolicy was made for an import, by Antrea or by us."""
-    noted = annotation(raw, names.IMPORTED_POLICY_ANNOTATION) == "true"
-    return noted and name_of(raw).startswith(names.IMPORTED_PREFIX)
+    noted = obj.annotation(names.IMPORTED_POLICY_ANNOTATION) == "true"
+    return noted and obj.name.startswith(names.IMPORTED_PREFIX)
 
 
-def _problem(view: View, raw: RawObject) -> str:
+def _problem(view: View, found: ResourceImport) -> str:
     """Return why a policy cannot be here; "" if it can."""
-    if not isinstance(value_at(raw, "spec", "clusternetworkpolicy"), dict):
+    if not found.spec.cluster_network_policy:
         return "the ResourceImport has no policy"
-    tier = text_at(raw, "spec", "clusternetworkpolicy", "tier")
-    if not view.list(Kind.TIER):
+    tier = found.spec.cluster_network_policy.get("tier")
+    if not view.list(ApiTier):
         return "the cluster has no Antrea: there are no Tiers"
-    if tier and view.get(Ref(kind=Kind.TIER, name=tier)) is None:
+    if isinstance(tier, str) and tier and view.get(Ref(kind=Kind.TIER, name=tier), ApiTier) is None:
         return f"there is no Tier {tier}"
-    name = names.imported(_policy_name(raw))
+    name = names.imported(_policy_name(found))
     ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=name)
-    there = view.get(ref)
+    there = view.get(ref, ClusterNetworkPolicy)
     foreign = there is not None and not is_imported_policy(there)
     return f"there is a ClusterNetworkPolicy {name} that was not imported" if foreign else ""
 
@@ -114,24 +115,22 @@ def _problem(view: View, raw: RawObject) -> str:
 def report(view: View) -> dict[str, str]:
     """Return what is not applied, and why, by the name of the policy."""
     found: dict[str, str] = {}
-    for raw in view.indexed(POLICIES, names.POLICY):
-        name = _policy_name(raw)
+    for policy in view.indexed(POLICIES, names.POLICY):
+        name = _policy_name(policy)
         refused = view.failure(Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(name)))
-        found[name] = _problem(view, raw) or refused
+        found[name] = _problem(view, policy) or refused
     return {name: why for name, why in found.items() if name and why}
 
 
-def _policy_name(raw: RawObject) -> str:
+def _policy_name(found: ResourceImport) -> str:
     """Return which policy a ResourceImport is about; "" when it is about none, or its name does not follow."""
-    name = text_at(raw, "spec", "name")
-    good = text_at(raw, "spec", "kind") == names.POLICY and names.is_subdomain(names.imported(name))
-    return name if good and name_of(raw) == names.policy_import(name) else ""
+    name = found.spec.name
+    good = found.spec.kind == names.POLICY and names.is_subdomain(names.imported(name))
+    return name if good and found.name == names.policy_import(name) else ""
 
 
-def _policies(obj: RawObject) -> Iterable[str]:
+def _policies(obj: ResourceImport) -> Iterable[str]:
     return [names.POLICY] if _policy_name(obj) else []
 
 
-POLICIES = Index(
-    name="imports-of-policies", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_policies
-)  # all under the kind
+POLICIES = Index("imports-of-policies", ResourceImport, Side.LEADER, _policies)  # all under the kind

@@ -9,10 +9,10 @@ the way, the announcement says to the leader (`member.announce`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.policies import CARRIED, Carried, read_carried
-from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, only, text_at, value_at
+from mcagent.controller.contract.policies import CARRIED, Carried, only, read_carried
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -25,7 +25,10 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.decode import TYPES
+from mcagent.model.api.kubernetes import ApiNamespace, PolicyObject
+from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field
 from mcagent.model.objects import Kind
@@ -41,44 +44,45 @@ class KubernetesPolicyImports:
 
     def __init__(self, settings: MemberSettings) -> None:  # noqa: ARG002
         """Nothing of the settings is needed."""
-        self.indexes = (KUBERNETES_POLICIES, *COPIES.values())
+        self.indexes: tuple[Index[Any], ...] = (KUBERNETES_POLICIES, *COPIES.values())
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the imports that a change is about: those for a Namespace when that comes or goes."""
-        objects = [o for o in (change.old, change.new) if o is not None]
         match change.kind:
             case Kind.RESOURCE_IMPORT:
-                return dict.fromkeys(name_of(o) for o in objects if _imports(o))
+                return dict.fromkeys(o.name for o in change.of(ResourceImport) if o is not None and _imports(o))
             case Kind.CLUSTER_SET:
                 return self.all_keys(view) if concerns_membership(change) else []
             case Kind.NAMESPACE:
-                came_or_went = len(objects) < 2 or is_deleting(change.old) != is_deleting(change.new)
-                return self.all_keys(view) if came_or_went else []
+                return self.all_keys(view) if change.came_or_went else []
             case _:
+                objects = [o for o in (change.old, change.new) if o is not None]
                 return [*dict.fromkeys(key for o in objects for key in _copied(o)), *_rivals(view, objects)]
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all policies that are or were imported."""
-        imports = map(name_of, view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY))
-        return dict.fromkeys((*imports, *(key for kind in CARRIED for o in view.list(kind) for key in _copied(o))))
+        imports = (o.name for o in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY))
+        copies = (o for kind in CARRIED for o in view.list(TYPES[kind]))
+        return dict.fromkeys((*imports, *(key for o in copies for key in _copied(o))))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the policy, and what it was before where that is another object."""
         leader = joined_leader(view)
         if leader is None:
             return DesiredObjects()  # leaving cleans up
-        raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key))
+        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
+        resource_import = view.get(source, ResourceImport)
         steps: list[Wanted | Ref] = []
         ref: Ref | None = None
-        if raw is not None and _imports(raw) and is_for(raw, leader):
-            carried, _ = _read(raw)
+        if resource_import is not None and _imports(resource_import) and is_for(resource_import, leader):
+            carried, _ = _read(resource_import)
             ref = _ref(carried) if carried is not None else None
             if carried is not None and ref is not None and not _problem(view, ref, key):
                 steps.append(_wanted(view, ref, carried, key))
             elif carried is None:
                 return DesiredObjects()  # what was good stays
         copies = [
-            Ref(kind=kind, namespace=namespace_of(o), name=name_of(o))
+            Ref(kind=kind, namespace=o.namespace, name=o.name)
             for kind in CARRIED
             for o in view.indexed(COPIES[kind], key)
         ]
@@ -88,23 +92,25 @@ class KubernetesPolicyImports:
 def report(view: View) -> dict[str, str]:
     """Return what is not applied, and why, by the name of the ResourceImport."""
     found: dict[str, str] = {}
-    for raw in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY):
-        carried, why = _read(raw)
+    for policy in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY):
+        carried, why = _read(policy)
         if carried is not None:
-            why = _problem(view, _ref(carried), name_of(raw)) or view.failure(_ref(carried))
-        found[name_of(raw)] = why
+            why = _problem(view, _ref(carried), policy.name) or view.failure(_ref(carried))
+        found[policy.name] = why
     return {name: why for name, why in found.items() if why}
 
 
-def is_imported_kubernetes_policy(raw: RawObject) -> bool:
+def is_imported_kubernetes_policy(obj: ApiObject) -> bool:
     """Tell whether a policy was made for an import."""
-    return bool(_copied(raw))
+    return bool(_copied(obj))
 
 
-def _read(raw: RawObject) -> tuple[Carried | None, str]:
+def _read(found: ResourceImport) -> tuple[Carried | None, str]:
     """Return the policy of a ResourceImport, or why there is none."""
     try:
-        return read_carried(Field(f"ResourceImport {name_of(raw)}", raw).get("spec").get("raw").get("data")), ""
+        found.check("spec.raw")
+        data = Field(f"ResourceImport {found.name}", found.spec.raw.data or None, "spec.raw.data")
+        return read_carried(data), ""
     except InputError as error:
         return None, f"{error.path}: {error.reason}"
 
@@ -114,15 +120,16 @@ def _wanted(view: View, ref: Ref, carried: Carried, key: str) -> Wanted:
         "annotations": {names.REPLICATED_POLICY_ANNOTATION: key},
         "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
     }
-    there = view.get(ref)
-    return Wanted(ref=ref, body={"metadata": meta, "spec": only(carried.spec, value_at(there, "spec"))})
+    there = view.get(ref, TYPES[ref.kind])
+    before = there.spec if isinstance(there, PolicyObject) else None
+    return Wanted(ref=ref, body={"metadata": meta, "spec": only(carried.spec, before)})
 
 
 def _problem(view: View, ref: Ref, key: str) -> str:
     """Return why the policy of an import cannot be here; "" if it can."""
-    if ref.namespace and view.get(Ref(kind=Kind.NAMESPACE, name=ref.namespace)) is None:
+    if ref.namespace and view.get(Ref(kind=Kind.NAMESPACE, name=ref.namespace), ApiNamespace) is None:
         return f"there is no Namespace {ref.namespace}"
-    there = view.get(ref)
+    there = view.get(ref, TYPES[ref.kind])
     foreign = there is not None and _copied(there) != [key]
     return f"there is a {ref.kind} {ref.name} that was not made for this import" if foreign else ""
 
@@ -131,35 +138,34 @@ def _ref(carried: Carried) -> Ref:
     return Ref(kind=carried.kind, namespace=carried.namespace, name=carried.name)
 
 
-def _imports(raw: RawObject) -> bool:
-    return text_at(raw, "spec", "kind") == names.KUBERNETES_POLICY
+def _imports(found: ResourceImport) -> bool:
+    return found.spec.kind == names.KUBERNETES_POLICY
 
 
-def _by_kind(obj: RawObject) -> Iterable[str]:
+def _by_kind(obj: ResourceImport) -> Iterable[str]:
     return [names.KUBERNETES_POLICY] if _imports(obj) else []
 
 
-def _copied(obj: RawObject) -> list[str]:
+def _copied(obj: ApiObject) -> list[str]:
     """Return the name of the ResourceImport that a policy was made for."""
-    found = annotation(obj, names.REPLICATED_POLICY_ANNOTATION)
-    ours = text_at(obj, "metadata", "labels", names.MANAGED_BY_LABEL) == names.MANAGED_BY
+    found = obj.annotation(names.REPLICATED_POLICY_ANNOTATION)
+    ours = obj.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
     return [found] if found and ours else []
 
 
-def _rivals(view: View, objects: Iterable[RawObject]) -> list[str]:
+def _rivals(view: View, objects: Iterable[ApiObject]) -> list[str]:
     """Return the imports that want the name of a policy that is somebody's own: it may just have gone."""
-    taken = {(namespace_of(o), name_of(o)) for o in objects if not _copied(o)}
+    taken = {(o.namespace, o.name) for o in objects if not _copied(o)}
     found = []
-    for raw in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY) if taken else ():
-        carried, _ = _read(raw)
+    for policy in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY) if taken else ():
+        carried, _ = _read(policy)
         if carried is not None and (carried.namespace, carried.name) in taken:
-            found.append(name_of(raw))
+            found.append(policy.name)
     return found
 
 
-KUBERNETES_POLICIES = Index(
-    name="imports-of-kubernetes-policies", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_by_kind
-)  # all under the kind
+# All under the kind.
+KUBERNETES_POLICIES = Index("imports-of-kubernetes-policies", ResourceImport, Side.LEADER, _by_kind)
 COPIES = {
-    kind: Index(name=f"copies-{kind}", kind=kind, side=Side.LOCAL, values=_copied) for kind in CARRIED
+    kind: Index(f"copies-{kind}", TYPES[kind], Side.LOCAL, _copied) for kind in CARRIED
 }  # policies that were made for an import, under its name

@@ -8,12 +8,10 @@ a while). Pods of the host network and finished ones have no address of their ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import FALSE, find
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of, text_at, value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -28,8 +26,10 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.membership import concerns_membership, joined_leader
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
 from mcagent.model import labels
+from mcagent.model.api.base import ApiObject, condition_of
+from mcagent.model.api.kubernetes import ApiNamespace, ApiPod
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.field import Field
@@ -53,22 +53,20 @@ class LabelExports:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the identities that Pods came to or left, all of a Namespace whose labels changed."""
-        match change.kind:
-            case Kind.POD:
+        match change.object:
+            case ApiPod(namespace=namespace):
                 before, after = _part(change.old), _part(change.new)
-                space = _namespace(view, namespace_of(change.new or change.old))
+                space = _namespace(view, namespace)
                 return [] if before == after else _identities([space], filter(_is_part, (before, after)))
-            case Kind.NAMESPACE:
-                spaces = dict.fromkeys(_namespace_part(o) for o in (change.old, change.new) if o is not None)
+            case ApiNamespace(name=name):
+                spaces = dict.fromkeys(_namespace_part(o) for o in change.of(ApiNamespace) if o is not None)
                 if change.old is not None and change.new is not None and len(spaces) < 2:
                     return []
-                name = name_of(change.new or change.old)
-                parts = [_part(raw) for raw in view.list(Kind.POD, namespace=name)]
+                parts = [_part(pod) for pod in view.list(ApiPod, namespace=name)]
                 return _identities(spaces, dict.fromkeys(filter(_is_part, parts)))
-            case Kind.RESOURCE_EXPORT:
-                leader = view.leader
-                mine = (o for o in (change.old, change.new) if leader is not None and _is_own(o, leader))
-                return dict.fromkeys(_key(o) for o in mine if o is not None)
+            case ResourceExport():
+                leader, exports = view.leader, (o for o in change.of(ResourceExport) if o is not None)
+                return dict.fromkeys(_key(o) for o in exports if leader is not None and _is_own(o, leader))
             case _:
                 return self.all_keys(view) if concerns_membership(change) else []
 
@@ -77,10 +75,10 @@ class LabelExports:
         leader, found = view.leader, dict[str, None]()
         if leader is not None:
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
-            found |= dict.fromkeys(_key(raw) for raw in exports if _is_own(raw, leader))
+            found |= dict.fromkeys(_key(export) for export in exports if _is_own(export, leader))
         if self._on:
-            spaces = {name_of(raw): _namespace_part(raw) for raw in view.list(Kind.NAMESPACE)}
-            pods = ((spaces.get(namespace_of(raw)), _part(raw)) for raw in view.list(Kind.POD))
+            spaces = {namespace.name: _namespace_part(namespace) for namespace in view.list(ApiNamespace)}
+            pods = ((spaces.get(pod.namespace), _part(pod)) for pod in view.list(ApiPod))
             found |= {labels.identity(space, part): None for space, part in pods if space and part is not None}
         return found
 
@@ -92,7 +90,7 @@ class LabelExports:
         if key.startswith("#"):
             return DesiredObjects(steps=[export_ref(leader, key[1:])])
         ref = export_ref(leader, names.label_export(leader.cluster_id, labels.label_hash(key)))
-        there = view.get(ref)
+        there = view.get(ref, ResourceExport)
         found = _of_pods(key, view) if self._on else None
         if found is None:
             return DesiredObjects(steps=[ref] if there is not None else [])
@@ -101,12 +99,12 @@ class LabelExports:
         except InputError as error:
             steps = [ref] if there is not None else []
             return DesiredObjects(steps=steps, events=[_not_exported(found, key, error.reason)])
-        if is_deleting(there):
+        if there is not None and there.is_deleting:
             return DesiredObjects()  # made anew once it is gone
         why = view.failure(ref)
-        failure = find(value_at(there, "status", "conditions"), "Failure")
-        if not why and failure.get("status") == FALSE:
-            why = str(failure.get("message", ""))
+        failure = condition_of(there.status.conditions if there is not None else (), "Failure")
+        if not why and failure.is_false:
+            why = failure.message
         events = [_not_exported(found, key, why)] if why else []
         return DesiredObjects(steps=[_export(ref, leader, key)], events=events)
 
@@ -146,19 +144,19 @@ def _of_pods(label: str, view: View) -> str | None:
 
 def _namespace(view: View, name: str) -> str:
     """Return the labels of a Namespace as text; "" while it is not known."""
-    raw = view.get(Ref(kind=Kind.NAMESPACE, name=name))
-    return "" if raw is None else _namespace_part(raw)
+    namespace = view.get(Ref(kind=Kind.NAMESPACE, name=name), ApiNamespace)
+    return "" if namespace is None else _namespace_part(namespace)
 
 
-def _namespace_part(raw: RawObject) -> str:
-    return labels.namespace_part(name_of(raw), {**_labels(raw), labels.NAMESPACE_NAME: name_of(raw)})
+def _namespace_part(namespace: ApiNamespace) -> str:
+    return labels.namespace_part(namespace.name, {**namespace.labels, labels.NAMESPACE_NAME: namespace.name})
 
 
-def _part(raw: RawObject | None) -> str | None:
+def _part(pod: ApiObject | None) -> str | None:
     """Return a Pod's labels as text; None for one that has no address of its own, or is not there."""
-    if raw is None or value_at(raw, "spec", "hostNetwork") is True:
+    if not isinstance(pod, ApiPod) or pod.spec.host_network or pod.status.phase in _FINISHED:
         return None
-    return None if text_at(raw, "status", "phase") in _FINISHED else labels.joined(_labels(raw))
+    return labels.joined(pod.labels)
 
 
 def _is_part(part: str | None) -> bool:
@@ -170,32 +168,21 @@ def _identities(spaces: Iterable[str], parts: Iterable[str | None]) -> list[str]
     return [labels.identity(space, part) for space in spaces for part in each if part is not None]
 
 
-def _labels(raw: RawObject) -> Mapping[str, str]:
-    found = value_at(raw, "metadata", "labels")
-    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+def _is_own(export: ResourceExport, leader: Leader) -> bool:
+    return export.spec.kind == ExportKind.LABEL_IDENTITY and export.spec.cluster_id == leader.cluster_id
 
 
-def _is_own(raw: RawObject | None, leader: Leader) -> bool:
-    spec = value_at(raw, "spec")
-    kind, cluster = text_at(spec, "kind"), text_at(spec, "clusterID")
-    return (kind, cluster) == (ExportKind.LABEL_IDENTITY, leader.cluster_id)
-
-
-def _key(export: RawObject) -> str:
+def _key(export: ResourceExport) -> str:
     """Return the identity that an export is about, or its name if that does not follow from one."""
-    label, cluster = (
-        text_at(export, "spec", "labelIdentity", "normalizedLabel"),
-        text_at(export, "spec", "clusterID"),
-    )
-    good = name_of(export) == names.label_export(cluster, labels.label_hash(label)) and label.startswith("ns:")
-    return label if good else f"#{name_of(export)}"
+    label, cluster = export.spec.label_identity.normalized_label, export.spec.cluster_id
+    good = export.name == names.label_export(cluster, labels.label_hash(label)) and label.startswith("ns:")
+    return label if good else f"#{export.name}"
 
 
-def _by_labels(obj: RawObject) -> Iterable[str]:
-    part = _part(obj)
-    return [] if part is None else [f"{namespace_of(obj)}/{part}"]
+def _by_labels(pod: ApiPod) -> Iterable[str]:
+    part = _part(pod)
+    return [] if part is None else [f"{pod.namespace}/{part}"]
 
 
-PODS_BY_LABELS = Index(
-    name="pods-by-labels", kind=Kind.POD, side=Side.LOCAL, values=_by_labels
-)  # Pods with an address of their own, under "namespace/labels"
+# Pods with an address of their own, under "namespace/labels".
+PODS_BY_LABELS = Index("pods-by-labels", ApiPod, Side.LOCAL, _by_labels)

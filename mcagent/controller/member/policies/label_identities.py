@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import age, annotation, is_deleting, name_of, text_at, value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
     Index,
+    Leader,
     ObjectChange,
     Ref,
     Side,
@@ -25,8 +25,8 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
 from mcagent.model import labels
+from mcagent.model.api.multicluster import ApiLabelIdentity, ResourceImport
 from mcagent.model.objects import Kind
 
 
@@ -44,21 +44,21 @@ class LabelImports:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the identity, and those that have or had its number."""
-        raw = change.new or change.old or {}
-        match change.kind:
-            case Kind.LABEL_IDENTITY:
-                return [name_of(raw)]
-            case Kind.RESOURCE_IMPORT:
-                numbers = {number for o in (change.old, change.new) for number in _by_number(o)}
-                rivals = (name_of(o) for number in numbers for o in view.indexed(IMPORTS_BY_NUMBER, number))
-                return dict.fromkeys((name_of(raw), *rivals)) if _kinds(change) else []
+        match change.object:
+            case ApiLabelIdentity(name=name):
+                return [name]
+            case ResourceImport(name=name):
+                identities = [o for o in change.of(ResourceImport) if o is not None and _is_ours(o)]
+                numbers = {number for o in identities for number in _by_number(o)}
+                rivals = (o.name for number in numbers for o in view.indexed(IMPORTS_BY_NUMBER, number))
+                return dict.fromkeys((name, *rivals)) if identities else []
             case _:
                 return self.all_keys(view) if concerns_membership(change) else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all identities that are or were imported."""
         imports = view.indexed(IMPORTS_OF_LABELS, ExportKind.LABEL_IDENTITY)
-        return dict.fromkeys(name_of(raw) for raw in (*imports, *view.list(Kind.LABEL_IDENTITY)))
+        return dict.fromkeys(obj.name for obj in (*imports, *view.list(ApiLabelIdentity)))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the LabelIdentity."""
@@ -66,55 +66,57 @@ class LabelImports:
         if leader is None:
             return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.LABEL_IDENTITY, name=key)
-        there = view.get(ref)
-        raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key))
-        label, number = text_at(raw, "spec", "labelIdentity", "label"), _number(raw)
-        good = self._on and raw is not None and number is not None and is_for(raw, leader) and _is_ours(raw)
-        if not good or labels.label_hash(label) != key or labels.parsed(label) is None or _is_younger(view, raw):
-            ours = text_at(there, "metadata", "labels", names.MANAGED_BY_LABEL) == names.MANAGED_BY
+        there = view.get(ref, ApiLabelIdentity)
+        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
+        resource_import = view.get(source, ResourceImport)
+        if resource_import is None or not self._counts(resource_import, leader, view):
+            ours = there is not None and there.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
             return DesiredObjects(steps=[ref] if ours else [])
-        if there is not None and value_at(there, "spec", "id") != number:
+        label, number = resource_import.spec.label_identity.label, _number(resource_import)
+        if there is not None and there.spec.id != number:
             return DesiredObjects(steps=[ref])  # made anew once it is gone
-        if is_deleting(there):
+        if there is not None and there.is_deleting:
             return DesiredObjects()
         meta = {
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
-            "annotations": {names.EXPORTERS_ANNOTATION: annotation(raw, names.EXPORTERS_ANNOTATION)},
+            "annotations": {names.EXPORTERS_ANNOTATION: resource_import.annotation(names.EXPORTERS_ANNOTATION)},
         }
         spec = {"label": label, "id": number}
         return DesiredObjects(steps=[Wanted(ref=ref, body={"metadata": meta, "spec": spec})])
 
+    def _counts(self, found: ResourceImport, leader: Leader, view: View) -> bool:
+        """Tell whether a ResourceImport gives a number to its labels, as far as can be checked."""
+        label = found.spec.label_identity.label
+        good = self._on and is_for(found, leader) and _is_ours(found) and _number(found) is not None
+        named = labels.label_hash(label) == found.name and labels.parsed(label) is not None
+        return good and named and not _is_younger(view, found)
 
-def _is_younger(view: View, raw: RawObject | None) -> bool:
+
+def _is_younger(view: View, found: ResourceImport) -> bool:
     """Tell whether an older ResourceImport has the same number."""
-    return any(age(o) < age(raw) for number in _by_number(raw) for o in view.indexed(IMPORTS_BY_NUMBER, number))
+    numbers = _by_number(found)
+    return any(o.age < found.age for number in numbers for o in view.indexed(IMPORTS_BY_NUMBER, number))
 
 
-def _kinds(change: ObjectChange) -> bool:
-    return any(map(_is_ours, (change.old, change.new)))
+def _is_ours(found: ResourceImport) -> bool:
+    return found.spec.kind == ExportKind.LABEL_IDENTITY
 
 
-def _is_ours(raw: RawObject | None) -> bool:
-    return text_at(raw, "spec", "kind") == ExportKind.LABEL_IDENTITY
+def _number(found: ResourceImport) -> int | None:
+    number = found.spec.label_identity.id
+    return number if number is not None and labels.FIRST <= number <= labels.LAST else None
 
 
-def _number(raw: RawObject | None) -> int | None:
-    found = value_at(raw, "spec", "labelIdentity", "id")
-    return found if type(found) is int and labels.FIRST <= found <= labels.LAST else None
-
-
-def _by_number(obj: RawObject | None) -> Iterable[str]:
-    number = _number(obj) if _is_ours(obj) else None
+def _by_number(found: ResourceImport) -> Iterable[str]:
+    number = _number(found) if _is_ours(found) else None
     return [] if number is None else [str(number)]
 
 
-def _of_labels(obj: RawObject) -> Iterable[str]:
-    return [ExportKind.LABEL_IDENTITY] if _is_ours(obj) else []
+def _of_labels(found: ResourceImport) -> Iterable[str]:
+    return [ExportKind.LABEL_IDENTITY] if _is_ours(found) else []
 
 
-IMPORTS_BY_NUMBER = Index(
-    name="imports-by-number", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_by_number
-)  # ResourceImports of labels, under the number
-IMPORTS_OF_LABELS = Index(
-    name="imports-of-labels", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_of_labels
-)  # all under "LabelIdentity"
+# ResourceImports of labels, under the number.
+IMPORTS_BY_NUMBER = Index("imports-by-number", ResourceImport, Side.LEADER, _by_number)
+# All under "LabelIdentity".
+IMPORTS_OF_LABELS = Index("imports-of-labels", ResourceImport, Side.LEADER, _of_labels)

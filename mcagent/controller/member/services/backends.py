@@ -11,135 +11,120 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import items_at, text_at, texts_at, value_at
 from mcagent.controller.contract.services import (
     NO_CLUSTER_IP,
     EndpointPort,
     Hostnames,
     Ports,
-    Subsets,
+    PortSubsets,
     endpoint_ports,
     port_entry,
     session_affinity,
 )
+from mcagent.controller.machinery.reconciler import Json
 from mcagent.core.addresses.rules import refuse_address
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import as_json
+from mcagent.model.api.kubernetes import ApiEndpoint, ApiEndpointSlice, ApiService
 from mcagent.model.net import parse_address
 
 MAX_SIZE = 240_000  # bytes of JSON that the subsets may have: leaders refuse exports of more than 256 KiB
 
 
-def ports_of(service: RawObject) -> list[EndpointPort]:
+def ports_of(service: ApiService) -> list[EndpointPort]:
     """Return the ports of a Service, in its order."""
-    return [
-        (text_at(item, "name"), text_at(item, "protocol") or "TCP", number)
-        for item in items_at(service, "spec", "ports")
-        if isinstance(number := item.get("port"), int)
-    ]
+    return [(item.name, item.protocol, item.port) for item in service.spec.ports]
 
 
-def service_spec(service: RawObject) -> RawObject:
+def service_spec(service: ApiService) -> Json:
     """Return the payload of the Service export. Fields that are not set are named, so that they go."""
-    ports = [
-        port_entry(
-            item.get("port"),
-            text_at(item, "protocol") or "TCP",
-            text_at(item, "name"),
-            text_at(item, "appProtocol"),
-        )
-        for item in items_at(service, "spec", "ports")
-    ]
-    affinity = text_at(service, "spec", "sessionAffinity") == "ClientIP"
-    seconds = value_at(service, "spec", "sessionAffinityConfig", "clientIP", "timeoutSeconds")
+    spec = service.spec
+    affinity = spec.session_affinity == "ClientIP"
+    seconds = spec.session_affinity_config.client_ip.timeout_seconds
     fields = {
-        "ports": ports,
+        "ports": [port_entry(p.port, p.protocol, p.name, p.app_protocol) for p in spec.ports],
         "clusterIP": NO_CLUSTER_IP if is_headless(service) else None,
-        "internalTrafficPolicy": text_at(service, "spec", "internalTrafficPolicy") or None,
-        "trafficDistribution": text_at(service, "spec", "trafficDistribution") or None,
-        "ipFamilies": texts_at(service, "spec", "ipFamilies") or None,
+        "internalTrafficPolicy": spec.internal_traffic_policy or None,
+        "trafficDistribution": spec.traffic_distribution or None,
+        "ipFamilies": list(spec.ip_families) or None,
     }
     if affinity and not seconds:
         return fields | {"sessionAffinity": "ClientIP", "sessionAffinityConfig": None}
     return fields | session_affinity(seconds if affinity else None)
 
 
-def is_headless(service: RawObject) -> bool:
+def is_headless(service: ApiService) -> bool:
     """Tell whether a Service has no ClusterIP on purpose."""
-    return text_at(service, "spec", "clusterIP") == NO_CLUSTER_IP
+    return service.spec.cluster_ip == NO_CLUSTER_IP
 
 
-def cluster_ips(service: RawObject) -> list[str]:
+def cluster_ips(service: ApiService) -> list[str]:
     """Return the IPv4 ClusterIPs of a Service; none for a headless one."""
-    given = texts_at(service, "spec", "clusterIPs") or [text_at(service, "spec", "clusterIP")]
+    given = service.spec.cluster_ips or (service.spec.cluster_ip,)
     return [text for text in dict.fromkeys(given) if _address(text) is not None]
 
 
-def cluster_ip_subsets(service: RawObject) -> Subsets:
+def cluster_ip_subsets(service: ApiService) -> PortSubsets:
     """Return the subset of a Service that is reached by its ClusterIP."""
     return _subsets({ip: set(ports_of(service)) for ip in cluster_ips(service)})
 
 
-def pod_ip_subsets(service: RawObject, slices: Iterable[RawObject]) -> Subsets:
+def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> PortSubsets:
     """Return the subsets of a Service whose endpoints are reached directly."""
-    wanted = {(name, protocol) for name, protocol, _ in ports_of(service)}
+    names_and_protocols = {(port.name, port.protocol) for port in service.spec.ports}
     ready: dict[str, set[EndpointPort]] = {}
     serving: dict[str, set[EndpointPort]] = {}
     for found in slices:
-        if text_at(found, "addressType") != "IPv4":
+        if found.address_type != "IPv4":
             continue
-        ports = {
-            (text_at(p, "name"), text_at(p, "protocol") or "TCP", number)
-            for p in items_at(found, "ports")
-            if isinstance(number := p.get("port"), int)
-            and (text_at(p, "name"), text_at(p, "protocol") or "TCP") in wanted
+        ports: set[EndpointPort] = {
+            (port.name, port.protocol, port.port)
+            for port in found.ports
+            if port.port is not None and (port.name, port.protocol) in names_and_protocols
         }
-        if not ports:
-            continue
-        for endpoint in items_at(found, "endpoints"):
-            for text in texts_at(endpoint, "addresses"):
+        for endpoint in found.endpoints:
+            for text in endpoint.addresses:
                 if _address(text) is None:
                     continue
-                if is_ready(endpoint):
+                if endpoint.is_ready:
                     ready.setdefault(text, set()).update(ports)
                 elif _serves(endpoint):
                     serving.setdefault(text, set()).update(ports)
     return _subsets(ready or serving)
 
 
-def hostnames_of(slices: Iterable[RawObject]) -> dict[str, str]:
+def hostnames_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, str]:
     """Return the hostnames of endpoints that have one, by address: DNS of a headless Service names them."""
     return {
-        text: hostname
+        text: endpoint.hostname
         for found in slices
-        for endpoint in items_at(found, "endpoints")
-        for text in texts_at(endpoint, "addresses")
-        if names.is_label(hostname := text_at(endpoint, "hostname"))
+        for endpoint in found.endpoints
+        for text in endpoint.addresses
+        if names.is_label(endpoint.hostname)
     }
 
 
-def places_of(slices: Iterable[RawObject]) -> dict[str, RawObject]:
+def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, Json]:
     """Return where endpoints are (node, zone, hints), by address, for who prefers near ones."""
     return {
-        text: {key: endpoint[key] for key in ("nodeName", "zone", "hints") if endpoint.get(key)}
+        text: as_json(ApiEndpoint(node_name=endpoint.node_name, zone=endpoint.zone, hints=endpoint.hints))
         for found in slices
-        for endpoint in items_at(found, "endpoints")
-        for text in texts_at(endpoint, "addresses")[:1]
+        for endpoint in found.endpoints
+        for text in endpoint.addresses[:1]
     }
 
 
-def count_ready(slices: Iterable[RawObject]) -> int:
+def count_ready(slices: Iterable[ApiEndpointSlice]) -> int:
     """Return how many endpoints of a Service take connections, of the family that has more."""
     ready: dict[str, set[str]] = {}
     serving: dict[str, set[str]] = {}
     for found in slices:
-        family = text_at(found, "addressType")
-        for endpoint in items_at(found, "endpoints"):
-            kept = ready if is_ready(endpoint) else serving if _serves(endpoint) else {}
-            kept.setdefault(family, set()).update(texts_at(endpoint, "addresses")[:1])
+        for endpoint in found.endpoints:
+            kept = ready if endpoint.is_ready else serving if _serves(endpoint) else {}
+            kept.setdefault(found.address_type, set()).update(endpoint.addresses[:1])
     return max(map(len, (ready if any(ready.values()) else serving).values()), default=0)
 
 
-def limited(subsets: Subsets, hostnames: Hostnames) -> tuple[Subsets, int]:
+def limited(subsets: PortSubsets, hostnames: Hostnames) -> tuple[PortSubsets, int]:
     """Return the subsets as far as they fit into one object, and how many addresses that leaves out.
 
     The wire contract has one Endpoints export for a Service, by name, so there is no second one to go on in.
@@ -161,16 +146,11 @@ def limited(subsets: Subsets, hostnames: Hostnames) -> tuple[Subsets, int]:
     return kept, dropped
 
 
-def is_ready(endpoint: RawObject) -> bool:
-    """Tell whether an endpoint is ready: unknown means ready, says the API."""
-    return value_at(endpoint, "conditions", "ready") is not False
+def _serves(endpoint: ApiEndpoint) -> bool:
+    return endpoint.conditions.serving is True
 
 
-def _serves(endpoint: RawObject) -> bool:
-    return value_at(endpoint, "conditions", "serving") is True
-
-
-def _subsets(found: Mapping[str, set[EndpointPort]]) -> Subsets:
+def _subsets(found: Mapping[str, set[EndpointPort]]) -> PortSubsets:
     groups: dict[Ports, list[str]] = {}
     for address, ports in found.items():
         if ports:

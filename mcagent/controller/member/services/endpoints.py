@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, address_of
-from mcagent.controller.contract.raw import annotation, items_at, text_at, texts_at
 from mcagent.controller.contract.services import Group, Groups
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
 from mcagent.controller.member.exports import export_ref
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS, SLICES_BY_SERVICE
-from mcagent.controller.member.networks import cidrs_of, cluster_of, networks
+from mcagent.controller.member.networks import cidrs_of, networks
 from mcagent.controller.member.services.backends import cluster_ips, pod_ip_subsets
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService
+from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -35,15 +35,16 @@ class Accepted:
 
 def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> frozenset[str] | None:
     """Return the addresses that this cluster exports for a Service; None when it does not export it."""
-    raw = view.get(export_ref(leader, names.endpoints_export(leader.cluster_id, namespace, name)))
-    spec = {"clusterID": leader.cluster_id, "namespace": namespace, "name": name, "kind": ExportKind.ENDPOINTS}
-    if raw is None or any(text_at(raw, "spec", field) != text for field, text in spec.items()):
+    ref = export_ref(leader, names.endpoints_export(leader.cluster_id, namespace, name))
+    export = view.get(ref, ResourceExport)
+    if export is None:
         return None
-    return frozenset(
-        text_at(item, "ip")
-        for subset in items_at(raw, "spec", "endpoints", "subsets")
-        for item in items_at(subset, "addresses")
-    )
+    spec = export.spec
+    about = (spec.cluster_id, spec.namespace, spec.name, spec.kind)
+    if about != (leader.cluster_id, namespace, name, ExportKind.ENDPOINTS):
+        return None
+    subsets = spec.endpoints.subsets if spec.endpoints is not None else ()
+    return frozenset(address.ip for subset in subsets for address in subset.addresses)
 
 
 class KnownNetworks:
@@ -54,7 +55,7 @@ class KnownNetworks:
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
-        self._last: tuple[str, Sequence[RawObject], tuple[Networks, Networks]] | None = None
+        self._last: tuple[str, Sequence[ResourceImport], tuple[Networks, Networks]] | None = None
 
     def read(self, view: View, leader: Leader) -> tuple[Networks, Networks]:
         """Return this cluster's networks, and those of others."""
@@ -62,10 +63,9 @@ class KnownNetworks:
         last = self._last
         if last is not None and last[0] == leader.cluster_id and _same(last[1], infos):
             return last[2]
-        announced = tuple(
-            (cluster_of(raw), cidrs_of(raw)) for raw in infos if cluster_of(raw) != leader.cluster_id
-        )
-        here = [text for raw in infos if cluster_of(raw) == leader.cluster_id for text in cidrs_of(raw)]
+        peers = [info for info in infos if info.cluster_id != leader.cluster_id]
+        announced = tuple((info.cluster_id, cidrs_of(info)) for info in peers)
+        here = [text for info in infos if info.cluster_id == leader.cluster_id for text in cidrs_of(info)]
         if self._settings.service_cidr is not None:
             here.append(self._settings.service_cidr)
         found = networks(announced, (*here, *self._settings.pod_cidrs), self._settings.allowed_endpoint_cidrs)
@@ -73,13 +73,13 @@ class KnownNetworks:
         return found
 
 
-def _same(some: Sequence[RawObject], others: Sequence[RawObject]) -> bool:
+def _same(some: Sequence[ResourceImport], others: Sequence[ResourceImport]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
-def exporters_of(raw: RawObject | None) -> frozenset[str] | None:
+def exporters_of(found: ResourceImport | None) -> frozenset[str] | None:
     """Return the clusters whose endpoints are in a ResourceImport; None if the leader does not say (Antrea's)."""
-    text = annotation(raw, names.EXPORTERS_ANNOTATION)
+    text = None if found is None else found.annotation(names.EXPORTERS_ANNOTATION)
     return None if text is None else frozenset(filter(None, text.split(",")))
 
 
@@ -154,8 +154,11 @@ def accept(
 
 
 def _api_servers(view: View) -> frozenset[str]:
-    raw = view.get(Ref(kind=Kind.ENDPOINT_SLICE, namespace="default", name="kubernetes"))
-    return frozenset(text for endpoint in items_at(raw, "endpoints") for text in texts_at(endpoint, "addresses"))
+    endpoint_slice = view.get(
+        Ref(kind=Kind.ENDPOINT_SLICE, namespace="default", name="kubernetes"), ApiEndpointSlice
+    )
+    endpoints = endpoint_slice.endpoints if endpoint_slice is not None else ()
+    return frozenset(text for endpoint in endpoints for text in endpoint.addresses)
 
 
 def _named(addresses: list[str]) -> str:
@@ -174,7 +177,7 @@ def behind_own_address(groups: Groups, own: frozenset[str] | None, view: View, l
     it exports none.
     """
     namespace, _, name = key.partition("/")
-    service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name))
+    service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name), ApiService)
     ours = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
     if service is None or not any(ours.intersection(addresses) for addresses in groups.values()):
         return groups

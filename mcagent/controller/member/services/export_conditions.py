@@ -6,13 +6,14 @@ others stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import FALSE, TRUE, condition, find
-from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
-from mcagent.controller.machinery.reconciler import Ref, Side, View, Wanted
-from mcagent.kube.source import RawObject
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition, others
+from mcagent.controller.machinery.reconciler import Json, Ref, Side, View, Wanted
+from mcagent.model.api.base import Condition, condition_of
+from mcagent.model.api.kubernetes import ApiServicePort
+from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceImport
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -22,50 +23,50 @@ _SHOWN = 512  # characters of a leader's message that are passed on
 
 
 def export_status(
-    export: RawObject, refusal: tuple[str, str] | None, message: str, told: Sequence[RawObject], now: float
+    export: ApiServiceExport, refusal: tuple[str, str] | None, message: str, told: Sequence[Json], now: float
 ) -> Wanted:
     """Return the status of a ServiceExport. `refusal`: reason and message if nothing is exported.
 
     `told` are the conditions Ready and Conflict, as far as something is known.
     """
-    before = items_at(export, "status", "conditions")
+    before = export.status.conditions
     reason, why = refusal or (VALID, message)
     valid = condition(before, "Valid", FALSE if refusal else TRUE, reason=reason, message=why, now=now)
     if refusal:
         told = [condition(before, "Ready", FALSE, reason="Failed", message=why, now=now)]
-    generation = value_at(export, "metadata", "generation")
     # metav1.Condition requires a message, empty or not
-    ours = [
-        {"message": ""} | found | ({"observedGeneration": generation} if isinstance(generation, int) else {})
-        for found in (valid, *told)
-    ]
-    others = [item for item in before if text_at(item, "type") not in _TYPES]
-    ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=namespace_of(export), name=name_of(export))
-    return Wanted(ref=ref, status={"conditions": [*ours, *others]}, create=False)
+    stamp = {"message": "", "observedGeneration": export.metadata.generation}
+    ours = [stamp | found for found in (valid, *told)]
+    ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
+    return Wanted(ref=ref, status={"conditions": [*ours, *others(before, *_TYPES)]}, create=False)
 
 
 def told_by_leader(
-    export: RawObject, there: Iterable[RawObject | None], spec: RawObject, view: View, now: float
-) -> list[RawObject]:
+    export: ApiServiceExport,
+    there: Iterable[ResourceExport | None],
+    ports: Iterable[ApiServicePort],
+    view: View,
+    now: float,
+) -> list[Json]:
     """Return Ready and Conflict by what the leader says of the two ResourceExports.
 
-    Conflict is left out while it says nothing. `spec` is what is exported of the Service.
+    Conflict is left out while it says nothing. `ports` are those of the Service, if it is exported.
     """
-    before = items_at(export, "status", "conditions")
-    taken, conflict = False, {}
-    for raw in there:
-        conditions = items_at(raw, "status", "conditions")
-        if failure := find(conditions, "Failure"):
-            message = printable(text_at(failure, "message"), _SHOWN)
-            reason = _conflict_reason(failure, spec, view, export)
+    before = export.status.conditions
+    taken, conflict = False, None
+    for found in there:
+        conditions = found.status.conditions if found is not None else ()
+        if (failure := condition_of(conditions, "Failure")).type:
+            message = printable(failure.message, _SHOWN)
+            reason = _conflict_reason(failure, ports, view, export)
             return [
                 condition(before, "Ready", FALSE, reason="Failed", message=message, now=now),
                 condition(before, "Conflict", TRUE, reason=reason, message=message, now=now),
             ]
-        if (found := find(conditions, "Conflict")) and text_at(found, "status") == TRUE:
-            reason, message = _word(found), printable(text_at(found, "message"), _SHOWN)
+        if (differs := condition_of(conditions, "Conflict")).is_true:
+            reason, message = _word(differs), printable(differs.message, _SHOWN)
             conflict = condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
-        taken = taken or text_at(find(conditions, "Succeeded"), "status") == TRUE
+        taken = taken or condition_of(conditions, "Succeeded").is_true
     if not taken:
         why = "the leader has not processed it yet"
         return [condition(before, "Ready", FALSE, reason="Pending", message=why, now=now)]
@@ -75,21 +76,23 @@ def told_by_leader(
     ]
 
 
-def _conflict_reason(failure: Mapping[str, object], spec: RawObject, view: View, export: RawObject) -> str:
+def _conflict_reason(
+    failure: Condition, ports: Iterable[ApiServicePort], view: View, export: ApiServiceExport
+) -> str:
     """Return KEP-1645's word where ports differ from those of the first export; else the leader's own."""
-    name = names.service_import(namespace_of(export), name_of(export))
+    name = names.service_import(export.namespace, export.name)
     area = view.leader.namespace if view.leader is not None else ""
     ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
-    ours = _port_set(items_at(spec, "ports"))
-    theirs = _port_set(items_at(view.get(ref), "spec", "serviceImport", "spec", "ports"))
-    return "PortConflict" if theirs and ours != theirs else _word(failure)
+    resource_import = view.get(ref, ResourceImport)
+    theirs = _port_set(resource_import.spec.service_import.spec.ports if resource_import is not None else ())
+    return "PortConflict" if theirs and _port_set(ports) != theirs else _word(failure)
 
 
-def _word(condition_of_leader: Mapping[str, object]) -> str:
+def _word(told: Condition) -> str:
     """Return a reason as the leader gives it, if it can be one."""
-    reason = text_at(condition_of_leader, "reason")
+    reason = told.reason
     return reason if reason.isascii() and reason.isidentifier() and len(reason) <= 64 else "ConvergeFailure"
 
 
-def _port_set(ports: Iterable[RawObject]) -> frozenset[tuple[str, str, object]]:
-    return frozenset((text_at(p, "name"), text_at(p, "protocol") or "TCP", p.get("port")) for p in ports)
+def _port_set(ports: Iterable[ApiServicePort]) -> frozenset[tuple[str, str, int]]:
+    return frozenset((port.name, port.protocol or "TCP", port.port) for port in ports)

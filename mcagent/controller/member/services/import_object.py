@@ -1,33 +1,94 @@
-"""The ServiceImport of an imported Service: what is in it. Pure."""
+"""An imported Service: what its ResourceImports say, and what is in its ServiceImport. Pure.
+
+A leader may pass on what any member wrote, so what is read is checked. Raises only InputError.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.exported_metadata import Texts
-from mcagent.controller.contract.raw import annotation, text_at, texts_at
+from mcagent.controller.contract.exported_metadata import Texts, carried_by
 from mcagent.controller.contract.services import (
     CLUSTER_SET_IP,
     HEADLESS,
+    Group,
+    Groups,
+    Hostnames,
     ServiceSpec,
+    hostname_of,
+    read_service_spec,
+    read_subsets,
     service_fields,
     service_ports,
     session_affinity,
 )
-from mcagent.controller.machinery.reconciler import Wanted
+from mcagent.controller.contract.shares import ready_by_cluster, traffic_of
+from mcagent.controller.machinery.reconciler import Json, Wanted
 from mcagent.controller.member.services.imported import ImportedService
-from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ApiService
+from mcagent.model.api.multicluster import ApiServiceImport, ResourceImport
 from mcagent.model.traffic import EXPORTED_TRAFFIC_ANNOTATION
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenEndpoints:
+    """The endpoints of a ResourceImport: addresses as they were written, by whose they are and what they serve."""
+
+    groups: Groups = field(default_factory=dict)
+    hostnames: Hostnames = field(default_factory=dict)
+    ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of clusters
+
+
+def read_service(found: ResourceImport) -> ServiceSpec:
+    """Return the Service of a ResourceImport of kind ServiceImport. Raises InputError."""
+    carried = carried_by(found)
+    spec = read_service_spec(found.spec.service_import.spec, found, "spec.serviceImport.spec")
+    traffic, _ = traffic_of(found)  # the leader has told the exporter what is wrong with it
+    return replace(spec, labels=carried.labels, annotations=carried.annotations, traffic=traffic)
+
+
+def read_endpoints(found: ResourceImport) -> GivenEndpoints:
+    """Return what is in a ResourceImport of kind Endpoints. Raises InputError.
+
+    Addresses stay in their order, each once for its cluster and ports. Whose a subset is an annotation says, one
+    word for each; where it says anything else (Antrea's leader writes none) that is not known.
+    """
+    subsets = list(read_subsets(found.spec.endpoints, found, "spec.endpoints"))
+    cluster_ids = (found.annotation(names.SUBSET_CLUSTERS_ANNOTATION) or "").split(",")
+    clusters = (
+        cluster_ids
+        if len(cluster_ids) == len(subsets) and all(map(names.is_cluster_id, cluster_ids))
+        else [""] * len(subsets)
+    )
+    groups: dict[Group, dict[str, None]] = {}
+    hostnames: dict[str, str] = {}
+    for cluster, (_, ports, addresses) in zip(clusters, subsets, strict=True):
+        group = groups.setdefault((cluster, ports), {}) if ports else {}
+        for item in addresses:
+            group[item.ip] = None
+            if hostname := hostname_of(item):
+                hostnames.setdefault(item.ip, hostname)
+    return GivenEndpoints(
+        groups={group: tuple(addresses) for group, addresses in groups.items()},
+        hostnames=hostnames,
+        ready=ready_by_cluster(found),
+    )
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
 
 
 def service_import_of(
     target: ImportedService,
     wanted: ServiceSpec,
-    service: RawObject | None,
+    service: ApiService | None,
     clusters: Iterable[str],
-    there: RawObject | None,
+    there: ApiServiceImport | None,
 ) -> Wanted:
     """Return the ServiceImport, with the addresses of the Service once there are some. `there`: as it is."""
     ips = [] if wanted.headless else _addresses(service)
@@ -47,12 +108,13 @@ def service_import_of(
     )
 
 
-def _addresses(service: RawObject | None) -> list[str]:
-    first = text_at(service, "spec", "clusterIP")
-    return texts_at(service, "spec", "clusterIPs") or ([first] if first else [])
+def _addresses(service: ApiService | None) -> list[str]:
+    if service is None:
+        return []
+    return list(service.spec.cluster_ips) or [*filter(None, (service.spec.cluster_ip,))]
 
 
-def _metadata(wanted: ServiceSpec, there: RawObject | None) -> RawObject:
+def _metadata(wanted: ServiceSpec, there: ApiServiceImport | None) -> Json:
     """Return labels and annotations. What was exported and is no more goes; what others have added stays."""
     before = _keys_before(there)
     keys = {"labels": [key for key, _ in wanted.labels], "annotations": [key for key, _ in wanted.annotations]}
@@ -63,9 +125,10 @@ def _metadata(wanted: ServiceSpec, there: RawObject | None) -> RawObject:
     return {"labels": labels, "annotations": annotations}
 
 
-def _keys_before(there: RawObject | None) -> Mapping[str, object]:
+def _keys_before(there: ApiServiceImport | None) -> Mapping[str, object]:
+    text = there.annotation(names.EXPORTED_KEYS_ANNOTATION) if there is not None else None
     try:
-        found = json.loads(annotation(there, names.EXPORTED_KEYS_ANNOTATION) or "{}")
+        found = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, text_at, texts_at
 from mcagent.controller.contract.services import (
     NO_CLUSTER_IP,
     Groups,
@@ -18,9 +17,11 @@ from mcagent.controller.contract.services import (
     service_ports,
     session_affinity,
 )
-from mcagent.controller.machinery.reconciler import Ref, View, Wanted
-from mcagent.controller.member.indexes import SLICES_BY_SERVICE
-from mcagent.kube.source import RawObject
+from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
+from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService, Endpoints
+from mcagent.model.api.multicluster import ApiServiceImport
 from mcagent.model.objects import Kind
 from mcagent.model.traffic import READY_ANNOTATION
 
@@ -41,7 +42,7 @@ class Details:
 
     hostnames: Hostnames = field(default_factory=dict)
     ready: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, RawObject] = field(default_factory=dict)
+    places: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,71 +72,67 @@ class ImportedService:
         return Ref(kind=Kind.ENDPOINT_SLICE, namespace=self.namespace, name=name)
 
 
-def owner_of(kind: Kind, raw: RawObject | None) -> str:
+def owner_of(obj: ApiObject | None) -> str:
     """Return the key of what may be an object that stands for an imported Service; "" for any other."""
-    name, namespace = name_of(raw), namespace_of(raw)
-    match kind:
-        case Kind.SERVICE | Kind.ENDPOINTS:
-            imported = name.startswith(names.IMPORTED_PREFIX)
-            return f"{namespace}/{name.removeprefix(names.IMPORTED_PREFIX)}" if imported else ""
-        case Kind.SERVICE_IMPORT:
-            return f"{namespace}/{name}" if raw is not None else ""
-        case Kind.ENDPOINT_SLICE:
-            service = text_at(raw, "metadata", "labels", names.SERVICE_NAME_LABEL)
-            imported = service.startswith(names.IMPORTED_PREFIX)
-            return f"{namespace}/{service.removeprefix(names.IMPORTED_PREFIX)}" if imported else ""
+    match obj:
+        case ApiServiceImport():
+            return obj.key
+        case ApiService() | Endpoints():
+            service = obj.name
+        case ApiEndpointSlice():
+            service = service_of(obj)
         case _:
             return ""
+    imported = service.startswith(names.IMPORTED_PREFIX)
+    return f"{obj.namespace}/{service.removeprefix(names.IMPORTED_PREFIX)}" if imported else ""
 
 
 def removals(target: ImportedService, view: View) -> list[Wanted | Ref]:
     """Return what goes with an imported Service: only what was made for it."""
     steps: list[Wanted | Ref] = []
-    service = view.get(target.service)
-    present = view.get(target.service_import)
+    service = view.get(target.service, ApiService)
+    present = view.get(target.service_import, ApiServiceImport)
     if present is not None and is_our_import(present, service):
         steps.append(target.service_import)
-    if is_imported(service) and not is_deleting(service):
+    if service is not None and is_imported(service) and not service.is_deleting:
         steps += [target.endpoints, target.service]
-    steps += [target.slice(name_of(raw)) for raw in our_slices(target, view)]
+    steps += [target.slice(endpoint_slice.name) for endpoint_slice in our_slices(target, view)]
     return steps
 
 
-def is_imported(raw: RawObject | None) -> bool:
+def is_imported(obj: ApiObject) -> bool:
     """Tell whether a Service or Endpoints object was made for an import, by us or by Antrea."""
-    return annotation(raw, names.IMPORTED_SERVICE_ANNOTATION) == "true"
+    return obj.annotation(names.IMPORTED_SERVICE_ANNOTATION) == "true"
 
 
-def is_our_import(raw: RawObject, service: RawObject | None) -> bool:
+def is_our_import(found: ApiServiceImport, service: ApiService | None) -> bool:
     """Tell whether a ServiceImport is ours, or was Antrea's, which does not mark them: it has its Service's IP."""
-    if text_at(raw, "metadata", "labels", names.MANAGED_BY_LABEL) == names.MANAGED_BY:
+    if found.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
         return True
-    address = text_at(service, "spec", "clusterIP")
-    return is_imported(service) and bool(address) and texts_at(raw, "spec", "ips") == [address]
+    address = service.spec.cluster_ip if service is not None and is_imported(service) else ""
+    return bool(address) and found.spec.ips == (address,)
 
 
-def our_slices(target: ImportedService, view: View) -> list[RawObject]:
+def our_slices(target: ImportedService, view: View) -> list[ApiEndpointSlice]:
     """Return the EndpointSlices that we made."""
     found = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
-    label = names.SLICE_MANAGED_BY_LABEL
-    return [r for r in found if text_at(r, "metadata", "labels", label) == names.SLICE_MANAGED_BY]
+    return [s for s in found if s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY]
 
 
 def is_mirrored(target: ImportedService, view: View) -> bool:
     """Tell whether Kubernetes mirrors Endpoints into slices, which somebody else must have made."""
     found = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
-    label = names.SLICE_MANAGED_BY_LABEL
-    return any(text_at(raw, "metadata", "labels", label) == names.SLICE_MIRRORED_BY for raw in found)
+    return any(s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MIRRORED_BY for s in found)
 
 
-def _marks() -> RawObject:
+def _marks() -> Json:
     return {
         "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
         "annotations": {names.IMPORTED_SERVICE_ANNOTATION: "true"},
     }
 
 
-def service_of(target: ImportedService, wanted: ServiceSpec) -> Wanted:
+def service_object(target: ImportedService, wanted: ServiceSpec) -> Wanted:
     """Return the Service.
 
     It has no internalTrafficPolicy: with Local, Nodes without an endpoint would drop what others can serve.
@@ -153,9 +150,9 @@ def service_of(target: ImportedService, wanted: ServiceSpec) -> Wanted:
     return Wanted(ref=target.service, body={"metadata": _marks(), "spec": spec})
 
 
-def is_of_other_type(service: RawObject | None, wanted: ServiceSpec) -> bool:
+def is_of_other_type(service: ApiService | None, wanted: ServiceSpec) -> bool:
     """Tell whether a Service has to be made anew: whether it has a ClusterIP cannot be changed."""
-    address = text_at(service, "spec", "clusterIP")
+    address = service.spec.cluster_ip if service is not None else ""
     return bool(address) and (address == NO_CLUSTER_IP) != wanted.headless
 
 
@@ -173,14 +170,14 @@ def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) 
 # --- EndpointSlices -----------------------------------------------------------------------------------------
 
 
-def slices(target: ImportedService, groups: Groups, details: Details) -> dict[str, RawObject]:
+def slices(target: ImportedService, groups: Groups, details: Details) -> dict[str, Json]:
     """Return the EndpointSlices of a Service by name, the same whatever was there before. Addresses are IPv4.
 
     Endpoints of one cluster that serve the same ports are sorted by a hash of their address and cut where the hash
     itself says so, in slices of about 64: a change of one endpoint changes one slice (or joins two, or cuts one in
     two), however many there are. Nothing has to be remembered for that: every controller cuts alike.
     """
-    found: dict[str, RawObject] = {}
+    found: dict[str, Json] = {}
     for (cluster, ports), addresses in sorted(groups.items()):
         served = (f"{name}/{protocol}/{port}" for name, protocol, port in ports)
         group = _digest("|".join((cluster, *served)))[:8]
@@ -197,7 +194,7 @@ def slices(target: ImportedService, groups: Groups, details: Details) -> dict[st
     return found
 
 
-def _slice(meta: RawObject, ports: Ports, addresses: Iterable[str], details: Details) -> RawObject:
+def _slice(meta: Json, ports: Ports, addresses: Iterable[str], details: Details) -> Json:
     hostnames = details.hostnames
     endpoints = [
         {"addresses": [text], "conditions": {"ready": True}}

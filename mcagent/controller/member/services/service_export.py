@@ -13,20 +13,13 @@ from dataclasses import dataclass, field
 from mcagent.controller.contract import names
 from mcagent.controller.contract.exported_metadata import ExportedMetadata, as_annotations, asked_for
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import (
-    age,
-    annotation,
-    is_deleting,
-    name_of,
-    namespace_of,
-    text_at,
-)
-from mcagent.controller.contract.services import Hostnames, Subsets, endpoint_subsets
+from mcagent.controller.contract.services import Hostnames, PortSubsets, endpoint_subsets
 from mcagent.controller.contract.shares import ready_of, traffic_of
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
     Index,
+    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -35,7 +28,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref, resource_export
-from mcagent.controller.member.indexes import SLICES_BY_SERVICE
+from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
 from mcagent.controller.member.membership import concerns_membership, joined_leader
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
@@ -55,7 +48,8 @@ from mcagent.controller.member.services.export_conditions import (
     told_by_leader,
 )
 from mcagent.controller.settings import EndpointIpType, MemberSettings
-from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService, ApiServicePort
+from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
@@ -65,13 +59,12 @@ MAX_SERVICE_NAME = names.MAX_LABEL - len(names.IMPORTED_PREFIX)
 _SHOWN = 3  # keys that are left out and are named in a message
 
 
-def _by_export_name(obj: RawObject) -> Iterable[str]:
-    return [f"{namespace_of(obj)}-{name_of(obj)}"]
+def _by_export_name(export: ApiServiceExport) -> Iterable[str]:
+    return [f"{export.namespace}-{export.name}"]
 
 
-BY_EXPORT_NAME = Index(
-    name="service-exports-by-export-name", kind=Kind.SERVICE_EXPORT, side=Side.LOCAL, values=_by_export_name
-)  # under "namespace-name"
+# Under "namespace-name".
+BY_EXPORT_NAME = Index("service-exports-by-export-name", ApiServiceExport, Side.LOCAL, _by_export_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +73,9 @@ class ExportDecision:
 
     reason: str = ""
     message: str = ""
-    spec: RawObject = field(default_factory=dict)
-    subsets: Subsets = field(default_factory=dict)
+    spec: Json = field(default_factory=dict)
+    ports: Sequence[ApiServicePort] = ()
+    subsets: PortSubsets = field(default_factory=dict)
     hostnames: Hostnames = field(default_factory=dict)
     ready: int | None = None  # endpoints behind the ClusterIP; None: the endpoints are exported themselves
     metadata: ExportedMetadata = field(default_factory=ExportedMetadata)
@@ -111,34 +105,33 @@ class ServiceExports:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the names that a change touches."""
-        raw = change.new or change.old or {}
-        match change.kind:
-            case Kind.SERVICE_EXPORT:
-                return _by_export_name(raw)
-            case Kind.SERVICE:
-                return self._exported(view, namespace_of(raw), name_of(raw))
-            case Kind.ENDPOINT_SLICE:
+        match change.object:
+            case ApiServiceExport() as export:
+                return _by_export_name(export)
+            case ApiService(namespace=namespace, name=name):
+                return self._exported(view, namespace, name)
+            case ApiEndpointSlice(namespace=namespace):
                 owners = {
-                    text_at(o, "metadata", "labels", names.SERVICE_NAME_LABEL) for o in (change.old, change.new)
+                    service_of(endpoint_slice)
+                    for endpoint_slice in change.of(ApiEndpointSlice)
+                    if endpoint_slice is not None
                 }
-                return [key for owner in owners for key in self._exported(view, namespace_of(raw), owner)]
-            case Kind.RESOURCE_EXPORT:
-                return _key_of_export(raw, view.leader)
-            case Kind.CLUSTER_SET:
-                return self.all_keys(view) if concerns_membership(change) else []
+                return [key for owner in owners for key in self._exported(view, namespace, owner)]
+            case ResourceExport() as made:
+                return _key_of_export(made, view.leader)
             case _:
-                return []
+                return self.all_keys(view) if concerns_membership(change) else []
 
     def _exported(self, view: View, namespace: str, name: str) -> list[str]:
         ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=namespace, name=name)
-        return [f"{namespace}-{name}"] if name and view.get(ref) is not None else []
+        return [f"{namespace}-{name}"] if name and view.get(ref, ApiServiceExport) is not None else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return the names of all that is or was exported."""
-        found = {key: None for raw in view.list(Kind.SERVICE_EXPORT) for key in _by_export_name(raw)}
+        found = {key: None for export in view.list(ApiServiceExport) for key in _by_export_name(export)}
         if view.leader is not None:
-            for raw in view.indexed(BY_CLUSTER, view.leader.cluster_id):
-                found |= dict.fromkeys(_key_of_export(raw, view.leader))
+            for resource_export in view.indexed(BY_CLUSTER, view.leader.cluster_id):
+                found |= dict.fromkeys(_key_of_export(resource_export, view.leader))
         return found
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
@@ -146,7 +139,8 @@ class ServiceExports:
         leader = joined_leader(view)
         if leader is None:
             return DesiredObjects()
-        exports = sorted((r for r in view.indexed(BY_EXPORT_NAME, key) if not is_deleting(r)), key=age)
+        staying = (export for export in view.indexed(BY_EXPORT_NAME, key) if not export.is_deleting)
+        exports = sorted(staying, key=lambda export: export.age)
         refs = (
             export_ref(leader, f"{leader.cluster_id}-{key}-service"),
             export_ref(leader, f"{leader.cluster_id}-{key}-endpoints"),
@@ -154,55 +148,55 @@ class ServiceExports:
         steps: list[Wanted | Ref] = []
         events: list[Event] = []
         for late in exports[1:]:
-            first = f"{namespace_of(exports[0])}/{name_of(exports[0])}"
+            first = exports[0].key
             why = f"its ResourceExport would be named like that of Service {first}, which was exported first"
             steps.append(export_status(late, ("AmbiguousName", why), "", (), now))
-            events.append(Event(subject=str(_ref(late)), reason="AmbiguousName", message=f"not exported: {why}"))
+            events.append(Event(subject=late.subject, reason="AmbiguousName", message=f"not exported: {why}"))
         if not exports:
             return DesiredObjects(steps=[*_removals(view, leader, refs)])
         export = exports[0]
         decision = self._judge(export, view, refs)
-        there = [view.get(ref) for ref in refs]
-        told = told_by_leader(export, there, decision.spec, view, now)
+        there = [view.get(ref, ResourceExport) for ref in refs]
+        told = told_by_leader(export, there, decision.ports, view, now)
         steps.append(export_status(export, decision.refusal, decision.message, told, now))
         events += _events(export, decision, refs, view)
         if decision.refusal:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events)
-        own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
+        own = {"clusterID": leader.cluster_id, "namespace": export.namespace, "name": export.name}
         subsets = endpoint_subsets(decision.subsets, decision.hostnames)
         metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
         metadata[TRAFFIC_ANNOTATION] = decision.traffic or None
         ready = str(told_ready(ready_of(there[1]), decision.ready)) if decision.ready else None
-        payloads: tuple[tuple[RawObject, dict[str, str | None]], ...] = (
+        payloads: tuple[tuple[Json, dict[str, str | None]], ...] = (
             ({"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}}, metadata),
             (
                 {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": subsets}},
                 {READY_ANNOTATION: ready},
             ),
         )
-        for ref, raw, (payload, notes) in zip(refs, there, payloads, strict=True):
-            if raw is not None and is_deleting(raw):
+        for ref, present, (payload, notes) in zip(refs, there, payloads, strict=True):
+            if present is not None and present.is_deleting:
                 break  # made anew once it is gone
             spec = own | payload
-            if raw is not None and any(text_at(raw, "spec", field) != spec[field] for field in (*own, "kind")):
+            if present is not None and not _is_about(present, spec):
                 # Of another Service that had the name before; what it is about may not be changed.
                 steps += _removals(view, leader, refs)
-                if (other := text_at(raw, "spec", "clusterID")) != leader.cluster_id:
-                    message = f'the name {ref.name} is taken by cluster "{printable(other)}"'
-                    events.append(Event(subject=str(_ref(export)), reason="ExportFailed", message=message))
+                if present.spec.cluster_id != leader.cluster_id:
+                    message = f'the name {ref.name} is taken by cluster "{printable(present.spec.cluster_id)}"'
+                    events.append(Event(subject=export.subject, reason="ExportFailed", message=message))
                 break
-            steps.append(resource_export(ref, spec, raw, notes))
+            steps.append(resource_export(ref, spec, present, notes))
         return DesiredObjects(steps=steps, events=events)
 
-    def _judge(self, export: RawObject, view: View, refs: Iterable[Ref]) -> ExportDecision:
+    def _judge(self, export: ApiServiceExport, view: View, refs: Iterable[Ref]) -> ExportDecision:
         """Return what is exported of a Service, or why nothing is: in KEP-1645's words as far as it has some."""
-        namespace, name = namespace_of(export), name_of(export)
-        service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name))
-        if service is None or is_deleting(service):
+        namespace, name = export.namespace, export.name
+        service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name), ApiService)
+        if service is None or service.is_deleting:
             return ExportDecision(reason=NO_SERVICE, message=f"there is no Service {namespace}/{name}")
-        if annotation(service, names.IMPORTED_SERVICE_ANNOTATION) is not None:
+        if service.annotation(names.IMPORTED_SERVICE_ANNOTATION) is not None:
             return ExportDecision(reason="ImportedService", message="an imported Service cannot be exported")
-        if text_at(service, "spec", "type") == "ExternalName":
+        if service.spec.type == "ExternalName":
             return ExportDecision(reason=INVALID_TYPE, message="a Service of type ExternalName has no endpoints")
         by_pod_ip = is_headless(service) or self._settings.endpoint_ip_type is EndpointIpType.POD_IP
         if not by_pod_ip and not cluster_ips(service):
@@ -236,6 +230,7 @@ class ServiceExports:
         return ExportDecision(
             message="; ".join(notes),
             spec=service_spec(service),
+            ports=service.spec.ports,
             subsets=subsets,
             hostnames=hostnames,
             ready=ready,
@@ -245,35 +240,44 @@ class ServiceExports:
         )
 
 
-def _key_of_export(raw: RawObject, leader: Leader | None) -> list[str]:
+def _is_about(made: ResourceExport, spec: Json) -> bool:
+    """Tell whether a ResourceExport is about the same as a spec: whose, which Service, Service or endpoints."""
+    present = {
+        "clusterID": made.spec.cluster_id,
+        "namespace": made.spec.namespace,
+        "name": made.spec.name,
+        "kind": made.spec.kind,
+    }
+    return present.items() <= spec.items()
+
+
+def _key_of_export(made: ResourceExport, leader: Leader | None) -> list[str]:
     """Return the key of one of this cluster's Service or Endpoints exports, by its name."""
-    if leader is None or text_at(raw, "spec", "clusterID") != leader.cluster_id:
+    if leader is None or made.spec.cluster_id != leader.cluster_id:
         return []
-    kind, name, prefix = text_at(raw, "spec", "kind"), name_of(raw), f"{leader.cluster_id}-"
+    kind, name, prefix = made.spec.kind, made.name, f"{leader.cluster_id}-"
     suffix = "-service" if kind == ExportKind.SERVICE else "-endpoints" if kind == ExportKind.ENDPOINTS else ""
     if not suffix or not name.startswith(prefix) or not name.endswith(suffix):
         return []
     return [name[len(prefix) : -len(suffix)]]
 
 
-def _ref(export: RawObject) -> Ref:
-    return Ref(kind=Kind.SERVICE_EXPORT, namespace=namespace_of(export), name=name_of(export))
-
-
 def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:
     """Yield those of the ResourceExports that are there and this cluster's: first the endpoints."""
     for ref in reversed(refs):
-        raw = view.get(ref)
-        if raw is not None and text_at(raw, "spec", "clusterID") == leader.cluster_id:
+        resource_export = view.get(ref, ResourceExport)
+        if resource_export is not None and resource_export.spec.cluster_id == leader.cluster_id:
             yield ref
 
 
-def _events(export: RawObject, decision: ExportDecision, refs: Iterable[Ref], view: View) -> Iterable[Event]:
+def _events(
+    export: ApiServiceExport, decision: ExportDecision, refs: Iterable[Ref], view: View
+) -> Iterable[Event]:
     if decision.refusal:
-        yield Event(subject=str(_ref(export)), reason=decision.reason, message=f"not exported: {decision.message}")
+        yield Event(subject=export.subject, reason=decision.reason, message=f"not exported: {decision.message}")
         return
     if decision.message:
-        yield Event(subject=str(_ref(export)), reason=decision.left_out, message=decision.message)
+        yield Event(subject=export.subject, reason=decision.left_out, message=decision.message)
     for ref in refs:
         if failure := view.failure(ref):
-            yield Event(subject=str(_ref(export)), reason="ExportFailed", message=f"{ref.name}: {failure}")
+            yield Event(subject=export.subject, reason="ExportFailed", message=f"{ref.name}: {failure}")

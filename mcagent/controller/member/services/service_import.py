@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import TRUE, find
 from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
-from mcagent.controller.contract.raw import age, is_deleting, items_at, name_of, namespace_of, text_at
 from mcagent.controller.contract.services import ServiceSpec
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
+    Json,
     ObjectChange,
     Ref,
     Side,
@@ -36,6 +35,7 @@ from mcagent.controller.member.indexes import (
     NODES_BY_ADDRESS,
     SLICES_BY_SERVICE,
     import_target,
+    service_of,
 )
 from mcagent.controller.member.membership import (
     cluster_set_of,
@@ -53,8 +53,12 @@ from mcagent.controller.member.services.endpoints import (
     exporters_of,
     own_addresses,
 )
-from mcagent.controller.member.services.import_content import GivenEndpoints, read_endpoints, read_service
-from mcagent.controller.member.services.import_object import service_import_of
+from mcagent.controller.member.services.import_object import (
+    GivenEndpoints,
+    read_endpoints,
+    read_service,
+    service_import_of,
+)
 from mcagent.controller.member.services.imported import (
     Details,
     ImportedService,
@@ -66,11 +70,13 @@ from mcagent.controller.member.services.imported import (
     our_slices,
     owner_of,
     removals,
-    service_of,
+    service_object,
     slices,
 )
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
-from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject, condition_of
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNamespace, ApiService
+from mcagent.model.api.multicluster import ApiServiceImport, ClusterSet, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -82,7 +88,7 @@ _REFILLED = 64  # places that went at the same time, and are given to others at 
 class _Made:
     """What is made of an import beside the Service."""
 
-    slices: Mapping[str, RawObject]
+    slices: Mapping[str, Json]
     endpoints: Wanted  # written only where the settings say so
     service_import: Wanted
 
@@ -122,50 +128,45 @@ class ServiceImports:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the Services that a change touches."""
-        raw = change.new or change.old or {}
-        match change.kind:
-            case Kind.RESOURCE_IMPORT:
+        match change.object:
+            case ResourceImport():
                 return self._keys_of_import(change, view)
-            case Kind.RESOURCE_EXPORT:
-                own = view.leader is not None and text_at(raw, "spec", "clusterID") == view.leader.cluster_id
-                endpoints = own and text_at(raw, "spec", "kind") == ExportKind.ENDPOINTS
-                return [f"{text_at(raw, 'spec', 'namespace')}/{text_at(raw, 'spec', 'name')}"] if endpoints else []
-            case Kind.NAMESPACE:
+            case ResourceExport(spec=spec):
+                own = view.leader is not None and spec.cluster_id == view.leader.cluster_id
+                return [f"{spec.namespace}/{spec.name}"] if own and spec.kind == ExportKind.ENDPOINTS else []
+            case ApiNamespace(name=name):
                 if change.old is not None and change.new is not None:
                     return []
-                return {import_target(found) for found in view.indexed(IMPORTS_BY_NAMESPACE, name_of(raw))}
-            case Kind.CLUSTER_SET:
+                return {import_target(found) for found in view.indexed(IMPORTS_BY_NAMESPACE, name)}
+            case ClusterSet():
                 return self.all_keys(view) if concerns_membership(change) else []
-            case _:
-                found = {owner_of(change.kind, change.new), owner_of(change.kind, change.old)}
-                if change.kind is Kind.SERVICE:
-                    found.update(self._next(change, view))
-                return (found | self._exported(change.kind, raw, view)) - {""}
+            case changed:
+                keys = {owner_of(change.new), owner_of(change.old), *self._next(change, view)}
+                return (keys | self._exported(changed, view)) - {""}
 
-    def _exported(self, kind: Kind, raw: RawObject, view: View) -> set[str]:
+    def _exported(self, obj: ApiObject, view: View) -> set[str]:
         """Return the import whose endpoints here a Service of this cluster, or a slice of it, makes up."""
-        if view.leader is None or kind not in (Kind.SERVICE, Kind.ENDPOINT_SLICE):
+        if view.leader is None or not isinstance(obj, ApiService | ApiEndpointSlice):
             return set()
-        name = name_of(raw)
-        if kind is Kind.ENDPOINT_SLICE:
-            name = text_at(raw, "metadata", "labels", names.SERVICE_NAME_LABEL)
-        namespace = namespace_of(raw)
-        exported = own_addresses(view, view.leader, namespace, name) is not None
-        return {f"{namespace}/{name}"} if exported else set()
+        name = obj.name if isinstance(obj, ApiService) else service_of(obj)
+        exported = own_addresses(view, view.leader, obj.namespace, name) is not None
+        return {f"{obj.namespace}/{name}"} if exported else set()
 
     def _keys_of_import(self, change: ObjectChange, view: View) -> Iterable[str]:
-        found = {import_target(change.old), import_target(change.new)} - {""}
+        keys = {import_target(found) for found in change.of(ResourceImport)}
         blocks = blocks_of(set(cidrs_of(change.old)) ^ set(cidrs_of(change.new)))
         for block in blocks:
-            found |= {import_target(raw) for raw in view.indexed(IMPORTS_BY_BLOCK, block)}
-        return found - {""}
+            keys |= {import_target(found) for found in view.indexed(IMPORTS_BY_BLOCK, block)}
+        return keys - {""}
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all Services that are or were imported, the oldest imports first."""
         found = dict.fromkeys(_oldest_first(view))
-        found |= {import_target(raw): None for raw in view.list(Kind.RESOURCE_IMPORT, Side.LEADER)}
-        for kind in (Kind.SERVICE, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE):
-            found |= {owner_of(kind, raw): None for raw in view.list(kind)}
+        found |= {
+            import_target(resource_import): None for resource_import in view.list(ResourceImport, Side.LEADER)
+        }
+        for cls in (ApiService, ApiServiceImport, ApiEndpointSlice):
+            found |= {owner_of(obj): None for obj in view.list(cls)}
         found.pop("", None)
         return found
 
@@ -177,16 +178,17 @@ class ServiceImports:
         if leader is None or cluster_set is None:
             return DesiredObjects()  # leaving cleans up
         about = cluster_set_ref(cluster_set, view)
-        imports = {
-            text_at(raw, "spec", "kind"): raw
-            for raw in view.indexed(IMPORTS_BY_TARGET, key)
-            if is_for(raw, leader)
-        }
-        raw = imports.get(SERVICE_IMPORT)
-        if raw is None:
+        targeted = (
+            resource_import
+            for resource_import in view.indexed(IMPORTS_BY_TARGET, key)
+            if is_for(resource_import, leader)
+        )
+        imports = {resource_import.spec.kind: resource_import for resource_import in targeted}
+        definition = imports.get(SERVICE_IMPORT)
+        if definition is None:
             return DesiredObjects(steps=removals(target, view))
         try:
-            wanted = read_service(raw)
+            wanted = read_service(definition)
             backends = imports.get(ExportKind.ENDPOINTS)
             given = GivenEndpoints() if backends is None else read_endpoints(backends)
         except InputError as err:
@@ -205,7 +207,11 @@ class ServiceImports:
             slices=slices(target, groups, Details(hostnames=given.hostnames, ready=ready, places=places)),
             endpoints=endpoints_of(target, groups, given.hostnames),
             service_import=service_import_of(
-                target, wanted, view.get(target.service), clusters, view.get(target.service_import)
+                target,
+                wanted,
+                view.get(target.service, ApiService),
+                clusters,
+                view.get(target.service_import, ApiServiceImport),
             ),
         )
         desired = self._objects(target, wanted, made, accepted.refused, view)
@@ -217,7 +223,7 @@ class ServiceImports:
     def _full(self, target: ImportedService, view: View, about: Ref) -> Event | None:
         """Return that there are as many imported Services as there may be; those that are here stay."""
         most = self._settings.max_imported_services
-        if view.get(target.service) is not None or view.count(IMPORTED_SERVICES, IMPORTED) < most:
+        if view.get(target.service, ApiService) is not None or view.count(IMPORTED_SERVICES, IMPORTED) < most:
             return None
         message = (
             f"Service {target.namespace}/{target.name} is not imported: this cluster has {most} imported "
@@ -229,16 +235,10 @@ class ServiceImports:
         """Return the imports that take the places of imported Services that went: the oldest that wait."""
         most = self._settings.max_imported_services
         count = view.count(IMPORTED_SERVICES, IMPORTED)
-        if change.new is not None or not is_imported(change.old) or not most - _REFILLED <= count < most:
+        gone = change.old if change.new is None and isinstance(change.old, ApiService) else None
+        if gone is None or not is_imported(gone) or not most - _REFILLED <= count < most:
             return ()
-        waiting = (
-            key
-            for key in _oldest_first(view)
-            if view.get(ImportedService(namespace=key.partition("/")[0], name=key.partition("/")[2]).service)
-            is None
-            and view.get(Ref(kind=Kind.NAMESPACE, name=key.partition("/")[0])) is not None
-        )
-        return islice(waiting, most - count)
+        return islice((key for key in _oldest_first(view) if _waits(key, view)), most - count)
 
     def _objects(
         self,
@@ -249,12 +249,12 @@ class ServiceImports:
         view: View,
     ) -> DesiredObjects:
         """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
-        service = view.get(target.service)
+        service = view.get(target.service, ApiService)
         events = [Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in refused]
         if is_of_other_type(service, wanted):
             return DesiredObjects(steps=[target.service], events=events)  # made anew once it is gone
-        steps: list[Wanted | Ref] = [service_of(target, wanted)]
-        there = {name_of(raw) for raw in our_slices(target, view)}
+        steps: list[Wanted | Ref] = [service_object(target, wanted)]
+        there = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
         steps += [
             Wanted(ref=target.slice(name), body=body)
             for name, body in sorted(made.slices.items(), key=lambda item: (item[0] in there, item[0]))
@@ -264,7 +264,7 @@ class ServiceImports:
             steps.append(made.endpoints)
         elif is_mirrored(target, view):
             steps.append(target.endpoints)  # Antrea's: Kubernetes would go on mirroring them into slices
-        present = view.get(target.service_import)
+        present = view.get(target.service_import, ApiServiceImport)
         if present is not None and not is_our_import(present, service):
             message = "it was not made for an import: left as it is"
             events.append(Event(subject=str(target.service_import), reason="NotImported", message=message))
@@ -275,24 +275,31 @@ class ServiceImports:
 
 def _oldest_first(view: View) -> list[str]:
     """Return the Services that can be imported, by the age of their ResourceImports."""
-    imports = [raw for raw in view.list(Kind.RESOURCE_IMPORT, Side.LEADER) if _is_service(raw)]
-    return [import_target(raw) for raw in sorted(imports, key=age)]
+    imports = [
+        resource_import
+        for resource_import in view.list(ResourceImport, Side.LEADER)
+        if resource_import.spec.kind == SERVICE_IMPORT
+    ]
+    return [*filter(None, map(import_target, sorted(imports, key=lambda item: item.age)))]
 
 
-def _is_service(raw: RawObject) -> bool:
-    return text_at(raw, "spec", "kind") == SERVICE_IMPORT and bool(import_target(raw))
+def _waits(key: str, view: View) -> bool:
+    """Tell whether a Service could be imported, and is not."""
+    namespace, _, name = key.partition("/")
+    service = view.get(ImportedService(namespace=namespace, name=name).service, ApiService)
+    return service is None and view.get(Ref(kind=Kind.NAMESPACE, name=namespace), ApiNamespace) is not None
 
 
 def _obstacle(target: ImportedService, view: View, about: Ref) -> Event | None:
     """Return why nothing can be made here now; a change of what is in the way calls for the key again."""
-    namespace = view.get(Ref(kind=Kind.NAMESPACE, name=target.namespace))
-    if namespace is None or is_deleting(namespace):
+    namespace = view.get(Ref(kind=Kind.NAMESPACE, name=target.namespace), ApiNamespace)
+    if namespace is None or namespace.is_deleting:
         message = f"Services of namespace {target.namespace} are not imported: there is no such namespace here"
         return Event(subject=str(about), reason="NamespaceMissing", message=message, warning=False)
     if not names.is_label(target.service.name):
         message = f"Service {target.namespace}/{target.name} is not imported: {target.service.name} is too long"
         return Event(subject=str(about), reason="NameTooLong", message=message)
-    service = view.get(target.service)
+    service = view.get(target.service, ApiService)
     if service is not None and not is_imported(service):
         key = names.IMPORTED_SERVICE_ANNOTATION
         message = f"it has the name of an imported Service but not the annotation {key}: it is left as it is"
@@ -300,15 +307,10 @@ def _obstacle(target: ImportedService, view: View, about: Ref) -> Event | None:
     return None
 
 
-def _clusters(imports: Mapping[str, RawObject]) -> list[str]:
+def _clusters(imports: Mapping[str, ResourceImport]) -> list[str]:
     """Return the exporting clusters by what the leader says; Antrea's says it only after a change."""
     if ExportKind.ENDPOINTS not in imports:
         return []
-    return sorted(
-        {
-            text_at(item, "clusterID")
-            for item in items_at(imports[ExportKind.ENDPOINTS], "status", "clusterStatuses")
-            if text_at(find(item.get("conditions"), "Succeeded"), "status") == TRUE
-            and names.is_subdomain(text_at(item, "clusterID"))
-        }
-    )
+    statuses = imports[ExportKind.ENDPOINTS].status.cluster_statuses
+    accepted = {s.cluster_id for s in statuses if condition_of(s.conditions, "Succeeded").is_true}
+    return sorted(filter(names.is_subdomain, accepted))

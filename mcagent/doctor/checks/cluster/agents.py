@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.contract.conditions import TRUE, find
-from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.admin.fields import condition_at, items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.contract.conditions import TRUE
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import OURS, ExaminedCluster
 from mcagent.kube.source import RawObject
@@ -77,7 +77,7 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
 
 
 def _ready(pod: RawObject) -> bool:
-    return find(value_at(pod, "status", "conditions"), "Ready").get("status") == TRUE
+    return condition_at(pod, "Ready").get("status") == TRUE
 
 
 def _state(pod: RawObject) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
+from mcagent.controller.admin.fields import name_of, namespace_of, value_at
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.contract.raw import name_of, namespace_of, value_at
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.checks.cluster.agents import component_of
 from mcagent.doctor.examined import OURS, ExaminedCluster

@@ -7,9 +7,9 @@ from typing import Any
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
+from mcagent.controller.admin.fields import condition_at, items_at, name_of, text_at, value_at
 from mcagent.controller.admin.manifests import CRD, Part, Role
-from mcagent.controller.contract.conditions import TRUE, find
-from mcagent.controller.contract.raw import items_at, name_of, text_at, value_at
+from mcagent.controller.contract.conditions import TRUE
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.cluster.agents import component_of
 from mcagent.doctor.checks.cluster.controller import deployments
@@ -63,7 +63,7 @@ def _judge(crd: RawObject, installed: RawObject | None, role: Role) -> Iterator[
         return
     expected, served = _served(crd), _served(installed)
     missing = [version for version in expected if version not in served]
-    established = find(value_at(installed, "status", "conditions"), "Established").get("status") == TRUE
+    established = condition_at(installed, "Established").get("status") == TRUE
     if missing or not established:
         text = f"{', '.join(missing)} is not served" if missing else "it is not established"
         yield CHECK.finding("CrdVersion", text, subject=name, role=role)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.contract.conditions import find
-from mcagent.controller.contract.raw import name_of, namespace_of, text_at, value_at
+from mcagent.controller.admin.fields import condition_at, name_of, namespace_of, text_at
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
@@ -49,7 +48,7 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     exported = cluster.read(exports)
     findings = []
     for export in exported:
-        ready = find(value_at(export, "status", "conditions"), "Ready")
+        ready = condition_at(export, "Ready")
         if text_at(ready, "reason") == "Failed":
             subject = f"ServiceExport {namespace_of(export)}/{name_of(export)}"
             findings.append(CHECK.finding("ExportRefused", text_at(ready, "message"), subject=subject))

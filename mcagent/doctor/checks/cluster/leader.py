@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.contract.conditions import TRUE, find
-from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.admin.fields import condition_at, items_at, name_of, namespace_of, text_at
+from mcagent.controller.contract.conditions import TRUE
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.clock import clock_finding
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
@@ -131,7 +131,7 @@ def _server(cluster_set: RawObject) -> str:
 
 
 def _connection(cluster_set: RawObject, server: str) -> Iterator[CheckFinding]:
-    ready = find(value_at(cluster_set, "status", "conditions"), "Ready")
+    ready = condition_at(cluster_set, "Ready")
     subject = f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)}"
     if not ready:
         yield CHECK.skipped(f"{subject} has no condition Ready: not processed yet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.contract.raw import name_of, namespace_of
+from mcagent.controller.admin.fields import name_of, namespace_of
 from mcagent.doctor.check import DoctorCheck, warning
 from mcagent.doctor.examined import ExaminedCluster
 

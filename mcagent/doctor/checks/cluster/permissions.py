@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
+from mcagent.controller.admin.fields import name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.admin.manifests import LEADER_NAMESPACE, MEMBER_NAMESPACE, Part
-from mcagent.controller.contract.raw import name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.checks.cluster.agents import component_of, pods
 from mcagent.doctor.checks.cluster.controller import deployments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.contract.raw import items_at, text_at, value_at
+from mcagent.controller.admin.fields import items_at, text_at, value_at
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import OURS, ExaminedCluster
 from mcagent.kube.source import RawObject

@@ -1,0 +1,37 @@
+"""What an admission review asks. Source: admission.k8s.io/v1 AdmissionRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart
+
+
+class UserInfo(ApiPart, frozen=True):
+    """authentication.k8s.io/v1 UserInfo."""
+
+    username: str = ""
+    extra: Mapping[str, Any] = NO_FIELDS
+
+
+class GroupVersionKind(ApiPart, frozen=True):
+    """metav1.GroupVersionKind, of which only the kind is read."""
+
+    kind: str = ""
+
+
+class AdmissionRequest(ApiPart, frozen=True):
+    """What a review is about, but for the objects."""
+
+    kind: GroupVersionKind = GroupVersionKind()
+    namespace: str = ""
+    name: str = ""
+    operation: str = ""
+    user_info: UserInfo = UserInfo()
+
+
+class NamedObject(ApiObject, frozen=True):
+    """An object of any kind that says what it is."""
+
+    kind: str = ""

@@ -1,0 +1,296 @@
+"""The kinds of Antrea Multi-cluster and of the Multi-Cluster Services API.
+
+Source: multicluster.crd.antrea.io/v1alpha1 and v1alpha2, multicluster.x-k8s.io/v1alpha1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from msgspec import field
+
+from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart, Condition, Conditions
+from mcagent.model.api.kubernetes import ApiServiceSpec, PortNumber, ServiceFields, Subsets
+from mcagent.model.objects import Kind
+
+# --- the clusters -----------------------------------------------------------------------------------------
+
+
+class WireGuard(ApiPart, frozen=True):
+    """What a gateway publishes of its WireGuard device. `publicKey` is Antrea's, the others are ours."""
+
+    public_key: str = ""
+    next_public_key: str = ""
+    port: PortNumber | None = None
+
+
+class ApiGatewayStatus(ApiPart, frozen=True):
+    """What an agent reports of the links of its gateway (`mcagent.model.links`)."""
+
+    links: tuple[Mapping[str, Any], ...] = ()
+
+
+class ApiGateway(ApiObject, frozen=True):
+    """Gateway: fields at top level; the name is the Node's."""
+
+    KIND: ClassVar[Kind] = Kind.GATEWAY
+
+    gateway_ip: str = field(default="", name="gatewayIP")
+    internal_ip: str = field(default="", name="internalIP")
+    service_cidr: str = field(default="", name="serviceCIDR")
+    wireguard: WireGuard | None = field(default=None, name="wireGuard")
+    status: ApiGatewayStatus = ApiGatewayStatus()
+
+
+class GatewayInfo(ApiPart, frozen=True):
+    """A gateway of another cluster."""
+
+    gateway_ip: str = ""
+    wireguard: WireGuard | None = field(default=None, name="wireGuard")
+
+
+class ClusterInfo(ApiPart, frozen=True):
+    """What a cluster publishes of its network."""
+
+    cluster_id: str = ""
+    service_cidr: str = ""
+    pod_cidrs: tuple[str, ...] = ()
+    gateway_infos: tuple[GatewayInfo, ...] = ()
+    wireguard: WireGuard | None = field(default=None, name="wireGuard")
+
+
+class ApiClusterInfoImport(ApiObject, frozen=True):
+    """ClusterInfoImport."""
+
+    KIND: ClassVar[Kind] = Kind.CLUSTER_INFO_IMPORT
+
+    spec: ClusterInfo = ClusterInfo()
+    status: Conditions = Conditions()
+
+
+class LeaderCluster(ApiPart, frozen=True):
+    """The leader that a ClusterSet names; a leader's own ClusterSet has neither server nor Secret."""
+
+    cluster_id: str = ""
+    server: str = ""
+    secret: str = ""
+    service_account: str = ""
+
+
+class ClusterSetSpec(ApiPart, frozen=True):
+    """v1alpha2 ClusterSetSpec."""
+
+    cluster_id: str = ""
+    namespace: str = ""
+    leaders: tuple[LeaderCluster, ...] = ()
+
+
+class ApiClusterStatus(ApiPart, frozen=True):
+    """What is known of one cluster."""
+
+    cluster_id: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+def conditions_of(statuses: Sequence[ApiClusterStatus], cluster_id: str) -> tuple[Condition, ...]:
+    """Return the conditions of a cluster; none of one that has no status."""
+    return next((status.conditions for status in statuses if status.cluster_id == cluster_id), ())
+
+
+class ApiClusterSetStatus(ApiPart, frozen=True):
+    """v1alpha2 ClusterSetStatus."""
+
+    total_clusters: int | None = None
+    ready_clusters: int | None = None
+    observed_generation: int | None = None
+    conditions: tuple[Condition, ...] = ()
+    cluster_statuses: tuple[ApiClusterStatus, ...] = ()
+
+
+class ClusterSet(ApiObject, frozen=True):
+    """ClusterSet."""
+
+    KIND: ClassVar[Kind] = Kind.CLUSTER_SET
+
+    spec: ClusterSetSpec = ClusterSetSpec()
+    status: ApiClusterSetStatus = ApiClusterSetStatus()
+
+    @property
+    def leader_id(self) -> str:
+        """The cluster ID of the leader; "" if none is named."""
+        return self.spec.leaders[0].cluster_id if self.spec.leaders else ""
+
+    def conditions_of(self, cluster_id: str) -> tuple[Condition, ...]:
+        """Return the conditions of a cluster."""
+        return conditions_of(self.status.cluster_statuses, cluster_id)
+
+
+class ClusterClaim(ApiObject, frozen=True):
+    """v1alpha2 ClusterClaim. One made as v1alpha1 has its real name in a field."""
+
+    KIND: ClassVar[Kind] = Kind.CLUSTER_CLAIM
+
+    claim_name: str = field(default="", name="name")
+    value: str = ""
+
+
+class MemberClusterAnnounce(ApiObject, frozen=True):
+    """MemberClusterAnnounce: fields at top level."""
+
+    KIND: ClassVar[Kind] = Kind.MEMBER_CLUSTER_ANNOUNCE
+
+    cluster_id: str = field(default="", name="clusterID")
+    cluster_set_id: str = field(default="", name="clusterSetID")
+    leader_cluster_id: str = field(default="", name="leaderClusterID")
+
+
+# --- exports and imports ----------------------------------------------------------------------------------
+
+
+class ExportedService(ApiPart, frozen=True):
+    """The Service of a ResourceExport."""
+
+    service_spec: ApiServiceSpec = ApiServiceSpec()
+
+
+class LabelIdentityExport(ApiPart, frozen=True):
+    """The label identity of a ResourceExport."""
+
+    normalized_label: str = ""
+
+
+class LabelIdentitySpec(ApiPart, frozen=True):
+    """A label identity and its number, in a ResourceImport or a LabelIdentity."""
+
+    label: str = ""
+    id: int | None = None
+
+
+class RawPayload(ApiPart, frozen=True):
+    """A manifest as JSON, in base64."""
+
+    data: str = ""
+
+
+class ResourceExportSpec(ApiPart, frozen=True):
+    """v1alpha1 ResourceExportSpec. A payload that is not there is None."""
+
+    cluster_id: str = ""
+    name: str = ""
+    namespace: str = ""
+    kind: str = ""
+    service: ExportedService | None = None
+    endpoints: Subsets | None = None
+    cluster_info: ClusterInfo | None = None
+    label_identity: LabelIdentityExport = LabelIdentityExport()
+    cluster_network_policy: Mapping[str, Any] = NO_FIELDS
+    raw: RawPayload = RawPayload()
+
+
+class ResourceExport(ApiObject, frozen=True):
+    """ResourceExport: what a member, or an administrator of the leader, offers."""
+
+    KIND: ClassVar[Kind] = Kind.RESOURCE_EXPORT
+
+    spec: ResourceExportSpec = ResourceExportSpec()
+    status: Conditions = Conditions()
+
+
+class ServiceImportSpec(ServiceFields, frozen=True):
+    """multicluster.x-k8s.io/v1alpha1 ServiceImportSpec."""
+
+    ips: tuple[str, ...] = ()
+
+
+class ImportedServiceImport(ApiPart, frozen=True):
+    """The ServiceImport of a ResourceImport."""
+
+    spec: ServiceImportSpec = ServiceImportSpec()
+
+
+class ResourceImportSpec(ApiPart, frozen=True):
+    """v1alpha1 ResourceImportSpec. `clusterID` names the clusters that it is for; none: all."""
+
+    cluster_id: tuple[str, ...] = ()
+    name: str = ""
+    namespace: str = ""
+    kind: str = ""
+    service_import: ImportedServiceImport = ImportedServiceImport()
+    endpoints: Subsets = Subsets()
+    cluster_info: ClusterInfo | None = field(default=None, name="clusterinfo")
+    label_identity: LabelIdentitySpec = LabelIdentitySpec()
+    cluster_network_policy: Mapping[str, Any] = field(default=NO_FIELDS, name="clusternetworkpolicy")
+    raw: RawPayload = RawPayload()
+
+
+class ResourceImportStatus(ApiPart, frozen=True):
+    """v1alpha1 ResourceImportStatus."""
+
+    cluster_statuses: tuple[ApiClusterStatus, ...] = ()
+
+
+class ResourceImport(ApiObject, frozen=True):
+    """ResourceImport: what the leader passes on to all members."""
+
+    KIND: ClassVar[Kind] = Kind.RESOURCE_IMPORT
+
+    spec: ResourceImportSpec = ResourceImportSpec()
+    status: ResourceImportStatus = ResourceImportStatus()
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that a ClusterInfo is about; "" in all other imports."""
+        return self.spec.cluster_info.cluster_id if self.spec.cluster_info is not None else ""
+
+    def conditions_of(self, cluster_id: str) -> tuple[Condition, ...]:
+        """Return the conditions of a cluster's export."""
+        return conditions_of(self.status.cluster_statuses, cluster_id)
+
+
+class ApiLabelIdentity(ApiObject, frozen=True):
+    """LabelIdentity."""
+
+    KIND: ClassVar[Kind] = Kind.LABEL_IDENTITY
+
+    spec: LabelIdentitySpec = LabelIdentitySpec()
+
+
+# --- multicluster.x-k8s.io --------------------------------------------------------------------------------
+
+
+class ServiceExportSpec(ApiPart, frozen=True):
+    """v1alpha1 ServiceExportSpec. Values of other types than texts are named to the user, and left out."""
+
+    exported_labels: Mapping[str, Any] = NO_FIELDS
+    exported_annotations: Mapping[str, Any] = NO_FIELDS
+
+
+class ApiServiceExport(ApiObject, frozen=True):
+    """ServiceExport."""
+
+    KIND: ClassVar[Kind] = Kind.SERVICE_EXPORT
+
+    spec: ServiceExportSpec = ServiceExportSpec()
+    status: Conditions = Conditions()
+
+
+class ImportedCluster(ApiPart, frozen=True):
+    """A cluster that a Service is imported from."""
+
+    cluster: str = ""
+
+
+class ServiceImportStatus(ApiPart, frozen=True):
+    """v1alpha1 ServiceImportStatus."""
+
+    clusters: tuple[ImportedCluster, ...] = ()
+
+
+class ApiServiceImport(ApiObject, frozen=True):
+    """ServiceImport."""
+
+    KIND: ClassVar[Kind] = Kind.SERVICE_IMPORT
+
+    spec: ServiceImportSpec = ServiceImportSpec()
+    status: ServiceImportStatus = ServiceImportStatus()
