@@ -154,10 +154,10 @@ def test_kube_proxy_passes_over_other_address_families() -> None:
         "metadata": {"namespace": "default", "name": "six"},
         "spec": {"clusterIP": "fd00::7", "ports": [{"port": 80}]},
     }
-    labels = {"kubernetes.io/service-name": "web"}
+    labelled: dict[str, object] = {**meta, "labels": {"kubernetes.io/service-name": "web"}}
     slices = [
         {
-            "metadata": {**meta, "labels": labels},
+            "metadata": labelled,
             "addressType": family,
             "endpoints": [{"addresses": [address]}],
             "ports": [{"port": 8080}],
