@@ -145,7 +145,9 @@ CT_STATE = _field("ct_state", 32, ValueFormat.CT_STATE, "NXM_NX_CT_STATE")
 CT_ZONE = _field("ct_zone", 16, ValueFormat.DECIMAL, "NXM_NX_CT_ZONE", maskable=False)
 CT_MARK = _field("ct_mark", 32, ValueFormat.HEX, "NXM_NX_CT_MARK")
 CT_LABEL = _field("ct_label", 128, ValueFormat.HEX, "NXM_NX_CT_LABEL")
-CT_NW_DST = _field("ct_nw_dst", 32, ValueFormat.IPV4, "NXM_NX_CT_NW_DST")  # of the connection's first packet
+# The addresses of a connection's first packet.
+CT_NW_SRC = _field("ct_nw_src", 32, ValueFormat.IPV4, "NXM_NX_CT_NW_SRC")
+CT_NW_DST = _field("ct_nw_dst", 32, ValueFormat.IPV4, "NXM_NX_CT_NW_DST")
 ETH_TYPE = _field("dl_type", 16, ValueFormat.HEX, "NXM_OF_ETH_TYPE", set_name="eth_type", maskable=False)
 _IP = ((ETH_TYPE, (ETH_IPV4,)),)
 _IP6 = ((ETH_TYPE, (ETH_IPV6,)),)

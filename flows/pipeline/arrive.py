@@ -1,14 +1,14 @@
-"""Tables Deliver, Output, Arrive, Admit and ArriveState: to the destination's Node, and there to the kernel.
+"""Tables Deliver, Output, Fragments, Arrive, Related, Admit, ArriveState: to the destination's kernel.
 
 Conntrack (zone ARRIVAL) stores the gateway through which a connection arrived, and the Service that it translated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from flows.actions import Ct, DecTtl, Meter, Output, OutputBits, set_bits, set_whole
-from flows.fields import ETH_DST, ETH_SRC, Term, destination_in
+from flows.actions import Ct, DecTtl, Goto, Meter, Move, Output, OutputBits, set_bits, set_whole
+from flows.fields import ETH_DST, ETH_SRC, Network, Term, destination_in, eth_type_of
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -35,7 +35,7 @@ def _output() -> Iterator[Flow]:
 def own_node(n: LocalNode) -> Iterator[Flow]:
     """Deliver packets to this Node itself."""
     for net in dict.fromkeys(n.networks):
-        yield e.flow(t.DELIVER, d.PREFIX + net.prefixlen, destination_in(net), e.goto(t.ARRIVE))
+        yield e.flow(t.DELIVER, d.PREFIX + net.prefixlen, destination_in(net), e.goto(t.FRAGMENTS))
 
 
 def node(n: LocalNode) -> Iterator[Flow]:
@@ -49,11 +49,12 @@ def node(n: LocalNode) -> Iterator[Flow]:
 def base(env: Env) -> Iterator[Flow]:
     """Process connections that remote clusters opened."""
     yield from _output()
-    first = t.INGRESS_TIERS if env.identities else t.ADMIT
-    track = Ct(env.zone(r.ZONE_ARRIVAL), table=first.number)
+    yield from _related(env)
+    track = Ct(env.zone(r.ZONE_ARRIVAL), table=t.RELATED.number)
     table = t.ARRIVE_STATE
     for family in r.FAMILIES:
         translated = (family, e.FROM_GATEWAY, e.mac(r.MAC_TRANSLATED))
+        yield e.flow(t.FRAGMENTS, d.ELSE, (family,), e.goto(t.ARRIVE))
         yield e.flow(t.ARRIVE, d.NORMAL, translated, set_bits(r.TRANSLATED, 1), track)
         yield e.flow(t.ARRIVE, d.ELSE, (family, e.FROM_GATEWAY), track)
         if env.gateway:  # replies return through this Node itself
@@ -75,11 +76,48 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(table, d.ELSE, (family, e.TRACKED, r.TRANSLATED.is_(bit)), *_DELIVER[bit])
 
 
+def _after_related(env: Env) -> Goto:
+    return e.goto(t.INGRESS_TIERS if env.identities else t.ADMIT)
+
+
+def _related(env: Env) -> Iterator[Flow]:
+    """Load the remote address of the connection that an ICMP error quotes.
+
+    Other packets are matched first: the fields of conntrack's first packet would create a datapath flow per
+    connection. Without a connection nothing shows whose error it is, and this Node's kernel may know a connection
+    that never passed the bridge.
+    """
+    for family in r.FAMILIES:
+        yield e.flow(t.RELATED, d.SPECIAL, (family, e.UNRELATED), _after_related(env))
+        for error in r.ICMP_ERRORS[family]:
+            terms = (family, e.INVALID, *error)
+            yield e.drop(t.RELATED, d.SPECIAL + 1, terms, d.DROP_NOT_RELATED, t.RELATED.number)
+        for state, remote in zip((e.RELATED_REQUEST, e.RELATED_REPLY), r.QUOTED[family], strict=True):
+            load = Move(remote, r.QUOTED_ADDRESS)
+            yield e.flow(t.RELATED, d.NORMAL, (family, state), load, e.goto(t.RELATED_CLUSTER))
+
+
+def related(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
+    """Accept ICMP errors of a remote cluster about connections with it."""
+    for net in sources:
+        if (family := eth_type_of(net)) in r.FAMILIES:
+            quoted = Term(r.QUOTED_ADDRESS.field, int(net.network_address), int(net.netmask))
+            yield e.flow(t.RELATED_CLUSTER, d.NORMAL, (family, r.CLUSTER.is_(c.id), quoted), _after_related(env))
+
+
 def store_ingress(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
     """Store the gateway through which a request arrived, and the translated Service; then output to the kernel."""
     for bit, marks in e.REMEMBER.items():
         commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=marks)
         yield e.flow(t.ARRIVE_STATE, d.NORMAL, (*request, r.TRANSLATED.is_(bit)), commit, *_DELIVER[bit])
+
+
+def fragments(env: Env, c: RemoteCluster) -> Iterator[Flow]:
+    """Pass fragments that other gateways forward through the cluster's meter."""
+    if c.fragment_meter is not None and env.local_gateways:
+        for family in r.FAMILIES:
+            terms = (family, e.FRAGMENT, e.FROM_GATEWAY, r.CLUSTER.is_(c.id))
+            yield e.flow(t.FRAGMENTS, d.NORMAL, terms, Meter(c.fragment_meter), e.goto(t.ARRIVE))
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:

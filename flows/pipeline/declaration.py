@@ -105,6 +105,11 @@ DROP_NO_CONNECTION = Category(
     "no-connection",
     "a mid-connection TCP packet to a Service, of a connection that this Node does not have; number: table",
 )
+DROP_NOT_RELATED = Category(
+    0x90,
+    "not-related",
+    "an ICMP error about a connection that this Node does not have with the cluster that sent it; number: table",
+)
 
 # The category of the lowest flow of a table, if it is not "miss".
 MISS = {
@@ -116,6 +121,7 @@ MISS = {
     t.ROUTE.number: DROP_NO_ROUTE,
     t.SNAT_STATE.number: DROP_INVALID,
     t.DELIVER.number: DROP_NO_NODE,
+    t.RELATED_CLUSTER.number: DROP_NOT_RELATED,
     t.LOOKUP.number: DROP_NO_CONNECTION,
     t.LOOKUP_RESTORED.number: DROP_NO_CONNECTION,
     t.LOOKUP_RESULT.number: DROP_NO_CONNECTION,
@@ -142,7 +148,7 @@ PIPELINE = Pipeline(
         FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, FOR_POLICY, DROP_MISS, DROP_SPOOFED,
         DROP_SPOOFED_REMOTE, DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID,
         DROP_NO_ROUTE, DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED, DROP_POLICY, DROP_ISOLATED, DROP_UNKNOWN,
-        DROP_NO_CONNECTION,
+        DROP_NO_CONNECTION, DROP_NOT_RELATED,
     ),
     cookies=COOKIES,
     priorities=(
@@ -153,6 +159,9 @@ PIPELINE = Pipeline(
         (PREFIX, "plus the prefix length (up to 328): the longest prefix wins"),
         (SPECIAL, "before all prefixes"),
         (RULES, "minus the level (down to 1000): rules of policies"),
-        (UNJUDGED, "packets that rules do not apply to: replies, ICMP errors, fragments other than the first"),
+        (
+            UNJUDGED,
+            "packets that rules do not apply to: replies, ICMP errors about requests, later fragments",
+        ),
     ),
 )  # fmt: skip

@@ -31,6 +31,10 @@ NEW, ESTABLISHED = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 REQUEST, REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
 # A translated request that conntrack considers a reply: conntrack was lost, and the server has sent first since.
 REVERSED = ct_state("-rel-inv+rpl+trk")
+FRAGMENT = f.Term(f.IP_FRAG, f.FRAG_ANY, f.FRAG_ANY)  # the first one, too
+# ICMP errors, by the direction of the connection that they quote.
+RELATED_REQUEST, RELATED_REPLY = ct_state("+rel-rpl+trk"), ct_state("+rel+rpl+trk")
+UNRELATED = ct_state("-rel+trk")
 INVALID, TRACKED, DNATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
 # The same as INVALID, in the form required for a flow that commits (check_CT in OVS' lib/ofp-actions.c).
 NO_STATE = ct_state("-new-est-rel-rpl+trk")

@@ -64,6 +64,8 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     flows = [
         *source.cluster(env, c, sources),
         *arrive.cluster(c),
+        *arrive.fragments(env, c),
+        *arrive.related(env, c, sources),
         *policy.cluster(env, c),
         *departure.cluster(env, c),
     ]

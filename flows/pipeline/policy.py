@@ -53,7 +53,7 @@ _NEXT = {
     }
     for direction in PolicyDirection
 }
-_RELATED = ct_state("+rel-inv+trk")
+_RELATED = ct_state("+rel+trk")
 _LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
 # The answer of nft to protocols other than TCP: administratively prohibited (RFC 1812, section 5.2.7.1).
 _ANSWER = (exact(f.IP_PROTO, f.IP_ICMP), exact(f.ICMP_TYPE, 3), exact(f.ICMP_CODE, 13))
@@ -74,7 +74,6 @@ def base(env: Env) -> Iterator[Flow]:
             # A translated packet that conntrack considers a reply is a request: see `arrive`.
             raw = (r.TRANSLATED.is_(0),) if direction is PolicyDirection.INGRESS else ()
             yield e.flow(first, d.UNJUDGED, (family, e.REPLY, *raw), go_on)
-            yield e.flow(first, d.UNJUDGED, (family, _RELATED), go_on)
             # Rules apply to the first fragment; without it the others are useless.
             yield e.flow(first, d.UNJUDGED, (family, _LATER), go_on)
             for table, following in tables.items():
@@ -168,7 +167,13 @@ def _clauses(rule: PolicyRule) -> Iterator[Iterator[Terms]]:
     if not rule.peers.any_peer:
         yield _of_peers(rule.direction, rule.peers)
     if rule.ports:
-        yield chain.from_iterable(map(_of_port, rule.ports))
+        yield chain(chain.from_iterable(map(_of_port, rule.ports)), _of_errors(rule.verdict))
+
+
+def _of_errors(verdict: PolicyVerdict) -> Iterator[Terms]:
+    """Yield the match of ICMP errors, which have no ports: where a peer may send requests, it may send errors."""
+    if verdict in (PolicyVerdict.ALLOW, PolicyVerdict.PASS):
+        yield from ((family, _RELATED) for family in r.FAMILIES)
 
 
 def _of_pods(direction: PolicyDirection, addresses: Iterable[f.Address]) -> Iterator[Terms]:

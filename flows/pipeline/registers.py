@@ -8,7 +8,11 @@ from flows.fields import (
     CT_LABEL,
     CT_MARK,
     CT_NW_DST,
+    CT_NW_SRC,
     ETH_SRC,
+    ICMP_TYPE,
+    IP_ICMP,
+    IP_PROTO,
     IP_TCP,
     IP_UDP,
     IPV4_ONLY,
@@ -16,6 +20,7 @@ from flows.fields import (
     PORTS_SRC,
     REGISTERS,
     Bits,
+    exact,
 )
 
 # Address families with flows. No other code of the pipeline assumes IPv4.
@@ -89,8 +94,16 @@ INGRESS_PORT = Bits(
     "ingress_port", REGISTERS[2], 0, 15, "input port; for a packet that a sibling relays, the port to its Node"
 )
 EGRESS_PORT = Bits("egress_port", REGISTERS[3], 0, 15, "output port")
+QUOTED_ADDRESS = Bits(
+    "quoted_address", REGISTERS[4], 0, 31, "of an ICMP error: the remote address of the connection that it quotes"
+)
+CT_SOURCE = Bits("ct_source", CT_NW_SRC, 0, 31, "source of the connection's first packet")
 CT_DESTINATION = Bits("ct_destination", CT_NW_DST, 0, 31, "destination of the connection's first packet")
 SOURCE_ADDRESS = Bits("source_address", IPV4_SRC, 0, 31, "of a packet")
+# The addresses of the first packet of the connection that an ICMP error quotes: (source, destination).
+QUOTED = {IPV4_ONLY: (CT_SOURCE, CT_DESTINATION)}
+# The types of ICMP errors that quote a packet (RFC 792; nf_conntrack_proto_icmp.c, lib/conntrack.c).
+ICMP_ERRORS = {IPV4_ONLY: tuple((exact(IP_PROTO, IP_ICMP), exact(ICMP_TYPE, n)) for n in (3, 4, 5, 11, 12))}
 # The fields from which a client's port is read, and to which it is restored.
 SOURCE_PORTS = {
     protocol: Bits("source_port", PORTS_SRC[protocol], 0, 15, "of a request") for protocol in (IP_TCP, IP_UDP)
@@ -148,7 +161,7 @@ ZONE_RESTORED = Zone(
 )
 
 BITS = (
-    ORIGIN, TRANSLATED, SNAT, REPLY, LOOKUP, CLUSTER, INGRESS_PORT, EGRESS_PORT, MARK_PORT, MARK_TRANSLATED,
-    MARK_OPENED, LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
+    ORIGIN, TRANSLATED, SNAT, REPLY, LOOKUP, CLUSTER, INGRESS_PORT, EGRESS_PORT, QUOTED_ADDRESS, MARK_PORT,
+    MARK_TRANSLATED, MARK_OPENED, LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
 )  # fmt: skip
 ZONES = (ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT, ZONE_RESTORED)

@@ -20,8 +20,8 @@ CLASSIFY = PipelineTable(
     "virtual next hop. Agent probes to clients are routed like replies; resets to them are dropped. "
     "Reachability frames from gateways of this cluster go to the local agent. Probes of remote gateways "
     "are returned through their tunnel, and answers to this gateway's probes go to the agent. Connections "
-    "that the agent restores are committed.",
-    fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS),
+    "that the agent restores are committed. Fragments of remote clusters pass the cluster's meter.",
+    fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.IP_FRAG, f.TCP_FLAGS),
     next=(10, 26, 40),
 )
 SOURCE = PipelineTable(
@@ -152,14 +152,37 @@ DELIVER = PipelineTable(
     name="Deliver",
     purpose="Selects the destination's Node by the longest prefix.",
     fields=(f.ETH_TYPE, r.ORIGIN, *ADDRESSES_DST),
-    next=(70, 90),
+    next=(61, 90),
+)
+FRAGMENTS = PipelineTable(
+    number=61,
+    name="Fragments",
+    purpose="Limits the fragments of a remote cluster by the cluster's meter, before conntrack reassembles them. "
+    "On a gateway those of its own tunnels have passed the meter in Classify.",
+    fields=(f.ETH_TYPE, f.IP_FRAG, r.ORIGIN, r.CLUSTER),
+    next=(70,),
 )
 ARRIVE = PipelineTable(
     number=70,
     name="Arrive",
     purpose="Passes packets through conntrack of the destination's Node.",
     fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN, r.LOOKUP),
-    next=(62, 71, 74),
+    next=(56, 74),
+)
+RELATED = PipelineTable(
+    number=56,
+    name="Related",
+    purpose="ICMP errors: the remote address of the connection that the error quotes, from conntrack. An error "
+    "about an unknown connection is dropped.",
+    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.ICMP_TYPE),
+    next=(58, 62, 71),
+)
+RELATED_CLUSTER = PipelineTable(
+    number=58,
+    name="RelatedCluster",
+    purpose="An ICMP error may come only from the cluster at the other end of the connection that it quotes.",
+    fields=(f.ETH_TYPE, r.CLUSTER, r.QUOTED_ADDRESS),
+    next=(62, 71),
 )
 ADMIT = PipelineTable(
     number=71,
@@ -285,6 +308,6 @@ POLICY_TABLES = (
 TABLES = (
     CLASSIFY, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE,
     UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE, SNAT_STATE, EXIT,
-    DELIVER, INGRESS_TIERS, INGRESS_NETWORK_POLICY, INGRESS_BASELINE, REJECT, REJECT_STATE, ARRIVE, ADMIT,
-    ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, OUTPUT,
+    DELIVER, FRAGMENTS, ARRIVE, RELATED, RELATED_CLUSTER, INGRESS_TIERS, INGRESS_NETWORK_POLICY, INGRESS_BASELINE,
+    REJECT, REJECT_STATE, ADMIT, ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, OUTPUT,
 )  # fmt: skip

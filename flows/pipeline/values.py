@@ -72,6 +72,7 @@ class RemoteCluster:
     `ordered`: see `NextHopGroup`.
     `meter`: limits the connections that the cluster opens to this one; None: no limit.
     `probe_meter`: limits probes through the tunnels to it; None: probes and their answers are dropped.
+    `fragment_meter`: limits its fragments; None: no limit.
     `ask_meter`: limits its packets that query the Nodes of all endpoints; None: no limit.
     `by`: port of the tunnel to the only gateway of this cluster that sends to it; None: this Node may send.
     """
@@ -85,6 +86,7 @@ class RemoteCluster:
     meter: int | None = None
     probe_meter: int | None = None
     ask_meter: int | None = None
+    fragment_meter: int | None = None
     by: int | None = None
 
 

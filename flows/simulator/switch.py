@@ -15,6 +15,7 @@ from flows.fields import (
     CT_LABEL,
     CT_MARK,
     CT_NW_DST,
+    CT_NW_SRC,
     CT_STATE,
     CT_ZONE,
     FIELDS,
@@ -35,7 +36,7 @@ from flows.simulator.table import FlowTable
 from flows.simulator.view import State, hashed, packet_of, state_of
 
 MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
-_CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_DST)
+_CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_SRC, CT_NW_DST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +289,7 @@ class _Walker:
                 CT_LABEL: tracked.label,
             }
             if connection := tracked.table.find(tracked.key) if tracked.key else None:
+                onward.state[CT_NW_SRC] = int(connection.original.src)
                 onward.state[CT_NW_DST] = int(connection.original.dst)
             self.table(action.table, onward, depth + 1)
         elif action.nat is not None:

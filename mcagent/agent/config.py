@@ -156,6 +156,10 @@ KEYS: tuple[Key, ...] = (
     _key("newConnections", "new_connections", kinds.integer(0, 1_000_000),
         meaning="Rate limit per remote cluster: new connections per second to this Node (burst: twice that). "
                 "Excess is dropped. 0: no limit."),
+    _key("fragments", "fragments", kinds.integer(0, 1_000_000),
+        meaning="Rate limit per remote cluster: IP fragments per second to this Node (burst: twice that). "
+                "Excess is dropped. Raise it only with the limits for fragments of the Node "
+                "([underlay.md](underlay.md#fragments)). 0: no limit."),
     _key("podRouting", "pod_routing", kinds.choice(PodRouting),
         meaning="How a gateway finds the Node of a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
                 "Pods. auto: by the Node's Pod CIDRs if it has any, else by Pods."),

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 # Keys that may change while the agent runs: no resource is named or tagged by them.
 RELOADABLE = frozenset((
     "enableGateway", "enablePodToPodConnectivity", "podCIDRs", "clusterID", "sourceNAT", "podRouting",
-    "exposeNodes", "newConnections", "allowedRemoteCIDRs", "protectedCIDRs", "mtu", "tunnelSourceCheck",
-    "logLevel",
+    "exposeNodes", "newConnections", "fragments", "allowedRemoteCIDRs", "protectedCIDRs", "mtu",
+    "tunnelSourceCheck", "logLevel",
 ))  # fmt: skip
 TURN = 5.0  # seconds between two checks that the loop still runs
 

@@ -18,8 +18,8 @@ LAST_OFPORT = 65000  # 65280 (0xff00) and above are reserved in OpenFlow 1.0 num
 # vSwitch and both datapaths.
 CLUSTERS = NODES = SERVICES = (1 << 24) - 1
 METERS = (1 << 14) - 1
-# Offsets from the ID of a cluster's meter to those of its probes and of its queries to all Nodes.
-PROBE_METERS, ASK_METERS = 1 << 14, 1 << 15
+# Offsets from the ID of a cluster's meter to those of its probes, of its queries to all Nodes, of its fragments.
+PROBE_METERS, ASK_METERS, FRAGMENT_METERS = 1 << 14, 2 << 14, 3 << 14
 
 
 def name_hash(name: str) -> int:

@@ -178,8 +178,8 @@ class StateCollector(Collector):
             yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
             yield from probe_metrics(sources.live(), sources.probes())
         text = (
-            "Packets that the pipeline dropped, by reason (pipeline.md; over-limit: beyond newConnections, or "
-            "tunnel probes of one cluster beyond 100 a second)."
+            "Packets that the pipeline dropped, by reason (pipeline.md; over-limit: beyond newConnections, "
+            "fragments or 100 tunnel probes a second of one cluster)."
         )
         yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
         text = "Packets that our nft chains dropped, by reason (operations.md), since the chain was last changed."

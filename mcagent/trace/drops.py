@@ -30,4 +30,8 @@ CAUSES: Mapping[str, tuple[str, str]] = {
         "a TCP packet of a connection to a Service that no endpoint has: it is over, or its Pod is gone",
         "kubectl get endpointslices -A",
     ),
+    "not-related": (
+        "an ICMP error about no connection between its sender's cluster and this Node",
+        "kubectl get clusterinfoimports -A -o yaml",
+    ),
 }  # fmt: skip

@@ -128,7 +128,23 @@ def flood(namespace: str, source: IPv4Address, destination: IPv4Address, segment
 
 def geneve(namespace: str, peer: IPv4Address, frame: bytes, *, vni: int = 0) -> None:
     """Send a frame to a gateway of another cluster by the tunnel, from a gateway's own namespace (RFC 8926)."""
-    datagram(namespace, peer, GENEVE, struct.pack("!BBH", 0, 0, 0x6558) + struct.pack("!I", vni << 8) + frame)
+    datagram(namespace, peer, GENEVE, in_geneve(frame, vni=vni))
+
+
+def in_geneve(frame: bytes, *, vni: int = 0) -> bytes:
+    """Return the payload of the Geneve packet of a frame (RFC 8926)."""
+    return struct.pack("!BBHI", 0, 0, 0x6558, vni << 8) + frame
+
+
+def datagrams(namespace: str, address: object, port: int, payloads: Iterable[bytes]) -> None:
+    """Send datagrams from a namespace as fast as the kernel takes them."""
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for payload in payloads:
+                sender.sendto(payload, (str(address), port))
+
+    netns.call(namespace, send)
 
 
 def ethernet(destination: str, source: str, packet: bytes) -> bytes:

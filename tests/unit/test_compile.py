@@ -199,14 +199,26 @@ def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
         found = compiled(EAST, WEST, on=on, new_connections=300)
         every = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
         meters = {name: meter for name, each in every.items() for meter in each if meter.rate == 300}
-        assert len({m.meter_id for each in every.values() for m in each}) == (6 if on == "g1" else 2)
+        assert len({m.meter_id for each in every.values() for m in each}) == (8 if on == "g1" else 4)
         assert {m.burst for m in meters.values()} == {600}
         for name, meter in meters.items():
             flows = of(FlowEntry, resources(found, f"cluster/{name}"))
             assert {f.table for f in flows if f"meter:{meter.meter_id}," in f.actions} == tables
-        none = resources(compiled(EAST, WEST, on=on, new_connections=0))
+        none = resources(compiled(EAST, WEST, on=on, new_connections=0, fragments=0))
         assert not of(MeterEntry, none)
         assert not any("meter:" in flow.actions for flow in of(FlowEntry, none))
+
+
+def test_fragments_of_each_cluster_pass_a_meter_before_conntrack() -> None:
+    """A gateway's own tunnels lead to it in table Classify; all Nodes meter what other gateways forward."""
+    conditions = {("g1", 0): "in_port=", ("g1", 61): "reg0=0x3/0xf", ("w1", 61): "reg0=0x3/0xf"}
+    for on in ("g1", "w1"):
+        cluster = resources(compiled(EAST, gateway("g2", "192.0.2.9"), on=on, fragments=70), "cluster/east")
+        (meter,) = (entry for entry in of(MeterEntry, cluster) if entry.rate == 70)
+        flows = [flow for flow in of(FlowEntry, cluster) if f"meter:{meter.meter_id}," in flow.actions]
+        assert {flow.table for flow in flows} == {table for node, table in conditions if node == on}
+        assert all("nw_frag=yes" in flow.match for flow in flows)
+        assert all(conditions[on, flow.table] in flow.match for flow in flows)
 
 
 def test_other_clusters_do_not_decide_how_often_all_nodes_are_asked() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Packet
-from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
+from flows.simulator.conntrack import Datapath
+from flows.simulator.packet import ACK, ECHO_REQUEST, SYN, UNREACHABLE
 from tests.conversations import Call, calls, exchange, none, one, to_service
 from tests.properties import costly
 from tests.topologies import (
@@ -278,3 +279,35 @@ def test_unasked_replies_are_dropped(world: World, seed: int) -> None:
         backwards = replace(call.packet.reply(), tcp_flags=SYN | ACK, in_port=1, eth_dst=PLAIN)
         for pod in world.cluster(call.cluster).pods:
             none(world.network.send(pod.node, replace(backwards, src=pod.address)))
+
+
+@costly
+@given(worlds(min_clusters=3), SEEDS, st.sampled_from(Datapath))
+def test_errors_about_connections_of_others_are_dropped(world: World, seed: int, datapath: Datapath) -> None:
+    """No third cluster's ICMP error about a connection reaches the client or the server; none about none does."""
+    network = world.network.over(datapath)
+    tried = 0
+    for call in calls(world, Random(seed), 6, wanted=lambda call: call.protocol != IP_ICMP):
+        talked = exchange(world, network, call, call.packet)
+        client, server = call.client.cluster, call.cluster
+        for here, there, walk in ((client, server, talked.there), (server, client, talked.back)):
+            gateways = [gateway.name for gateway in world.cluster(there).gateways]
+            quoted = next(seen.packet for name, seen in walk.walks if name in gateways)
+            for (name, peer), port in world.ports.items():
+                node, sender = world.nodes[name], world.nodes[peer]
+                if node.cluster != here or not node.gateway or sender.cluster == here:
+                    continue
+                error = Packet(
+                    in_port=port,
+                    src=sender.address,
+                    dst=quoted.src,
+                    proto=IP_ICMP,
+                    icmp_type=UNREACHABLE,
+                    eth_dst=PLAIN,
+                    quoted=quoted,
+                )
+                none(network.send(name, error))
+                if sender.cluster != there:
+                    none(talked.network.send(name, error))
+                    tried += 1
+    assume(tried)

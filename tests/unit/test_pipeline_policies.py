@@ -15,7 +15,7 @@ from flows.pipeline import PolicyDirection, PolicyPeers, PolicyPort, PolicyRule,
 from flows.pipeline.policy import ranges
 from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT_OUT
 from flows.simulator import Packet, SimulatedSwitch, contradictions
-from flows.simulator.packet import ACK, RST
+from flows.simulator.packet import ACK, RST, UNREACHABLE
 from flows.text import mac_text
 from tests.conversations import Call, calls, exchange, none, one
 from tests.policies import policies, request, verdict_of
@@ -82,6 +82,37 @@ def ruled(world: World, call: Call, verdict: PolicyVerdict, *pods: IPv4Address, 
         peers=peers,
     )
     return replace(world, rules=(*world.rules, rule))
+
+
+@costly
+@given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32), own=st.booleans())
+def test_policies_apply_to_errors_of_clients(world: World, seed: int, own: bool) -> None:
+    """An error about a reply passes where a rule allows the client any request, and nowhere else."""
+    random, world = Random(seed), replace(world, identities=True)
+
+    def direct(call: Call) -> bool:
+        keeps = world.keeps_source(call.client, call.cluster)
+        return keeps and call.service is None and call.protocol != IP_ICMP and known_by_labels(world, call)
+
+    for call in calls(world, random, 4, wanted=direct):
+        met = exchange(world, world.network, call, call.packet)
+        answer = one(met.back)[1]
+        assert isinstance(met.seen.dst, IPv4Address)
+        error = Packet(
+            in_port=1, src=answer.dst, dst=answer.src, proto=IP_ICMP, icmp_type=UNREACHABLE, quoted=answer
+        )
+        for verdict in (PolicyVerdict.ALLOW, PolicyVerdict.DROP):
+            pod = call.client.address if own else met.seen.dst
+            judged = ruled(world, call, verdict, pod, egress=own)
+            ports = (PolicyPort(protocol=call.protocol, low=call.port, high=call.port),)
+            allowing = verdict is PolicyVerdict.ALLOW
+            rule = replace(judged.rules[-1], ports=ports if allowing else ())
+            denied = replace(
+                rule, id=2, level=1, verdict=PolicyVerdict.DROP, peers=PolicyPeers(any_peer=True), ports=()
+            )
+            judged = replace(judged, rules=(rule, denied) if allowing else (rule,))
+            network = replace(judged.network, connections=met.network.connections)
+            (one if allowing else none)(network.send(call.client.node, from_kernel(error)))
 
 
 def known_by_labels(world: World, call: Call) -> bool:

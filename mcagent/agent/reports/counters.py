@@ -39,7 +39,7 @@ RULE_COOKIES = tuple(
 )
 # Flows that choose the endpoint of a connection to an exported Service; its other flows are in other tables.
 SERVICE_FLOWS = f"table={SERVICE.number},cookie={COOKIES.cookie(FOR_SERVICE):#x}/{0xFFFFFF << 40:#x}"
-OVER_LIMIT = "over-limit"  # dropped by meters: new connections of one cluster above `newConnections`
+OVER_LIMIT = "over-limit"  # dropped by meters: of one cluster above `newConnections` or `fragments`
 
 
 def port_statistics(ovsdb: OvsdbBackend) -> Mapping[str, PortStatistics]:

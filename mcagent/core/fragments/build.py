@@ -16,7 +16,7 @@ from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
-from mcagent.core.ids import ASK_METERS, PROBE_METERS
+from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.model.config import Config, GatewayMode
@@ -188,14 +188,20 @@ def remote_cluster(
         meter=meter if config.new_connections else None,
         probe_meter=PROBE_METERS + meter if config.new_connections and paths else None,
         ask_meter=ASK_METERS + meter if config.new_connections and paths else None,
+        fragment_meter=FRAGMENT_METERS + meter if config.fragments else None,
         by=to_first if cluster.antrea else None,
     )
 
 
 def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Config) -> Resources:
-    """Return the flows of a remote cluster, and its meters: for new connections, probes and endpoint queries."""
+    """Return the flows of a remote cluster, and its meters: of connections, probes, queries and fragments."""
     ask_rate = max(1, config.new_connections // CONNECTIONS_PER_QUERY)
-    rates = ((cluster.meter, config.new_connections), (cluster.probe_meter, PROBES), (cluster.ask_meter, ask_rate))
+    rates = (
+        (cluster.meter, config.new_connections),
+        (cluster.probe_meter, PROBES),
+        (cluster.ask_meter, ask_rate),
+        (cluster.fragment_meter, config.fragments),
+    )
     meters = (
         MeterEntry(meter_id=meter_id, rate=rate, burst=2 * rate)
         for meter_id, rate in rates

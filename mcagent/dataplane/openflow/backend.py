@@ -104,12 +104,12 @@ class OpenFlowBackend:
         errors = self._request("apply", [meter_message(step, xid) for xid, (_, step) in enumerate(steps, 1)])
         cause = None
         if errors and _NO_METERS.search(self._dump("meter-features", options=())):
-            reason = "this datapath has no meters: set newConnections: 0 (other clusters unlimited)"
-            cause = BackendError("openflow", "apply", "meters of new connections", reason, retryable=False)
+            reason = "this datapath has no meters: set newConnections and fragments to 0 (clusters unlimited)"
+            cause = BackendError("openflow", "apply", "meters of other clusters", reason, retryable=False)
         for error in errors:
             place, step = steps[error.xid - 1]
             kind, code = struct.unpack_from("!HH", error.body)
-            reason = f"Open vSwitch refuses it (error {kind}/{code}): newConnections: 0 avoids it"
+            reason = f"Open vSwitch refuses it (error {kind}/{code}): newConnections: 0 and fragments: 0 avoid it"
             failed[place] = cause or failure(step, reason, retryable=False)
         return cause
 

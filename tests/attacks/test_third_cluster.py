@@ -1,0 +1,195 @@
+"""A third cluster attacks connections of two others: by ICMP errors, by replies, by fragments."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+import pytest
+
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Cluster, Pod, generate
+from devtools.nodes import netns
+from devtools.traffic import traffic
+from devtools.waiting import wait_until
+from tests.attacks import packets
+from tests.attacks.catalogue import Attacker, Group, attack
+from tests.labs import MakeLab
+
+pytestmark = pytest.mark.datapath
+
+PLAIN_MAC, ANY_MAC = "aa:bb:cc:dd:ee:f0", "0a:6d:63:00:00:02"
+PORT_UNREACHABLE, FRAGMENTATION_NEEDED = (3, 3), (3, 4)
+SMALL_MTU = 600
+SOCKET_PORT = 33333
+FRAGMENTS = 6000  # more than either datapath stores
+PIECE = 1208  # bytes; the userspace datapath takes no fragment below 1200 (lib/ipf.c)
+RELATED = "the pipeline, by conntrack: an ICMP error comes from the cluster at the other end of what it quotes"
+
+
+@dataclass(frozen=True)
+class World:
+    """Three clusters: a Pod of `east` has connections, `west` serves it, `north` attacks."""
+
+    lab: Lab
+    east: Cluster
+    west: Cluster
+    north: Cluster
+
+    @property
+    def client(self) -> Pod:
+        """The attacked Pod, on a worker."""
+        return self.east.workers[0].pods[0]
+
+    @property
+    def server(self) -> Pod:
+        """A Pod of the other cluster."""
+        return self.west.workers[0].pods[0]
+
+    def inject(self, cluster: Cluster, *inner: bytes) -> None:
+        """Send IPv4 packets from a cluster's gateway into its tunnel to the gateway of `east`."""
+        gateway, peer = cluster.gateways[0], self.east.gateways[0]
+        for packet in inner:
+            frame = packets.ethernet(PLAIN_MAC, ANY_MAC, packet)
+            packets.geneve(self.lab.namespace(gateway), peer.address, frame)
+
+    def connected(self, address: IPv4Address, port: int) -> socket.socket:
+        """Return a UDP socket of the attacked Pod, connected to an address; it learns of ICMP errors."""
+
+        def connect() -> socket.socket:
+            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            client.bind((str(self.client.address), SOCKET_PORT))
+            client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+            client.connect((str(address), port))
+            client.settimeout(packets.ARRIVES)
+            return client
+
+        return netns.call(self.lab.namespace(self.client), connect)
+
+
+IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14  # linux/in.h
+
+
+@pytest.fixture(scope="module")
+def world(make_lab: MakeLab) -> World:
+    """Three clusters of a gateway and a worker."""
+    lab = make_lab(generate(clusters=3))
+    return World(lab, *lab.topology.clusters)
+
+
+def icmp_error(kind: tuple[int, int], source: IPv4Address, quoted: bytes) -> bytes:
+    """Return an ICMP error to the sender of the quoted IPv4 packet (RFC 792; RFC 1191, section 4)."""
+    mtu = SMALL_MTU if kind == FRAGMENTATION_NEEDED else 0
+    head = struct.pack("!BBHHH", *kind, 0, 0, mtu)
+    body = head + quoted[:576]
+    body = body[:2] + struct.pack("!H", packets.checksum(body)) + body[4:]
+    return packets.ipv4(source, IPv4Address(quoted[12:16]), socket.IPPROTO_ICMP, body)
+
+
+def sent_by_client(world: World, address: IPv4Address, port: int) -> bytes:
+    """Return a datagram of the attacked Pod's socket."""
+    datagram = packets.udp(SOCKET_PORT, port, bytes(8))
+    return packets.ipv4(world.client.address, address, socket.IPPROTO_UDP, datagram)
+
+
+def learned(world: World, client: socket.socket, source: Cluster, quoted: bytes, address: IPv4Address) -> set[str]:
+    """Return what the attacked Pod learns of ICMP errors that a cluster sends about a packet of its socket."""
+    sender = source.workers[0].pods[0].address
+    results: set[str] = set()
+    for kind in (PORT_UNREACHABLE, FRAGMENTATION_NEEDED) * 3:
+        world.inject(source, icmp_error(kind, sender, quoted))
+        try:
+            client.recv(65536)
+        except OSError as error:
+            results.add(errno.errorcode.get(error.errno or 0, ""))
+    if f"mtu {SMALL_MTU}" in netns.ip(world.lab.namespace(world.client), "route", "get", str(address)):
+        results.add("EMSGSIZE")
+    netns.ip(world.lab.namespace(world.client), "route", "flush", "cache")
+    return results & {"ECONNREFUSED", "EMSGSIZE"}
+
+
+@attack(
+    Group.STATE,
+    Attacker.MEMBER,
+    wants="end a connection of two other clusters, or give it a tiny path MTU, by ICMP errors that quote it",
+    stopped_by=RELATED,
+)
+def test_icmp_errors_about_connections_of_others(world: World) -> None:
+    """The same errors of the server's cluster arrive."""
+    address, port = world.server.address, POD_PORT
+    with world.connected(address, port) as client:
+        wait_until(lambda: traffic.exchange(client, b"honest").pod == world.server.name, "an answer")
+        quoted = sent_by_client(world, address, port)
+        assert learned(world, client, world.north, quoted, address) == set()
+        assert traffic.exchange(client, b"honest").pod == world.server.name
+        assert learned(world, client, world.west, quoted, address) == {"ECONNREFUSED", "EMSGSIZE"}
+
+
+@attack(
+    Group.STATE,
+    Attacker.MEMBER,
+    wants="end a connection that a Pod has inside its own cluster or with the internet, by ICMP errors",
+    stopped_by="the pipeline: an ICMP error about a connection that did not pass the bridge is dropped",
+)
+def test_icmp_errors_about_connections_without_the_bridge(world: World) -> None:
+    """The kernel of the Pod's Node knows the connection, the bridge does not."""
+    neighbour = world.east.gateways[0].pods[0].address
+    with world.connected(neighbour, POD_PORT) as client:
+        wait_until(lambda: bool(traffic.exchange(client, b"honest").pod), "an answer")
+        quoted = sent_by_client(world, neighbour, POD_PORT)
+        assert learned(world, client, world.north, quoted, neighbour) == set()
+
+
+@attack(
+    Group.STATE,
+    Attacker.MEMBER,
+    wants="answer in another cluster's name on a connection that a Pod has with that cluster",
+    stopped_by="the source-address check of the tunnel, for replies as for requests",
+)
+def test_replies_of_a_third_cluster(world: World) -> None:
+    """A reply with the server's address and port arrives through the server's tunnel only."""
+    address, port = world.server.address, POD_PORT
+    with world.connected(address, port) as client:
+        wait_until(lambda: traffic.exchange(client, b"honest").pod == world.server.name, "an answer")
+        for cluster, arrives in ((world.north, False), (world.west, True)):
+            token = packets.token()
+            datagram = packets.udp(port, SOCKET_PORT, token)
+            reply = packets.ipv4(address, world.client.address, socket.IPPROTO_UDP, datagram)
+            world.inject(cluster, reply)
+            client.setblocking(False)
+            assert packets.received(client, token) is arrives
+            client.settimeout(packets.ARRIVES)
+
+
+@attack(
+    Group.STATE,
+    Attacker.MEMBER,
+    wants="end the fragmented datagrams of all clusters to a Node, by fragments that never become whole",
+    stopped_by="a meter for each remote cluster, in front of the reassembly (`fragments`)",
+)
+def test_a_flood_of_fragments(world: World) -> None:
+    """Other clusters' large datagrams arrive meanwhile, and a cluster's own are limited, not ended."""
+    sender, target = world.north.workers[0].pods[0].address, world.client.address
+    gateway, peer = world.north.gateways[0], world.east.gateways[0]
+
+    def piece(number: int) -> bytes:
+        transport = packets.udp(1000, 2000, bytes(PIECE))
+        packet = packets.ipv4(sender, target, socket.IPPROTO_UDP, transport)
+        head = packet[:4] + struct.pack("!HH", number, 0x2000) + packet[8:10] + b"\0\0" + packet[12:20]
+        head = head[:10] + struct.pack("!H", packets.checksum(head)) + head[12:]
+        return packets.in_geneve(packets.ethernet(PLAIN_MAC, ANY_MAC, head + transport))
+
+    assert _large_pings(world) == 0
+    pieces = [piece(number) for number in range(FRAGMENTS)]
+    packets.datagrams(world.lab.namespace(gateway), peer.address, packets.GENEVE, pieces)
+    assert _large_pings(world) == 0
+
+
+def _large_pings(world: World) -> int:
+    """Return how many of five echo requests in fragments, from `west` to the attacked Pod, are not answered."""
+    argv = ["ping", "-n", "-q", "-c", "5", "-i", "0.3", "-s", "3000", "-W", "2", str(world.client.address)]
+    text = netns.execute(world.lab.namespace(world.server), argv, check=False).stdout
+    return 5 - int(text.partition(" received")[0].rpartition(" ")[2])
