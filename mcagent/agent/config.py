@@ -181,7 +181,8 @@ KEYS: tuple[Key, ...] = (
                 "use (veth, netkit, bridge, openvswitch), unless the route to the peer leads there or the device "
                 "has the destination address: a Pod forged the source. false: for Nodes with several bridges as "
                 "uplinks and an address on another device, where packets of peers arrive by another device than "
-                "replies leave."),
+                "replies leave. Also drop tunnel packets of Nodes of this cluster that do not come from the local "
+                "link any more ([operations.md](operations.md#packets-that-nft-drops))."),
     _key("mtu", "mtu", kinds.integer(576, 65485, also=(0,)),
         meaning="MTU of `hostPort`. 0: that of the uplink less the overhead of the encapsulation."),
     _key("bridge", "bridge", kinds.DEVICE_NAME,

@@ -140,7 +140,9 @@ def _guard(engine: IncrementalEngine, forwards: Forwarding, config: Config) -> F
     """Return the fragment of the rules that accept tunnel packets from peers only."""
     local = forwards.local
     ends = engine.each(tunnel_guard.endpoints_of, forwards.accepted_and_checked, config.wireguard_port)
-    peers = engine.call(tunnel_guard.peers_of, local.gateways, local.node_addresses, ends, config)
+    peers = engine.call(
+        tunnel_guard.peers_of, local.gateways, local.node_addresses, ends, forwards.own_ends, config
+    )
     return engine.call(build.guard_fragment, config, peers)
 
 
@@ -153,7 +155,7 @@ def _nodes(
     reached = {peer.name: peer for peer in peers if peer.name in paths}
     with_flows = {name: (peer, ids[name], paths[name][0].ofport) for name, peer in reached.items() if env.gateway}
     with_flows[own.name] = (own, ids[own.name], HOST_OFPORT)
-    ports = engine.each(build.ports, paths, config)
+    ports = engine.each(build.ports, paths, forwards.own_ends, config)
     flows = engine.each(build.node_flows, with_flows, env)
     return engine.each(build.fragment, joined(build.owners("node", (own.name, *reached)), ports, flows)).values()
 
@@ -180,7 +182,7 @@ def _clusters(
     parts = call(
         joined,
         call(build.owners, "cluster", tuple(clusters)),
-        call_each(build.ports, forwards.paths_to_clusters, config),
+        call_each(build.ports, forwards.paths_to_clusters, forwards.own_ends, config),
         call_each(build.cluster_routes, clusters_and_ends, source, env.gateway, config),
         call_each(build.cluster_flows, in_flows, env, config),
         claimed,

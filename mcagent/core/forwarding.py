@@ -28,7 +28,7 @@ from mcagent.core.remote_clusters.check import check_cluster, cluster_validator
 from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.remote_clusters.implementation import first_gateway, with_implementation
 from mcagent.core.remote_clusters.resolve import RemoteClusters, resolve_clusters
-from mcagent.core.tunnels import Tunnel, cluster_tunnels, names_of, node_tunnels
+from mcagent.core.tunnels import OwnEnds, Tunnel, cluster_tunnels, names_of, node_tunnels, own_ends
 from mcagent.core.wireguard import Encryption
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
@@ -59,6 +59,7 @@ class Forwarding:
     path_rules: PathRules
     paths_to_nodes: Paths
     paths_to_clusters: Paths
+    own_ends: OwnEnds  # where the tunnels of this Node end
     next_hops: NextHopGroup  # the other gateways of this cluster
     to_first: int | None  # port of the tunnel to this cluster's first gateway; None on that gateway
     env: Env | None  # the values shared by all flows; None without a role
@@ -133,6 +134,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
         path_rules=rules,
         paths_to_nodes=paths_to_nodes,
         paths_to_clusters=call_each(path_state.cluster_paths, observed_clusters, rules),
+        own_ends=call(own_ends, without_pods, facts.addresses),
         next_hops=next_hops,
         to_first=next((path.ofport for path in paths_to_nodes.get(first_gateway(local.gateways), ())), None),
         env=env,

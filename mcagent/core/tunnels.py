@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mcagent.core.addresses.underlay import preferred_address
 from mcagent.core.ids import tunnel_port_name
-from mcagent.core.local_cluster.topology import LocalPeer
+from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.model.config import Config
 from mcagent.model.net import Address
 from mcagent.model.node_state import AcceptedCluster, RemoteEnd
@@ -34,6 +35,35 @@ class Tunnel:
     def gateway(self) -> Address:
         """The peer's address in the API: with encryption not the tunnel's endpoint."""
         return self.address if self.end is None else self.end.gateway
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEnds:
+    """This Node's addresses at which its tunnels end."""
+
+    to_nodes: tuple[Address, ...] = ()  # of this cluster, one per IP version
+    to_clusters: Address | None = None  # None: unknown, or this Node is not a gateway
+
+    def of(self, tunnel: Tunnel) -> Address | None:
+        """Return this Node's end of a tunnel; None: it is not known."""
+        if tunnel.end is not None and tunnel.end.public_key:
+            return tunnel.end.source
+        if tunnel.peer_kind is PeerKind.REMOTE:
+            return self.to_clusters
+        return preferred_address(self.to_nodes, tunnel.address.version)
+
+
+def own_ends(local: LocalCluster, addresses: tuple[Address, ...]) -> OwnEnds:
+    """Return the ends of this Node's tunnels. `addresses`: of its devices; (): not known.
+
+    A gatewayIP on no device is the outer address of a translation. Its inner address is assumed to be the end of
+    the tunnels to Nodes.
+    """
+    to_nodes = tuple(address for address in local.own_ends if not addresses or address in addresses)
+    gateway_ip = local.own_gateway_ip
+    if gateway_ip is not None and addresses and gateway_ip not in addresses:
+        gateway_ip = preferred_address(to_nodes, gateway_ip.version)
+    return OwnEnds(to_nodes=to_nodes, to_clusters=gateway_ip)
 
 
 def node_tunnels(peer: LocalPeer, config: Config) -> tuple[Tunnel, ...]:

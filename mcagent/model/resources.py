@@ -100,6 +100,8 @@ class TunnelPort:
     name: str
     type: TunnelType
     remote_ip: Address
+    local_ip: Address | None = None  # this Node's end; None: any of its addresses
+    ttl: int = 0  # of the outer packets; 0: Open vSwitch' default (64)
     dst_port: int  # UDP; 0 means the default of the encapsulation
     ofport: int
     peer_kind: PeerKind
@@ -315,6 +317,7 @@ class NftSet:
     """An interval set of networks. Elements are disjoint and sorted (`ipaddress.collapse_addresses`).
 
     With `sockets` (not None) it is a set of pairs instead, each an address and a port, sorted; no `elements` then.
+    With `learned` rules add the addresses, for a time; no `elements` then.
     """
 
     table: str
@@ -322,6 +325,7 @@ class NftSet:
     elements: tuple[Network, ...] = ()
     family: str = "ip"
     sockets: tuple[tuple[Address, int], ...] | None = None
+    learned: bool = False
     intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.NFT

@@ -6,6 +6,7 @@ pod 10.244.1.2 -- node 192.0.2.10 -- uplink -- peer 192.0.2.1, the way to far 19
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,15 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from devtools.nodes import netns
-from mcagent.core.fragments.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, TunnelPeers, guard
+from mcagent.core.fragments.tunnel_guard import (
+    FORGED,
+    LINK,
+    TO_TUNNEL,
+    TO_WIREGUARD,
+    TUNNEL_IN,
+    TunnelPeers,
+    guard,
+)
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.resources import NftSet, Resource
@@ -30,10 +39,16 @@ OTHER = IPv4Address("192.0.2.12")  # a peer, too, that is not there
 PEERS = TunnelPeers(
     version=4,
     addresses=tuple(ip_network(a) for a in (PEER, NODE, OTHER, FAR)),
+    nodes=(ip_network(PEER),),
+    own_ends=(ip_network(NODE),),
     wireguard=((PEER, 51821), (FAR, 53)),
 )
 PEERS6 = TunnelPeers(
-    version=6, addresses=(ip_network("2001:db8::1"),), wireguard=((ip_address("2001:db8::1"), 51821),)
+    version=6,
+    addresses=(ip_network("2001:db8::1"),),
+    nodes=(ip_network("2001:db8::1"),),
+    own_ends=(ip_network("2001:db8::2"),),
+    wireguard=((ip_address("2001:db8::1"), 51821),),
 )
 CONFIG = Config(node_name="n", encryption=TrafficEncryption.WIREGUARD)
 
@@ -58,12 +73,19 @@ class Wires:
         return dict(netns.call(self.node, families.packet_counts))
 
     def arrives(
-        self, sender: str, receiver: str, source: IPv4Address, to: IPv4Address, port: int = GENEVE
+        self,
+        sender: str,
+        receiver: str,
+        source: IPv4Address,
+        to: IPv4Address,
+        port: int = GENEVE,
+        *,
+        ttl: int = 64,
     ) -> bool:
         """Send a datagram with any source, and an honest one after it; tell whether the first arrived."""
         token, last = os.urandom(8), os.urandom(8)
         with netns.call(receiver, lambda: _listen(port)) as taken, netns.call(receiver, lambda: _listen(9)) as end:
-            packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, port, token)))
+            packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, port, token), ttl=ttl))
             packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, 9, last)))
             end.settimeout(5)
             assert end.recv(64) == last
@@ -190,7 +212,11 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
 def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> None:
     """To the address that the uplink has. To that of another device the check can be wrong: it can be off."""
     here, there = IPv4Address("203.0.113.10"), NODE
-    known = replace(PEERS, addresses=(*PEERS.addresses, ip_network(here)))
+    known = replace(
+        PEERS,
+        addresses=(*PEERS.addresses, ip_network(here)),
+        own_ends=(ip_network(NODE), ip_network(here)),
+    )
     make(wires.nft, guard(CONFIG, (known,)))
     assert wires.arrives(wires.peer, wires.node, FAR, here)
     netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(here))
@@ -203,6 +229,77 @@ def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> No
     netns.ip(wires.node, "route", "replace", "default", "via", str(PEER))
     make(wires.nft, guard(replace(CONFIG, tunnel_source_check=False), (known,)))
     assert wires.arrives(wires.peer, wires.node, FAR, there)
+
+
+def test_a_tunnel_ends_at_one_address_of_a_node(wires: Wires) -> None:
+    """Peers reach no other address, and others not that one. Other programs have tunnels of their own."""
+    other, stranger = IPv4Address("192.0.2.200"), IPv4Address("192.0.2.77")
+    netns.add_address(wires.node, "uplink", f"{other}/24")
+    ways = {(PEER, NODE): True, (PEER, other): False, (stranger, NODE): False, (stranger, other): True}
+    assert all(wires.arrives(wires.peer, wires.node, source, to) for source, to in ways)
+    wires.guarded()
+    assert {way: wires.arrives(wires.peer, wires.node, *way) for way in ways} == ways
+    assert wires.counted()[TUNNEL_IN] == 2
+
+
+@contextlib.contextmanager
+def translated(wires: Wires, hook: str, to: tuple[IPv4Address, int], new: IPv4Address) -> Iterator[None]:
+    """Translate the destination of packets on the Node to the tunnel port of another address."""
+    rule = f"ip daddr {to[0]} udp dport {to[1]} dnat to {new}:{GENEVE}"
+    table = f"table ip proxy {{\n chain pre {{ type nat hook {hook} priority -100; {rule}\n }}\n}}\n"
+    netns.execute(wires.node, ["nft", "-f", "-"], stdin=table)
+    yield
+    netns.execute(wires.node, ["nft", "delete", "table", "ip", "proxy"])
+
+
+def test_tunnel_packets_are_not_translated(wires: Wires) -> None:
+    """A Service with the address of this Node, or of another gateway, and the tunnel port diverts nothing."""
+    netns.ip(wires.pod, "route", "replace", "default", "via", "10.244.1.1")
+    with translated(wires, "prerouting", (NODE, GENEVE), POD):
+        assert not wires.arrives(wires.peer, wires.node, PEER, NODE)
+    with translated(wires, "output", (FAR, GENEVE), POD):
+        assert not wires.arrives(wires.node, wires.peer, NODE, FAR)
+    wires.guarded()
+    netns.execute(wires.node, ["conntrack", "-F"], check=False)
+    with translated(wires, "prerouting", (NODE, GENEVE), POD):
+        assert wires.arrives(wires.peer, wires.node, PEER, NODE)
+    with translated(wires, "output", (FAR, GENEVE), POD):
+        assert wires.arrives(wires.node, wires.peer, NODE, FAR)
+
+
+def test_what_was_translated_is_no_tunnel_packet(wires: Wires) -> None:
+    """A NodePort that leads to the tunnel port of the Node itself, used by whoever has a peer's address."""
+
+    def sent() -> bool:
+        token = os.urandom(8)
+        with netns.call(wires.node, lambda: _listen(GENEVE)) as taken:
+            with translated(wires, "prerouting", (NODE, 30000), NODE):
+                packets.send(wires.peer, NODE, 30000, token)
+                assert wires.arrives(wires.peer, wires.node, PEER, NODE, 30001)
+            taken.setblocking(False)
+            try:
+                return taken.recv(64) == token
+            except BlockingIOError:
+                return False
+
+    assert sent()
+    wires.guarded()
+    assert not sent()
+    assert wires.counted()[TUNNEL_IN] == 1
+
+
+def test_a_node_of_the_link_must_send_the_largest_ttl(wires: Wires) -> None:
+    """Once it has: before, it may be behind a router. Gateways of other clusters may be anywhere."""
+    wires.guarded()
+    assert wires.arrives(wires.peer, wires.node, PEER, NODE, ttl=64)
+    assert wires.arrives(wires.peer, wires.node, PEER, NODE, ttl=255)
+    assert not wires.arrives(wires.peer, wires.node, PEER, NODE, ttl=254)
+    assert wires.arrives(wires.peer, wires.node, PEER, NODE, ttl=255)
+    assert wires.arrives(wires.peer, wires.node, FAR, NODE, ttl=255)
+    assert wires.arrives(wires.peer, wires.node, FAR, NODE, ttl=64)
+    assert wires.counted()[LINK] == 1
+    anew = Inside(wires.node, NftBackend(table="mcagent"))
+    assert steps_to(anew.observe(), guard(CONFIG, (PEERS,))) == []  # what was learned is no drift
 
 
 def test_a_device_that_leads_to_no_pods_is_not_asked(wires: Wires) -> None:

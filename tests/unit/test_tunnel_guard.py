@@ -13,12 +13,21 @@ from hypothesis import strategies as st
 from mcagent.agent.reports.counters import NFT_DROP_REASONS
 from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.fragments.tunnel_guard import BFD_PORT, CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _merged
+from mcagent.core.fragments.tunnel_guard import (
+    BFD_PORT,
+    CLEAR,
+    FORGED,
+    LINK,
+    TO_TUNNEL,
+    TO_WIREGUARD,
+    TUNNEL_IN,
+    _merged,
+)
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from mcagent.model.resources import DEFAULT_PORTS, FlowEntry, NftChain, NftSet, TunnelType
+from mcagent.model.resources import DEFAULT_PORTS, FlowEntry, NftChain, NftSet, PeerKind, TunnelPort, TunnelType
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.unit.core_inputs import HOME, cluster, config, gateway, networks, node, resources, snapshot
 
@@ -103,7 +112,48 @@ def test_sources_are_checked_unless_switched_off() -> None:
         "udp dport { 3784, 6081 } ip daddr @mct_peers fib daddr . iif type local accept",
         f'udp dport {{ 3784, 6081 }} meta iifkind "veth" {leads_not}',
     )
-    assert [one for one in found(on) if one.name != FORGED] == found(off)
+    checks = {FORGED, LINK, "mct_cluster", "mct_on_link"}
+    assert [resource for resource in found(on) if resource.name not in checks] == found(off)
+
+
+def test_a_tunnel_ends_at_one_address_and_is_not_tracked() -> None:
+    """To the Node's own end, from peers, and never translated: before and after destination NAT."""
+    result = compiled(*HOME, EAST, on="g1")
+    assert sets(result, "mct_ends")["ip"].elements == networks("192.0.2.1/32")
+    between = "udp dport 6081 ip saddr @mct_peers ip daddr @mct_peers notrack"
+    assert chains(result, "mct_tunnels_pre")["ip"] == chains(result, "mct_tunnels_out")["ip"] == (between,)
+    assert chains(result, TUNNEL_IN)["ip"] == (
+        "udp dport 6081 ct status dnat counter drop",
+        "udp dport 6081 ip saddr @mct_peers ip daddr != @mct_ends counter drop",
+        "udp dport 6081 ip saddr != @mct_peers ip daddr @mct_ends counter drop",
+    )
+    ports = {port.peer: port for port in resources(result) if isinstance(port, TunnelPort)}
+    assert {(str(port.local_ip), port.ttl) for port in ports.values()} == {("192.0.2.1", 255)}
+
+
+def test_only_nodes_of_this_cluster_have_to_be_on_the_link() -> None:
+    """Gateways of other clusters may be anywhere."""
+    result = compiled(*HOME, EAST)
+    assert sets(result, "mct_cluster")["ip"].elements == networks("192.0.2.1/32", "192.0.2.2/31")
+    assert sets(result, "mct_on_link")["ip"].learned
+    assert chains(result, LINK)["ip"][0].startswith("udp dport 6081 ip saddr @mct_cluster ip ttl 255 update ")
+    six = chains(compiled(*HOME6, EAST6), LINK)["ip6"]
+    assert six[0].startswith("udp dport 6081 ip6 saddr @mct_cluster ip6 hoplimit 255 update ")
+
+
+def test_a_translated_gateway_ends_its_tunnels_at_its_own_address() -> None:
+    """The gatewayIP is on no device (an Elastic IP); where the InternalIP is not, either, the end is unknown."""
+    public = (*HOME[:-2], gateway("g1", "198.51.100.1", internal="192.0.2.1"), EAST)
+    for addresses, end in ((("192.0.2.1",), "192.0.2.1"), (("10.0.0.1",), "None"), ((), "198.51.100.1")):
+        facts = replace(NO_FACTS, addresses=tuple(map(ip_address, addresses)))
+        result = compiled(*public, on="g1", facts=facts)
+        remote = [
+            port.local_ip
+            for port in resources(result)
+            if isinstance(port, TunnelPort) and port.peer_kind is PeerKind.REMOTE
+        ]
+        assert {str(address) for address in remote} == {end}
+        assert ("mct_ends" in {resource.name for resource in found(result)}) is (end != "None")
 
 
 def test_without_a_role_there_is_no_guard() -> None:

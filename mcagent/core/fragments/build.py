@@ -14,11 +14,12 @@ from flows.fields import PROTOCOLS
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
-from mcagent.core.fragments.tunnel_guard import TunnelPeers, guard, tunnel_port
+from mcagent.core.fragments.tunnel_guard import GTSM_TTL, TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
 from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
+from mcagent.core.tunnels import OwnEnds
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType
 from mcagent.model.net import Address, Network, host_network
@@ -119,14 +120,19 @@ def guard_fragment(config: Config, peers: tuple[TunnelPeers, ...]) -> Fragment:
     return Fragment(owner="guard", resources=tuple(guard(config, peers)))
 
 
-def ports(paths: tuple[PathState, ...], config: Config) -> Resources:
-    """Return the bridge ports of tunnels."""
+def ports(paths: tuple[PathState, ...], ends: OwnEnds, config: Config) -> Resources:
+    """Return the bridge ports of tunnels. `ends`: of this Node.
+
+    A tunnel accepts packets to its own end only: others have an address of the Node that the guard does not know.
+    """
     return tuple(
         TunnelPort(
             bridge=config.bridge,
             name=path.tunnel.name,
             type=config.tunnel_type,
             remote_ip=path.tunnel.address,
+            local_ip=ends.of(path.tunnel),
+            ttl=GTSM_TTL,
             dst_port=config.tunnel_port,
             ofport=path.ofport,
             peer_kind=path.tunnel.peer_kind,

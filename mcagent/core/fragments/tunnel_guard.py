@@ -8,12 +8,16 @@ is translated before the hook forward, so its packets are dropped, too.
 A Node may be the router of other gateways. Packets from peer to peer pass if they arrive by a device that leads to
 the sender (see `_forged`) and if their destination is not translated (a translated one belongs to a Service).
 
+A tunnel ends at one address of each Node. Its packets are not tracked between peers: otherwise a Service with such
+an address and port (externalIPs) would divert them. A Node of this cluster whose packets have arrived with the TTL
+255 must always send it (GTSM, RFC 5082): it is on the local link, and a router decrements the TTL.
+
 Pure; owns the sets and chains named here. Must not know flows, keys or routes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -22,6 +26,7 @@ from typing import NamedTuple
 from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.core.remote_clusters.claims import CheckedCluster
+from mcagent.core.tunnels import OwnEnds
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import AcceptedCluster, LocalGateway
@@ -31,9 +36,20 @@ BFD_PORT = 3784  # RFC 5881 section 4; Open vSwitch has it inside tunnels only (
 
 _POD_DEVICES = ("veth", "netkit", "bridge", "openvswitch")  # kinds, as in `ip -d link`
 
+GTSM_TTL = 255  # RFC 5082: the TTL that tunnels send, and that only a sender on the local link can give a packet
+GTSM_TIMEOUT = "1m"  # a peer that was silent for so long may come back without it (an earlier version)
+
 TO_TUNNEL, TO_WIREGUARD, FORGED, CLEAR = "mct_to_tunnel", "mct_to_wireguard", "mct_forged", "mct_clear_in"
+TUNNEL_IN, LINK = "mct_tunnel_in", "mct_link"
 DROPS = MappingProxyType(
-    {TO_TUNNEL: "to-tunnel", TO_WIREGUARD: "to-wireguard", FORGED: "forged-tunnel", CLEAR: "clear-tunnel"}
+    {
+        TO_TUNNEL: "to-tunnel",
+        TO_WIREGUARD: "to-wireguard",
+        FORGED: "forged-tunnel",
+        CLEAR: "clear-tunnel",
+        TUNNEL_IN: "not-a-tunnel",
+        LINK: "off-link-tunnel",
+    }
 )
 """The reason of the drops that a chain counts, by the chain's name."""
 
@@ -44,6 +60,8 @@ class TunnelPeers:
 
     version: int
     addresses: tuple[Network, ...]  # disjoint, sorted
+    nodes: tuple[Network, ...]  # those of Nodes of this cluster
+    own_ends: tuple[Network, ...]  # this Node's; (): unknown
     wireguard: tuple[tuple[Address, int], ...]  # sorted; empty while nothing is encrypted
 
 
@@ -70,9 +88,12 @@ def peers_of(
     gateways: tuple[LocalGateway, ...],
     node_addresses: tuple[tuple[Address, str], ...],
     remote: Mapping[str, tuple[PeerEnd, ...]],
+    own_ends: OwnEnds,
     config: Config,
 ) -> tuple[TunnelPeers, ...]:
     """Return the peers of each IP version that this cluster's tunnels use. `remote`: gateways of other clusters.
+
+    `own_ends`: of this Node.
 
     Every Node has all peers, with or without a tunnel to them: its Pods could forge packets of any.
     """
@@ -83,19 +104,31 @@ def peers_of(
         for address in (gateway.internal_ip, gateway.gateway_ip)
     ]
     nodes = [PeerEnd(int(a), host_network(a), 0) for a, _ in node_addresses if a not in ENDPOINTS]
-    ends = [*own, *nodes, *chain.from_iterable(remote.values())]
+    of_cluster = [*own, *nodes]
+    own_addresses = (*own_ends.to_nodes, *([] if own_ends.to_clusters is None else [own_ends.to_clusters]))
     return tuple(
-        _peers(version, [end for end in ends if end.host.version == version], encrypts=config.encrypts)
+        _peers(
+            version,
+            of_cluster,
+            list(chain.from_iterable(remote.values())),
+            own_addresses,
+            encrypts=config.encrypts,
+        )
         for version in sorted({end.host.version for end in own})
     )
 
 
-def _peers(version: int, ends: list[PeerEnd], *, encrypts: bool) -> TunnelPeers:
+def _peers(
+    version: int, of_cluster: list[PeerEnd], remote: list[PeerEnd], own: tuple[Address, ...], *, encrypts: bool
+) -> TunnelPeers:
+    ends = [end for end in (*of_cluster, *remote) if end.host.version == version]
     hosts = {end.number: end.host for end in ends}
     sockets = sorted({(end.number, end.port) for end in ends if end.port}) if encrypts else ()
     return TunnelPeers(
         version=version,
         addresses=_merged(hosts),
+        nodes=_merged({end.number: end.host for end in of_cluster if end.host.version == version}),
+        own_ends=merge_networks(host_network(end) for end in own if end.version == version),
         wireguard=tuple((hosts[number].network_address, port) for number, port in sockets),
     )
 
@@ -129,7 +162,11 @@ def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
     family = "ip" if peers.version == 4 else "ip6"
     ports = f"udp dport {{ {', '.join(map(str, sorted({BFD_PORT, tunnel_port(config)})))} }}"
     tunnel = f"{ports} {family} daddr @mct_peers"
+    between_peers = f"udp dport {tunnel_port(config)} {family} saddr @mct_peers {family} daddr @mct_peers"
     resources: list[Resource] = [
+        filter_chain(config, family, "mct_tunnels_pre", ("prerouting", -300), f"{between_peers} notrack"),
+        filter_chain(config, family, "mct_tunnels_out", ("output", -300), f"{between_peers} notrack"),
+        *_arrivals(config, family, peers),
         NftSet(table=config.nft_table, name="mct_peers", elements=peers.addresses, family=family),
         filter_chain(
             config,
@@ -159,6 +196,37 @@ def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
             ),
         ]
     return resources
+
+
+def _arrivals(config: Config, family: str, peers: TunnelPeers) -> Iterator[Resource]:
+    """Yield the rules for tunnel packets to this Node: from peers, to the end of a tunnel, never translated.
+
+    Other programs may have tunnels on the same port between other addresses, so what is neither from a peer nor to
+    an end of this Node's tunnels passes: Open vSwitch finds no tunnel of the agent for it.
+    """
+    tunnel = f"udp dport {tunnel_port(config)}"
+    encrypted = (f'iifname "{config.wireguard_device}" accept',) if config.encrypts else ()
+    rules = [*encrypted, f"{tunnel} ct status dnat counter drop"]
+    if peers.own_ends:
+        yield NftSet(table=config.nft_table, name="mct_ends", elements=peers.own_ends, family=family)
+        rules += [
+            f"{tunnel} {family} saddr @mct_peers {family} daddr != @mct_ends counter drop",
+            f"{tunnel} {family} saddr != @mct_peers {family} daddr @mct_ends counter drop",
+        ]
+    yield filter_chain(config, family, TUNNEL_IN, ("input", -150), *rules)
+    if config.tunnel_source_check:
+        yield NftSet(table=config.nft_table, name="mct_cluster", elements=peers.nodes, family=family)
+        yield NftSet(table=config.nft_table, name="mct_on_link", family=family, learned=True)
+        from_link = f"{family} {'ttl' if family == 'ip' else 'hoplimit'} {GTSM_TTL}"
+        learn = f"update @mct_on_link {{ {family} saddr timeout {GTSM_TIMEOUT} }} accept"
+        yield filter_chain(
+            config,
+            family,
+            LINK,
+            ("input", -149),
+            f"{tunnel} {family} saddr @mct_cluster {from_link} {learn}",
+            f"{tunnel} {family} saddr @mct_on_link counter drop",
+        )
 
 
 def _forged(ports: str, family: str) -> tuple[str, ...]:

@@ -44,14 +44,15 @@ def resource_text(resource: Resource) -> str:
             return f"port {resource.name} ofport {resource.ofport} mac {resource.mac}"
         case TunnelPort():
             port = f" port {resource.dst_port}" if resource.dst_port else ""
+            local = f" from {resource.local_ip}" if resource.local_ip is not None else ""
             bfd = (
                 f" bfd {resource.bfd.min_tx}/{resource.bfd.min_rx} ms x{resource.bfd.mult}" if resource.bfd else ""
             )
             if resource.bfd and resource.bfd.cpath_down:
                 bfd += ", path down"
             return (
-                f"tunnel {resource.name} ofport {resource.ofport} {resource.type} to {resource.remote_ip}{port} "
-                f"({resource.peer_kind} {resource.peer}){bfd}"
+                f"tunnel {resource.name} ofport {resource.ofport} {resource.type}{local} to {resource.remote_ip}"
+                f"{port} ({resource.peer_kind} {resource.peer}){bfd}"
             )
         case FlowEntry():
             match = f",{resource.match}" if resource.match else ""

@@ -128,6 +128,8 @@ def _priority(base: re.Match[str]) -> int:
 def set_kind(nft_set: NftSet) -> tuple[str, str]:
     """Return type and flags of a set, as nft lists them."""
     kind = ELEMENT_TYPES[nft_set.family]
+    if nft_set.learned:
+        return kind, "dynamic,timeout"
     return (kind, "interval") if nft_set.sockets is None else (f"{kind} . udp dport", "")
 
 
@@ -152,7 +154,9 @@ def _set(body: Sequence[str], family: str, table: str, name: str) -> NftSet:
     elements = _ELEMENTS.search(" ".join(body))
     items = [words for item in elements[1].split(",") if (words := item.split())] if elements else []
     result = NftSet(family=family, table=table, name=name)
-    if kind[0] == ELEMENT_TYPES[family]:
+    if "dynamic" in kind[1]:
+        result = replace(result, learned=True)
+    elif kind[0] == ELEMENT_TYPES[family]:
         # The agent adds nothing to an element (timeout, counter, comment).
         networks = {network for word, *_ in items for network in _networks(word)}
         merged = collapse_addresses(sorted(networks, key=network_key))  # type: ignore[type-var]

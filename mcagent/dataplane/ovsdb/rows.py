@@ -123,12 +123,18 @@ def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, st
     else:
         bfd_seen = port.bfd_seen
         # csum is left at its default: off over IPv4 (as peers have it), and OVS turns it on over IPv6.
-        port_number = {"dst_port": str(port.dst_port)} if port.dst_port else {}
+        options = {
+            "remote_ip": str(port.remote_ip),
+            "local_ip": str(port.local_ip or ""),
+            "ttl": str(port.ttl or ""),
+            "dst_port": str(port.dst_port or ""),
+            "key": "flow",
+        }
         columns = {
             "type": str(port.type),
             "mac": [],
             "mtu_request": [],
-            "options": {"remote_ip": str(port.remote_ip), "key": "flow", **port_number},
+            "options": {name: value for name, value in options.items() if value},
             "bfd": _bfd_map(port.bfd),
         }
     own_ids = {**tags(port), BFD_SEEN: "true" if bfd_seen else ""}
@@ -190,6 +196,8 @@ def _read_tunnel(bridge: str, name: str, ofport: int, values: Columns) -> Tunnel
         name=name,
         type=TunnelType(values["type"]),
         remote_ip=parse_address(options.get("remote_ip", "0.0.0.0")),
+        local_ip=parse_address(options["local_ip"]) if "local_ip" in options else None,
+        ttl=int(options.get("ttl", "0")),
         dst_port=int(options.get("dst_port", "0")),
         ofport=ofport,
         peer_kind=PeerKind(external_ids.get(PEER_KIND, PeerKind.REMOTE)),

@@ -1,0 +1,180 @@
+"""Where a tunnel ends: other addresses of a Node, translations by Services, machines behind a router."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+
+from devtools.lab.topology import Node
+from devtools.nodes import netns
+from devtools.nodes.node import uplink
+from devtools.waiting import wait_until
+from mcagent.model.facts import DatapathType
+from tests.attacks import tunnel_packets as packets
+from tests.attacks.catalogue import Attacker, Group, attack
+from tests.attacks.tunnel_packets import GENEVE, VXLAN
+from tests.attacks.tunnel_range import TRIES, Range, plain, six, v4
+
+__all__ = ["plain", "six"]
+
+pytestmark = pytest.mark.datapath
+
+ENDS = "tunnels with two fixed ends (`options:local_ip`), and the guard of tunnels (nft, hook input)"
+UNTRACKED = "the guard of tunnels: packets between peers are not tracked, so that no rule translates them"
+SECOND = IPv4Address("192.168.2.200")
+
+
+@contextlib.contextmanager
+def second_address(field: Range, address: IPv4Address | IPv6Address) -> Iterator[None]:
+    """Give the gateway of the second cluster another address, as of keepalived or of a second network card."""
+    device = uplink(userspace=field.lab.userspace)
+    # Not of the subnet: Open vSwitch 3.1 would send with the newest IPv6 address of the subnet (`ovs/route/show`).
+    place = (f"{address}/{address.max_prefixlen}", "dev", device)
+    more = () if address.version == 4 else ("nodad",)
+    namespace, ovs = field.lab.namespace(field.far_gateway), field.lab.ovs(field.far_gateway.name)
+    nodes = ("ip" if address.version == 4 else "ip6", "underlay", "nodes", f"{{ {address} }}")
+    netns.ip(namespace, "address", "add", *place, *more)
+    netns.execute(field.lab.underlay, ["nft", "add", "element", *nodes])  # the router knows all Nodes
+    try:
+        if field.lab.userspace:
+            wait_until(lambda: str(address) in ovs.appctl("tnl/ports/show", "-v"), "Open vSwitch to listen there")
+        yield
+    finally:
+        netns.execute(field.lab.underlay, ["nft", "delete", "element", *nodes])
+        netns.ip(namespace, "address", "del", *place)
+
+
+@contextlib.contextmanager
+def translating(field: Range, node: Node, hook: str, rule: str) -> Iterator[None]:
+    """Have a rule of kube-proxy's for a Service on a Node."""
+    namespace = field.lab.namespace(node)
+    table = f"""\
+table ip attack-ends {{
+  chain translation {{ type nat hook {hook} priority -101; {rule}
+  }}
+  chain post {{ type nat hook postrouting priority 99; ct status dnat masquerade
+  }}
+}}
+"""
+    netns.execute(namespace, ["nft", "-f", "-"], stdin=table)
+    try:
+        yield
+    finally:
+        netns.execute(namespace, ["nft", "delete", "table", "ip", "attack-ends"])
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.POD,
+    wants="send in the name of any Pod of its cluster, by Geneve to a second address of another cluster's gateway",
+    stopped_by=ENDS,
+)
+def test_a_second_address_of_a_gateway(plain: Range) -> None:
+    """The packet leaves with the address of the gateway Node: nobody there knows the address as a peer's."""
+    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
+
+    def send(token: bytes) -> None:
+        payload = packets.geneve(plain.datagram(forged, victim, token))
+        packets.send(plain.pod(plain.gateway), SECOND, GENEVE, payload)
+
+    with second_address(plain, SECOND):
+        assert plain.attempt(plain.gateway, send).arrived == 0
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.POD,
+    wants="do so with VXLAN to a second IPv6 address",
+    stopped_by=ENDS,
+)
+def test_a_second_ipv6_address_of_a_gateway(six: Range) -> None:
+    """A dual-stack Pod, masqueraded to the Node's IPv6 address."""
+    victim, forged = six.far_worker.pods[0], six.worker.pods[0].address
+    cluster = six.west
+    assert cluster.subnet6 is not None
+    address = cluster.subnet6[0x200]
+
+    def send(token: bytes) -> None:
+        payload = packets.vxlan(six.datagram(forged, victim, token))
+        packets.send(six.pod(six.gateway), address, VXLAN, payload)
+
+    with second_address(six, address):
+        assert six.attempt(six.gateway, send).arrived == 0
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.USER,
+    wants="read and cut the tunnels to its cluster, by a Service with a gateway's address and port (externalIPs)",
+    stopped_by=UNTRACKED,
+)
+def test_a_service_with_the_address_of_the_own_gateway(plain: Range) -> None:
+    """kube-proxy translates what arrives; the Service leads to the user's Pod."""
+    node, thief = plain.far_gateway, plain.far_gateway.pods[0]
+    rule = f"ip daddr {node.address} udp dport {GENEVE} dnat to {thief.address}:{GENEVE}"
+    _undisturbed(plain, node, "prerouting", rule)
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.USER,
+    wants="do so by a Service with the address of another cluster's gateway",
+    stopped_by=UNTRACKED,
+)
+def test_a_service_with_the_address_of_another_gateway(plain: Range) -> None:
+    """kube-proxy translates what the Node itself sends."""
+    node, thief = plain.gateway, plain.gateway.pods[0]
+    rule = f"ip daddr {plain.far_gateway.address} udp dport {GENEVE} dnat to {thief.address}:{GENEVE}"
+    _undisturbed(plain, node, "output", rule)
+
+
+def _undisturbed(field: Range, node: Node, hook: str, rule: str) -> None:
+    """Fail unless all new connections between the clusters work while a Node has a rule."""
+    with translating(field, node, hook, rule):
+        for client in (field.worker, field.gateway, field.worker, field.gateway):
+            field.honest(client)
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.USER,
+    wants="have a gateway take a packet for a tunnel's, by a NodePort there that leads to its tunnel port",
+    stopped_by="the guard of tunnels (nft, hook input): no tunnel packet is translated",
+)
+def test_a_node_port_that_leads_to_the_own_tunnel_port(plain: Range) -> None:
+    """The CNI gives what a Pod of another cluster sends there the address of its gateway."""
+    node, victim, forged = plain.far_gateway, plain.far_worker.pods[0], plain.worker.pods[0].address
+    rule = f"ip daddr {node.address} udp dport 30124 dnat to {node.address}:{GENEVE}"
+
+    def send(token: bytes) -> None:
+        payload = packets.geneve(plain.datagram(forged, victim, token))
+        packets.send(plain.pod(plain.gateway), node.address, 30124, payload)
+
+    with translating(plain, node, "prerouting", rule), plain.listener(node, GENEVE) as count:
+        assert plain.attempt(plain.gateway, send, count=count).arrived == 0
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.NEIGHBOUR,
+    wants="send to a worker in a remote Pod's name, with the address of the worker's gateway, through a router",
+    stopped_by="the guard of tunnels (nft, hook input): Nodes of the local link must send the TTL 255 (RFC 5082)",
+)
+def test_the_address_of_the_own_gateway_from_behind_a_router(plain: Range, datapath: DatapathType) -> None:
+    """With the TTL that only a neighbour can send it arrives: a machine on the Nodes' link can do it."""
+    if datapath is not DatapathType.SYSTEM:
+        pytest.skip("netfilter sees no tunnel packets of the userspace datapath: this runs in the kernel lane")
+    victim, forged = plain.worker.pods[0], plain.far_worker.pods[0].address
+    source, target = plain.gateway.address, plain.worker.address
+
+    def send(token: bytes, ttl: int = 254) -> None:
+        payload = packets.geneve(plain.datagram(forged, victim, token))
+        transport = packets.udp(source, target, GENEVE, payload)
+        packets.send_raw(plain.lab.underlay, target, packets.ipv4(v4(source), v4(target), transport, ttl=ttl))
+
+    with plain.counting(plain.worker, "off-link-tunnel"):
+        assert plain.attempt(plain.worker, send).arrived == 0
+    assert plain.attempt(plain.worker, lambda token: send(token, 255)).arrived >= TRIES
