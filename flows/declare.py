@@ -176,6 +176,9 @@ class Pipeline:
 
     def _check_actions(self, where: str, actions: act.Actions, tables: tuple[int, ...]) -> None:
         last = len(actions) - 1
+        clauses = sum(isinstance(action, act.Conjunction) for action in actions)
+        if 0 < clauses <= last:
+            raise FlowError(where, "conjunction", "takes no other actions beside it")
         for index, action in enumerate(actions):
             if isinstance(action, act.Goto):
                 if index != last:
@@ -192,8 +195,6 @@ class Pipeline:
                     raise FlowError(
                         where, text.actions_text((action,)), "is no clause of 2 to 64, or no ID of 32 bits"
                     )
-                if not all(isinstance(other, act.Conjunction) for other in actions):
-                    raise FlowError(where, "conjunction", "takes no other actions beside it")
             elif isinstance(action, act.ToGroup) and action.group_id >> 24 not in self._kinds:
                 raise FlowError(where, f"group {action.group_id:#x}", "is of no declared kind")
 

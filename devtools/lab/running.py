@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -246,6 +247,10 @@ class RunningLab:
         """GET a path of a Node's agent; (0, reason) when nothing answers."""
         return netns.call(self.namespace(node_name), lambda: get(10351, path))
 
+    def post(self, node_name: str, path: str) -> tuple[int, str]:
+        """POST to the socket of a Node's agent; (0, reason) when nothing answers."""
+        return post(self.directory(node_name) / "run" / "status.sock", path)
+
     def status(self, node_name: str) -> dict[str, object]:
         """Return the agent's own status. Raises LabError when it does not answer."""
         code, text = self.http(node_name, "/status")
@@ -300,9 +305,24 @@ def _tail(path: Path, lines: int = 15) -> str:
 
 def get(port: int, path: str) -> tuple[int, str]:
     """GET a path from a port of the loopback address; (0, reason) when nothing answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    return _request(http.client.HTTPConnection("127.0.0.1", port, timeout=5), "GET", path)
+
+
+def post(socket_path: Path, path: str) -> tuple[int, str]:
+    """POST to a path of a Unix socket; (0, reason) when nothing answers."""
+    connection = http.client.HTTPConnection("localhost", timeout=30)
     try:
-        connection.request("GET", path)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(30)
+        connection.sock.connect(str(socket_path))
+    except OSError as error:
+        return 0, repr(error)
+    return _request(connection, "POST", path)
+
+
+def _request(connection: http.client.HTTPConnection, method: str, path: str) -> tuple[int, str]:
+    try:
+        connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:

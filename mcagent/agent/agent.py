@@ -32,7 +32,7 @@ from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.tunnel_probes import is_probe
 from mcagent.dataplane.facts import leads_to_pod
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
-from mcagent.http.server import Query
+from mcagent.http.server import Action, Pages, Query
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.resources import Backend
@@ -122,7 +122,9 @@ class Agent:
         )
         browser = browser_pages(lambda: _topology(identity, sources))
         doctor = DoctorPage(diagnose, lambda: self.settings, pages["/status"])
-        self._http = AgentServers(settings, {**pages, **browser, "/doctor": doctor, **self._trace_pages()})
+        self._http = AgentServers(
+            settings, {**pages, **browser, "/doctor": Action(lambda _query: doctor()), **self._trace_pages()}
+        )
 
     def _sources(self) -> Sources:
         """Return the functions by which pages and metrics read values on request."""
@@ -141,14 +143,14 @@ class Agent:
             wireguard=lambda: wireguard_report(backends.wireguard),
         )
 
-    def _trace_pages(self) -> dict[str, Query]:
+    def _trace_pages(self) -> Pages:
         """Create the pages that `mcagent trace` requests."""
         switch = VswitchdControl(self.settings.ovsdb, self.settings.core)
         live = LivePage(
             switch, lambda pod: leads_to_pod(pod, switch.config.host_port), self._backends.openflow.send
         )
         trace = TracePage(switch, lambda: self.loop.report.desired)
-        return {"/trace": Query(trace), "/trace/live": Query(live), "/trace/seen": Query(SeenPage(switch))}
+        return {"/trace": Query(trace), "/trace/live": Action(live), "/trace/seen": Query(SeenPage(switch))}
 
     def _policy_rules(self) -> Mapping[int, PolicyRuleName]:
         """Return the policy rules in force by number; from any thread."""

@@ -54,6 +54,7 @@ class Settings:
     listen: str = "127.0.0.1:10351"
     health_listen: str = "127.0.0.1:10361"
     metrics_authentication: Authentication = Authentication.TOKEN
+    host_names: tuple[str, ...] = ()
     tls_cert_dir: str = ""
     resync_period: float = 60.0
     log_level: LogLevel = LogLevel.INFO
@@ -116,6 +117,11 @@ KEYS: tuple[Key, ...] = (
     _key("policyFailureMode", "policy_failure_mode", kinds.choice(PolicyFailureMode),
         meaning="Connections between clusters to which a policy rule applies that cannot be enforced. closed: "
                 "drop them. open: ignore the rule; a rule of a NetworkPolicy counts as allowing everything."),
+    _key("maxPolicyFlows", "max_policy_flows", kinds.integer(100, 1_000_000),
+        meaning="Limit of the flows of one policy on this Node. A policy above it cannot be enforced "
+                "(`policyFailureMode`)."),
+    _key("maxNamespacePolicyFlows", "max_namespace_policy_flows", kinds.integer(100, 1_000_000),
+        meaning="Limit of the flows of all policies of a Namespace on this Node, of which the oldest come first."),
     _key("trafficEncryptionMode", "encryption", kinds.choice(TrafficEncryption), antrea=True,
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
     _key("wireGuard.port", "wireguard_port", kinds.integer(1, 65535), antrea=True,
@@ -260,6 +266,10 @@ KEYS: tuple[Key, ...] = (
         meaning="Authentication on `listen` where that is not a loopback address. token: a bearer token whose "
                 "user may get the page, by TokenReview and SubjectAccessReview of the API server; without an API "
                 "server (`source: dir:`) every request is refused. none: clear text, without authentication."),
+    _key("hostNames", "host_names", kinds.HOST_NAMES,
+        meaning="Further names of this server in the header Host of requests, where pages need no token (`listen` "
+                "on a loopback address, `metricsAuthentication: none`). localhost, this machine's name and its "
+                "addresses are always accepted."),
     _key("tlsCertDirectory", "tls_cert_dir", kinds.ABSOLUTE_PATH,
         meaning='Directory of tls.crt and tls.key for `listen`, read again when they change. "": a self-signed '
                 "certificate, made at start."),

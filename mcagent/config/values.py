@@ -298,6 +298,9 @@ ACCOUNTS = names(
 DNS_NAME = text(
     rf"|{_DNS_LABEL}(\.{_DNS_LABEL})*", "a DNS name (lower-case letters, digits, - and .)", max_length=253
 )
+HOST_NAMES = names(
+    rf"{_DNS_LABEL}(\.{_DNS_LABEL})*", "a DNS name (lower-case letters, digits, - and .)", "a list of DNS names"
+)
 DEVICE_NAME = text(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}",
     "a device name of at most 15 letters, digits, _ . -",

@@ -72,6 +72,7 @@ class Settings:
     listen: str = ":8080"
     metrics_listen: str = "0"
     metrics_authentication: Authentication = Authentication.TOKEN
+    metrics_host_names: tuple[str, ...] = ()
     metrics_cert_dir: str = ""
     webhook_host: str = ""
     webhook_port: int = 9443
@@ -184,6 +185,10 @@ KEYS = (
          meaning="Access to `metrics.bindAddress` on an address that is not the loopback. token: a bearer token "
                  "that may get the page (TokenReview, SubjectAccessReview of the API server). none: plain HTTP "
                  "for all clients."),
+    _key("metrics.hostNames", "metrics_host_names", kinds.HOST_NAMES,
+         meaning="Further names of this server in the header Host of requests, where pages need no token "
+                 "(`metrics.bindAddress` on a loopback address, `metrics.authentication: none`). localhost, this "
+                 "Pod's name and its addresses are always accepted."),
     _key("metrics.certDir", "metrics_cert_dir", kinds.ABSOLUTE_PATH,
          meaning='Directory of tls.crt and tls.key for `metrics.bindAddress`, read again when they change. "": a '
                  "self-signed certificate, made at start."),

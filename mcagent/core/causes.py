@@ -159,6 +159,10 @@ CAUSES: Mapping[str, ProblemCause] = {
         "that endpoint gets nothing from other clusters",
         "do not export what leads to a Node's own ports",
     ),
+    "EndpointOfNode": _service(
+        "that endpoint gets nothing from other clusters",
+        "an endpoint at a Node's address needs a Pod of its namespace in the host network (targetRef)",
+    ),
     "TooManyEndpoints": _service(
         "the first 256 endpoints are used", "split the Service, if its other endpoints are needed",
     ),

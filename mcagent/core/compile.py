@@ -105,6 +105,7 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
     serves = forwards.local.serves(facts.datapath)
     needs = forwards.local.needs | policy_kinds
     needs |= SERVICE_NEEDS if serves else frozenset()
+    needs |= {Kind.POD} if forwards.exports_need_pods else frozenset()
     needs |= imported_services.NEEDS if config.steers and env is not None else frozenset()
     all_services = serves or Kind.ENDPOINT_SLICE in policy_kinds
     return Compiled(
@@ -217,7 +218,7 @@ def _state(
     return NodeState(
         role=local.role,
         why=local.why,
-        all_pods=gateway and Kind.POD in local.needs,
+        all_pods=gateway and (Kind.POD in local.needs or forwards.exports_need_pods),
         all_services=all_services,
         gateways=local.gateways,
         tunnels=sum(map(len, paths)),

@@ -48,6 +48,7 @@ class Forwarding:
     local: LocalCluster
     nodes: Mapping[str, CheckedNode]
     exports: Mapping[str, ExportedPort]
+    exports_need_pods: bool  # endpoints of exported Services are Nodes' addresses, which need Pods that have them
     remote: RemoteClusters
     accepted_and_checked: AcceptedAndChecked
     clusters: Mapping[str, AcceptedCluster]  # accepted clusters, adapted to the implementation of their gateways
@@ -78,7 +79,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     without_pods = call(topology.local_cluster, nodes, gateways, config)
     pods = _pods(engine, snapshot, without_pods)
     local = call(topology.with_pods, without_pods, pods)
-    exports, export_problems = _exports(engine, snapshot, local, pods, facts)
+    exports, exports_need_pods, export_problems = _exports(engine, snapshot, local, pods, facts)
 
     api_servers = services.api_servers(snapshot.endpoint_slices)
     validator = call(cluster_validator, without_pods, facts, config, api_servers)
@@ -123,6 +124,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
         local=local,
         nodes=nodes,
         exports=exports,
+        exports_need_pods=exports_need_pods,
         remote=remote,
         accepted_and_checked=accepted_and_checked,
         clusters=clusters,
@@ -181,15 +183,22 @@ def _pods(engine: IncrementalEngine, snapshot: Snapshot, local: LocalCluster) ->
 
 def _exports(
     engine: IncrementalEngine, snapshot: Snapshot, local: LocalCluster, pods: PodHosts, facts: Facts
-) -> tuple[Mapping[str, ExportedPort], tuple[Problem, ...]]:
-    """Return the ports of exported Services, and their problems; none on Nodes that do not need them."""
+) -> tuple[Mapping[str, ExportedPort], bool, tuple[Problem, ...]]:
+    """Return the ports of exported Services, whether they need Pods, and their problems.
+
+    None on Nodes that do not need them.
+    """
     if not local.serves(facts.datapath):
-        return {}, ()
+        return {}, False, ()
     objects = services.exports_of(snapshot.service_exports, snapshot.services, snapshot.endpoint_slices)
-    rules = engine.call(services.EndpointRules, local.networks, pods.hosts, local.node_addresses, local.node_cidrs)
+    nodes = engine.call(services.addresses_of_nodes, local.node_addresses, local.node_cidrs)
+    named = frozenset(chain.from_iterable(engine.each(services.pods_at_nodes, objects, nodes).values()))
+    at_nodes = {key: (*pod.ips, *pod.host_ips) for key in named if (pod := snapshot.pods.get(key)) is not None}
+    rules = engine.call(services.EndpointRules, local.networks, pods.hosts, nodes, at_nodes)
     checked = engine.each(services.check_export, objects, local.service_cidrs, rules)
     ports, problems = engine.call(services.exported_ports, checked)
-    return ports, problems if local.role is Role.GATEWAY else ()  # a worker knows only its own endpoints
+    # A worker knows only its own endpoints.
+    return ports, bool(named), problems if local.role is Role.GATEWAY else ()
 
 
 def _encryption(

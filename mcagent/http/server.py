@@ -1,7 +1,9 @@
-"""A small HTTP server for GET: path to page. Does not know the content of pages.
+"""A small HTTP server: path to page. Does not know the content of pages.
 
 One request for each connection. With a guard every page requires a bearer token that the guard accepts, except
-those that are `Public`. For a path without a page the answer is 404 without the guard.
+those that are `Public`. For a path without a page the answer is 404 without the guard. Requests that pages of
+other sites make in a browser are refused (`mcagent.http.origin`). An `Action` requires POST, and a token or root's
+Unix socket: without a guard it is refused.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 
 from mcagent.http.connection import ClientConnection, Limits, RequestStage
 from mcagent.http.listener import Listener
-from mcagent.http.listening import Address
+from mcagent.http.listening import Address, is_loopback
+from mcagent.http.origin import ServerNames, host_refusal, is_cross_site, is_navigation
 from mcagent.http.request import BadRequestError, Head
 from mcagent.supervised import attempt
 
@@ -48,10 +52,19 @@ class Public:
     answer: Callable[[], Page]
 
 
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A page that acts or sends packets: `answer` gets the query as that of a `Query` does."""
+
+    answer: Callable[[str], Page]
+
+
 PlainPages = Mapping[str, Callable[[], Page]]
-Pages = Mapping[str, Callable[[], Page] | Query | Public]
-# Arguments: bearer token ("": none), path, source. Result: 200, or the HTTP status of the refusal.
-Guard = Callable[[str, str, str], int]
+Pages = Mapping[str, Callable[[], Page] | Query | Public | Action]
+# Arguments: bearer token ("": none), path, source, verb ("get" or "post"). Result: 200, or the HTTP status of the
+# refusal.
+Guard = Callable[[str, str, str, str], int]
+_READS = ("GET", "HEAD")
 
 
 class HttpServer:
@@ -65,9 +78,18 @@ class HttpServer:
         guard: Guard | None = None,
         context: Callable[[], ssl.SSLContext | None] | None = None,
         limits: Limits = LIMITS,
+        names: ServerNames | None = None,
     ) -> None:
-        """Listen. Raises OSError when the address cannot be bound."""
+        """Listen. Raises OSError when the address cannot be bound.
+
+        `names`: of this server in the header Host, for pages without a token; default: those of the address. With
+        a guard, and on a Unix socket, which no browser uses, Host may be anything.
+        """
         self._pages, self._guard = pages, guard
+        self._root_only = isinstance(address, Path)
+        self._names: ServerNames | None = None
+        if not isinstance(address, Path) and guard is None:
+            self._names = names or ServerNames(loopback=is_loopback(address[0]))
         self._listener = Listener(address, self._serve, limits, context=context)
 
     @property
@@ -92,18 +114,28 @@ class HttpServer:
         connection.send(encoded(page, body=head.method != "HEAD"))
 
     def _page(self, head: Head, source: str) -> Page:
-        if head.method not in ("GET", "HEAD"):
-            return Page(body="only GET and HEAD\n", status=501)
+        if self._names is not None and (text := host_refusal(head.headers, self._names)):
+            return Page(body=text, status=HTTPStatus.MISDIRECTED_REQUEST)
         page = self._pages.get(head.path)
+        if is_cross_site(head.headers) and not (isinstance(page, Public) and is_navigation(head.headers)):
+            return Page(body="pages of other sites get nothing here\n", status=403)
+        if head.method not in ("POST", *_READS):
+            return Page(body="only GET, HEAD and POST\n", status=501)
         if page is None:
             return Page(body="not found\n", status=404)
+        if (head.method == "POST") is not isinstance(page, Action):
+            allowed = "POST" if isinstance(page, Action) else ", ".join(_READS)
+            return Page(body=f"only {allowed}\n", status=405, headers=(("Allow", allowed),))
         if isinstance(page, Public):
             return answer_of(page.answer)
         if self._guard is not None:
-            status = self._guard(bearer(head.headers.get("authorization", "")), head.path, source)
+            verb = "post" if isinstance(page, Action) else "get"
+            status = self._guard(bearer(head.headers.get("authorization", "")), head.path, source, verb)
             if status != 200:
                 return Page(body=f"{HTTPStatus(status).phrase}\n", status=status)
-        if isinstance(page, Query):
+        elif isinstance(page, Action) and not self._root_only:
+            return Page(body="this page requires a token, or the Unix socket of root (status.sock)\n", status=403)
+        if isinstance(page, Query | Action):
             return answer_of(partial(page.answer, head.query))
         return answer_of(page)
 

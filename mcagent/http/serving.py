@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mcagent.http.connection import Limits
 from mcagent.http.listening import Authentication, host_port_text, is_loopback
-from mcagent.http.server import Guard, HttpServer, Page, Pages, Public, Query, answer_of
+from mcagent.http.origin import ServerNames
+from mcagent.http.server import Action, Guard, HttpServer, Page, Pages, Public, Query, answer_of
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +28,12 @@ def serve_health(address: tuple[str, int], pages: Pages) -> HttpServer:
     other clients must not see.
     """
     available = {path: pages[path] for path in HEALTH_PATHS if path in pages}
-    health_pages = {path: page for path, page in available.items() if not isinstance(page, Query | Public)}
-    if not is_loopback(address[0]):
-        health_pages = {path: _terse(page) for path, page in health_pages.items()}
-    return HttpServer(address, health_pages, limits=HEALTH_LIMITS)
+    special = Query | Public | Action
+    health_pages = {path: page for path, page in available.items() if not isinstance(page, special)}
+    if is_loopback(address[0]):
+        return HttpServer(address, health_pages, limits=HEALTH_LIMITS)
+    terse = {path: _terse(page) for path, page in health_pages.items()}
+    return HttpServer(address, terse, limits=HEALTH_LIMITS, names=ServerNames(any_name=True))
 
 
 def serve_pages(
@@ -40,18 +43,21 @@ def serve_pages(
     authentication: Authentication,
     guard: Guard | None,
     certificates: str,
+    host_names: Sequence[str] = (),
 ) -> HttpServer:
     """Serve pages as their address requires. Raises OSError when the address cannot be bound.
 
     `guard`: None without an API server, in which case every request is refused. `certificates` is a directory, or
-    "" for a self-signed certificate.
+    "" for a self-signed certificate. `host_names`: further names of this server, for pages without a token.
     """
-    if is_loopback(address[0]):
-        return HttpServer(address, pages)
+    loopback = is_loopback(address[0])
+    names = ServerNames(names={socket.gethostname().lower(), *host_names}, loopback=loopback)
+    if loopback:
+        return HttpServer(address, pages, names=names)
     where = host_port_text(*address)
     if authentication is Authentication.NONE:
         log.warning("pages at %s: clear text, without authentication: authentication is none", where)
-        return HttpServer(address, pages)
+        return HttpServer(address, pages, names=names)
     if guard is None:
         log.warning(
             "pages at %s: every request is refused: no API server is configured to check tokens; listen on "
@@ -64,7 +70,7 @@ def serve_pages(
     return HttpServer(address, pages, guard=guard or _refuse_all, context=context)
 
 
-def _refuse_all(_token: str, _path: str, _source: str) -> int:
+def _refuse_all(_token: str, _path: str, _source: str, _verb: str) -> int:
     return 403
 
 

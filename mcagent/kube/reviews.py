@@ -45,7 +45,7 @@ class ReviewLimits:
     timeout: float = 5.0
 
 
-_Key = tuple[bytes, str]  # a token's digest, and a path
+_Key = tuple[bytes, str, str]  # a token's digest, a path, a verb
 _Value = TypeVar("_Value")
 
 
@@ -78,7 +78,7 @@ class _Bucket:
 
 
 class Reviewer:
-    """Decides over (token, path, source), as an HTTP status. For any thread. `request`: that of a `Client`."""
+    """Decides over (token, path, source, verb), as an HTTP status. For any thread. `request`: a `Client`'s."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class Reviewer:
         self._at_once = threading.BoundedSemaphore(self._limits.at_once)
         self._error = ""
 
-    def __call__(self, token: str, path: str, source: str) -> int:
+    def __call__(self, token: str, path: str, source: str, verb: str = "get") -> int:
         """Return 200, or the status of the refusal: 401, 403, 429 (too many guesses), 503 (no API server)."""
         if _TOKEN.fullmatch(token) is None:
             return UNKNOWN
-        key = (hashlib.sha256(token.encode()).digest(), path)
+        key = (hashlib.sha256(token.encode()).digest(), path, verb)
         kept = self._fresh(key)
         if kept is not None:
             return kept
@@ -139,7 +139,7 @@ class Reviewer:
 
     def _ask(self, token: str, key: _Key) -> int:
         try:
-            status = self._review(token, key[1])
+            status = self._review(token, *key[1:])
         except SourceError as error:
             if str(error) != self._error:
                 log.warning("tokens cannot be reviewed: %s", error)
@@ -159,13 +159,13 @@ class Reviewer:
             return good.status
         return AWAY
 
-    def _review(self, token: str, path: str) -> int:
+    def _review(self, token: str, path: str, verb: str) -> int:
         """Ask the API server. Raises SourceError."""
         status = self._post(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
         user = status.get("user")
         if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
             return UNKNOWN
-        asked = {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": "get"}}
+        asked = {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": verb}}
         asked |= {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
         status = self._post(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", asked)
         return OK if status.get("allowed") is True and status.get("denied") is not True else FORBIDDEN

@@ -83,6 +83,8 @@ class Config:
     enable_pod_to_pod: bool = False  # enablePodToPodConnectivity
     stretched_network_policy: bool = False  # enableStretchedNetworkPolicy
     policy_failure_mode: PolicyFailureMode = PolicyFailureMode.CLOSED  # policyFailureMode
+    max_policy_flows: int = 10_000  # maxPolicyFlows: of one policy on this Node
+    max_namespace_policy_flows: int = 20_000  # maxNamespacePolicyFlows: of a Namespace's policies on this Node
     pod_cidrs: tuple[Network, ...] = ()  # podCIDRs: of this cluster, as published in its ClusterInfo
     source_nat: SourceNat = SourceNat.AUTO  # sourceNAT
     pod_routing: PodRouting = PodRouting.AUTO  # podRouting

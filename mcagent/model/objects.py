@@ -148,11 +148,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """v1 Pod with an address of its own (host-network and finished Pods are left out when read)."""
+    """v1 Pod with addresses (finished Pods are left out when read).
+
+    `ips`: its own. A Pod in the host network has `host_ips`, those of its Node, and no `ips`, labels and ports.
+    """
 
     meta: Meta
     node_name: str
     ips: tuple[Address, ...] = ()
+    host_ips: tuple[Address, ...] = ()
     labels: str = ""  # as text, as `mcagent.model.labels` writes it
     ports: tuple[tuple[str, int, int], ...] = ()  # those of containers that have a name: name, IP protocol, number
 
@@ -178,7 +182,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One address of an EndpointSlice."""
+    """One endpoint of an EndpointSlice. `pod`: the Pod of its namespace that it refers to, by name, or ""."""
 
     addresses: tuple[Address, ...]
     ready: bool = True
@@ -186,6 +190,7 @@ class Endpoint:
     terminating: bool = False
     node_name: str = ""
     zone: str = ""
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

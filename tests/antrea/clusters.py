@@ -118,9 +118,16 @@ class Cluster(Objects):
         return str(made["spec"]["clusterIP"])
 
     def pod(self, name: str, labels: Json) -> None:
-        """Make a Pod, or give it other labels. It is on no Node: there is no kubelet to end it."""
-        spec = {"containers": [{"name": "app", "image": "app"}]}
+        """Make a Pod with an address, or give it other labels. There is no kubelet to end it (`delete_pod`)."""
+        spec = {"nodeName": "worker", "containers": [{"name": "app", "image": "app"}]}
         self.put(Kind.POD, name, "default", metadata={"labels": labels}, spec=spec)
+        status = {"phase": "Running", "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}]}
+        self.patch(Kind.POD, name, "default", {"status": status}, part="/status")
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a Pod at once, as a kubelet that has ended it."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        self.client.request("DELETE", object_path(Kind.POD, "default", name), body=body)
 
     def export(self, name: str) -> None:
         """Export a Service."""

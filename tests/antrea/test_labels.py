@@ -67,7 +67,7 @@ def test_labels_and_policies_go_both_ways(
         for member in world.members:
             old = {"app": member.name}
             soon(lambda m=member, o=old: not exported(world, m.name, o), "labels that are gone not to be exported")  # type: ignore[misc]
-            member.cluster.delete(Kind.POD, "shared", "default")
+            member.cluster.delete_pod("shared")
             assert exported(world, member.name, other)
         for member in world.members:
             soon(lambda m=member: not exported(world, m.name, shared), "labels without Pods not to be exported")  # type: ignore[misc]

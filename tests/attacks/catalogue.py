@@ -29,6 +29,7 @@ class Group(StrEnum):
     OBJECTS = "Malformed objects"
     QUOTAS = "Resources of the ClusterSet"
     SERVICES = "Services of others"
+    POLICIES = "Policies of others"
     ACCESS = "Admission and RBAC"
     STATE = "Connection state"
 
@@ -44,6 +45,10 @@ class Attacker(StrEnum):
     """Writes objects in namespaces of its own."""
     NODE = "a compromised Node"
     """Has the agent's token of one Node."""
+    PROCESS = "a process on a Node"
+    """Runs as a user without any right in the Node's network, as a Pod with hostNetwork does."""
+    SITE = "a page of another site"
+    """Runs in the browser of an administrator, who can reach the servers."""
     NEIGHBOUR = "a machine on the underlay"
     """Sends packets to Nodes' addresses."""
 

@@ -49,7 +49,9 @@ def unverified() -> ssl.SSLContext:
     return context
 
 
-def get(port: int, path: str, token: str = "", *, tls: bool = False, timeout: float = 5.0) -> tuple[int, str]:
+def get(
+    port: int, path: str, token: str = "", *, tls: bool = False, timeout: float = 5.0, method: str = "GET"
+) -> tuple[int, str]:
     """Ask as a rightful client does; return status and body. Raises OSError, http.client.HTTPException."""
     made = (
         http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=unverified())
@@ -57,11 +59,18 @@ def get(port: int, path: str, token: str = "", *, tls: bool = False, timeout: fl
         else http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     )
     try:
-        made.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        made.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
         answer = made.getresponse()
         return answer.status, answer.read().decode()
     finally:
         made.close()
+
+
+def status_of(port: int, request: str, **headers: str) -> int:
+    """Send a request ("GET /status") with headers; return the status of the answer. `_` stands for `-`."""
+    lines = [f"{request} HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    answer = exchange(port, ("\r\n".join(lines) + "\r\n\r\n").encode())
+    return int(answer[9:12])
 
 
 def connect(port: int, source: str = ATTACKER) -> socket.socket:

@@ -6,27 +6,46 @@ but to chosen endpoints is shown with packets elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from mcagent.core.compile import compile_desired
 from mcagent.model.facts import Facts
-from mcagent.model.objects import Endpoint, Kind
+from mcagent.model.objects import Endpoint, EndpointSlice, Kind, Pod
+from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.core_inputs import HOME, config, endpoint, endpoint_slice, export, service, snapshot
+from tests.unit.core_inputs import (
+    HOME,
+    addresses,
+    config,
+    endpoint,
+    endpoint_slice,
+    export,
+    meta,
+    service,
+    snapshot,
+)
 from tests.unit.member_world import slice_of
 from tests.unit.test_member_service_import import endpoints, endpoints_import, service_import, world
 
 POD = "10.10.3.9"
 
 
-def served(port: int, *others: Endpoint) -> tuple[set[str], set[str]]:
+def host_pod(name: str, address: str, namespace: str = "default") -> Pod:
+    """Return a Pod in the host network of a Node with an address."""
+    return Pod(meta=meta(Kind.POD, name, namespace=namespace), node_name="w1", host_ips=addresses(address))
+
+
+def served(port: int, *others: Endpoint, pods: Sequence[Pod] = ()) -> tuple[set[str], set[str]]:
     """Return the endpoints that a gateway serves an exported Service from, and what it tells.
 
     The Service's EndpointSlice holds an ordinary Pod and others.
     """
     slices = endpoint_slice("s", "web", [endpoint(POD), *others], ("", port))
     found = compile_desired(
-        snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices), Facts(), config("g1")
+        snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices, *pods), Facts(), config("g1")
     )
     places = found.state.services["default/web:80/tcp"].endpoints
     return {f"{address}:{number}" for address, number in places}, {p.reason for p in found.desired.problems}
@@ -41,9 +60,70 @@ def served(port: int, *others: Endpoint) -> tuple[set[str], set[str]]:
 @pytest.mark.parametrize("port", [10250, 6443, 2379])
 @pytest.mark.parametrize("address", ["192.0.2.3", "192.0.2.1", "10.10.3.1", "10.10.3.0"])
 def test_kubernetes_on_a_node(address: str, port: int) -> None:
-    """Any Node, by any address; a Pod's port of that number is its own, and a Node's other ports are its Pods'."""
-    assert served(port, endpoint(address)) == ({f"{POD}:{port}"}, {"EndpointOfKubernetes"})
-    assert served(8080, endpoint("192.0.2.3")) == ({f"{POD}:8080", "192.0.2.3:8080"}, set())
+    """Any Node, by any address, with a Pod in its network, too; a Pod's port of that number is its own."""
+    behind = replace(endpoint(address), pod="web-0")
+    pods = [host_pod("web-0", address)]
+    assert served(port, behind, pods=pods) == ({f"{POD}:{port}"}, {"EndpointOfKubernetes"})
+    assert served(8080, behind, pods=pods) == ({f"{POD}:8080", f"{address}:8080"}, set())
+
+
+NODE_PORTS = [22, 6640, 9443, 10360, 30080]  # ssh, OVSDB, webhook, the agent's pages, a NodePort
+
+
+@attack(
+    Group.ACCESS,
+    Attacker.USER,
+    wants="open any port of a Node to other clusters, by an exported Service's EndpointSlice",
+    stopped_by="the agent: a Node's address is an endpoint only of a Pod of the namespace in the host network",
+)
+@pytest.mark.parametrize("port", NODE_PORTS)
+@pytest.mark.parametrize("address", ["192.0.2.3", "192.0.2.1", "10.10.3.1"])
+def test_ports_of_a_node(address: str, port: int) -> None:
+    """Without targetRef, to no Pod, another namespace's, one of another Node, an ordinary one: not used."""
+    named = replace(endpoint(address), pod="web-0")
+    refused = ({f"{POD}:{port}"}, {"EndpointOfNode"})
+    assert served(port, endpoint(address)) == refused
+    assert served(port, endpoint(address), pods=[host_pod("web-0", address)]) == refused
+    assert served(port, named) == refused
+    for pod in (
+        host_pod("web-0", address, namespace="monitoring"),
+        host_pod("web-0", "192.0.2.2"),
+        host_pod("web-1", address),
+        Pod(meta=meta(Kind.POD, "web-0", namespace="default"), node_name="w1", ips=addresses("10.10.3.7")),
+    ):
+        assert served(port, named, pods=[pod]) == refused, pod
+    assert served(port, named, pods=[host_pod("web-0", address)]) == (
+        {f"{POD}:{port}", f"{address}:{port}"},
+        set(),
+    )
+
+
+@attack(
+    Group.ACCESS,
+    Attacker.USER,
+    wants="have a Node's port opened by a targetRef that is read as one of its namespace",
+    stopped_by="the agent: a targetRef counts if it is of a Pod of the EndpointSlice's own namespace",
+)
+@pytest.mark.parametrize(
+    ("reference", "pod"),
+    [
+        ({"kind": "Pod", "namespace": "default", "name": "web-0"}, "web-0"),
+        ({"kind": "Pod", "name": "web-0"}, "web-0"),
+        ({"kind": "Pod", "namespace": "kube-system", "name": "web-0"}, ""),
+        ({"kind": "Node", "name": "web-0"}, ""),
+        ({"kind": "Pod", "name": "../kube-system/web-0"}, "../kube-system/web-0"),
+        ({"kind": "Pod"}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_a_target_of_another_namespace(reference: object, pod: str) -> None:
+    """Other kinds and namespaces, and no name, refer to nothing."""
+    raw = slice_of("web", "192.0.2.3", namespace="default") | {"apiVersion": "discovery.k8s.io/v1"}
+    raw["endpoints"][0]["targetRef"] = reference
+    value = parse_object(raw).value
+    assert isinstance(value, EndpointSlice)
+    assert [found.pod for found in value.endpoints] == [pod]
 
 
 @attack(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mcagent.http.server import HttpServer
+from mcagent.http.server import Action, HttpServer, Page
 from mcagent.http.serving import serve_health
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
@@ -37,20 +37,22 @@ def health() -> Iterator[HttpServer]:
 
 
 READERS = Path(__file__).parents[2] / "deploy/metrics-reader.yaml"
+READ_METRICS = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 class Reader:
     """A ServiceAccount of the test's namespace, perhaps with the right to read the pages."""
 
-    def __init__(self, cluster: Cluster, name: str, *, may: bool, pages: Sequence[str] = ("/metrics",)) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, *, may: bool, rules: Sequence[Mapping[str, Any]] = (READ_METRICS,)
+    ) -> None:
         self.cluster, self.name = cluster, name
         cluster.create(cluster.path("serviceaccounts"), name)
         self.role = f"{cluster.namespace}-{name}"
         if may:
             api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-            rules = [{"nonResourceURLs": [*pages], "verbs": ["get"]}]
-            role = {**api, "kind": "ClusterRole", "metadata": {"name": self.role}, "rules": rules}
+            role = {**api, "kind": "ClusterRole", "metadata": {"name": self.role}, "rules": [*rules]}
             cluster.client.request("POST", f"{RBAC}/clusterroles", body=role)
             binding = {**api, "kind": "ClusterRoleBinding", "metadata": {"name": self.role}}
             subject = {"kind": "ServiceAccount", "name": name, "namespace": cluster.namespace}
@@ -106,14 +108,18 @@ def test_a_token_without_the_right_reads_nothing(cluster: Cluster, tmp_path: Pat
 )
 def test_who_reads_metrics_sends_no_packets(cluster: Cluster, tmp_path: Path) -> None:
     """All pages of the ClusterRole that Prometheus is given are readable, and `/trace/live` is not."""
-    (role, *_) = yaml.safe_load_all(READERS.read_text(encoding="utf-8"))
-    (rule,) = role["rules"]
-    assert rule["verbs"] == ["get"]
-    token = Reader(cluster, "prometheus", may=True, pages=rule["nonResourceURLs"]).token()
-    pages = {**PAGES, "/trace/live": PAGES["/healthz"]}
+    reader, tracer = yaml.safe_load_all(READERS.read_text(encoding="utf-8"))
+    assert {
+        verb for rule in reader["rules"] for verb in rule["verbs"] if "/doctor" not in rule["nonResourceURLs"]
+    } == {"get"}
+    token = Reader(cluster, "prometheus", may=True, rules=reader["rules"]).token()
+    administrator = Reader(cluster, "administrator", may=True, rules=tracer["rules"]).token()
+    pages = {**PAGES, "/trace/live": Action(lambda _query: Page(body="sent\n"))}
     with served(tmp_path, pages, kubeconfig=str(cluster.server.kubeconfig)) as agent:
         until(lambda: get(agent.port, "/status", token, tls=True)[0] == 200)
-        assert get(agent.port, "/trace/live", token, tls=True)[0] == 403
+        assert get(agent.port, "/trace/live", token, tls=True, method="POST")[0] == 403
+        until(lambda: get(agent.port, "/trace/live", administrator, tls=True, method="POST")[0] == 200)
+        assert get(agent.port, "/trace/live", administrator, tls=True)[0] == 405
 
 
 @attack(

@@ -16,6 +16,10 @@ from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.controller.contract.services import MAX_PORTS, MAX_SUBSETS
 from mcagent.controller.leader.offers import too_large
+from mcagent.controller.machinery.reconciler import Reconciler
+from mcagent.controller.member.policies.label_exports import LabelExports
+from mcagent.controller.member.quota import RETRY
+from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
@@ -27,8 +31,8 @@ from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, export_of, stage, stopped
 from tests.unit import member_world
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, FLAT, Leader, account, endpoints, service
+from tests.unit.control_view import Api, Clock, Controller, MemoryView
+from tests.unit.leader_world import AREA, FLAT, Leader, account, cluster_info, endpoints, service
 from tests.unit.test_admission import ask
 
 __all__ = ["_stages", "stage"]  # fixtures
@@ -368,3 +372,241 @@ def test_nothing_is_stored_that_may_not_be(stage: Stage, bounded: ExitStack) -> 
         wait_until(lambda said=said: said in try_export(stage, "west", good), f'"{said}"', timeout=20)  # type: ignore[misc]
         annotate(stage, member, **dict.fromkeys(bounds))
         wait_until(lambda: try_export(stage, "west", good) == "", "bounds to be taken back", timeout=20)
+
+
+# --- tenants of one member ------------------------------------------------------------------------------
+
+LIMIT = 20
+
+
+class Tenants:
+    """A member that may export LIMIT Services and label identities, and the leader that accepts no more."""
+
+    def __init__(self, *reconcilers: Reconciler, limit: str | None = str(LIMIT)) -> None:
+        self.clock = Clock()
+        self.north = Api(self.clock, namespaces=[member_world.AREA])
+        if limit is not None:
+            meta = {
+                "name": "east-clusterinfo",
+                "namespace": member_world.AREA,
+                "annotations": {names.MAX_EXPORTS_ANNOTATION: limit},
+            }
+            self.north.put({"kind": "ResourceImport", "metadata": meta, "spec": {"kind": "ClusterInfo"}})
+        self.view = member_world.member(clock=self.clock, north=self.north)
+        self.controller = Controller(self.view, reconcilers)
+        self.most = 0
+
+    def put(self, *objects: RawObject) -> None:
+        """Let tenants write objects, one a second, and the controller act after each."""
+        for raw in objects:
+            self.clock.forward(1)
+            self.view.local.put(raw)
+            self.settle()
+
+    def settle(self) -> None:
+        """Let the controller act, and the leader release what is deleted."""
+        for _ in range(3):
+            self.controller.run()
+            for raw in self.north.list(Kind.RESOURCE_EXPORT):
+                if "deletionTimestamp" in raw["metadata"]:
+                    name = raw["metadata"]["name"]
+                    self.north.change(
+                        Kind.RESOURCE_EXPORT, member_world.AREA, name, {"metadata": {"finalizers": None}}
+                    )
+            self.most = max(self.most, len(self.names("")))
+
+    def names(self, namespace: str) -> list[str]:
+        """Return the names of the exports of a namespace ("": of all) that count for one kind."""
+        exports = self.north.list(Kind.RESOURCE_EXPORT)
+        return [
+            raw["metadata"]["name"]
+            for raw in exports
+            if raw["spec"]["kind"] != "Endpoints"
+            and (not namespace or namespace in (raw["spec"].get("namespace"), _space(raw)))
+        ]
+
+    def events(self, reason: str) -> list[str]:
+        """Return the objects of the Events with a reason, and their messages."""
+        return [
+            f"{event.subject}: {event.message}" for event in self.controller.all_events() if event.reason == reason
+        ]
+
+
+def _space(export: RawObject) -> str:
+    text = str(export["spec"].get("labelIdentity", {}).get("normalizedLabel", ""))
+    return text.partition("metadata.name=")[2].partition("&")[0]
+
+
+def pod(number: int, namespace: str, *, pending: bool = False) -> RawObject:
+    """Return a Pod with labels of its own; `pending`: no Node takes it."""
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"p{number}", "namespace": namespace, "labels": {"app": f"a{number}"}},
+        "spec": {} if pending else {"nodeName": "n1"},
+        "status": {"phase": "Pending"} if pending else {"phase": "Running", "podIP": f"10.1.0.{number + 1}"},
+    }
+
+
+def spaces(*wanted: str) -> list[RawObject]:
+    """Return Namespaces."""
+    return [{"kind": "Namespace", "metadata": {"name": name}} for name in wanted]
+
+
+def exported_service(number: int, namespace: str) -> list[RawObject]:
+    """Return a Service that its tenant exports."""
+    name = f"s{number}"
+    return [
+        member_world.service(name, namespace=namespace, cluster_ip=f"10.96.1.{number + 1}"),
+        member_world.slice_of(name, f"10.1.1.{number + 1}", namespace=namespace),
+        member_world.export_of(name, namespace),
+    ]
+
+
+POLICIES_ON = member_world.settings(stretched_network_policy=True)
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.USER,
+    wants="use up its cluster's label identities with Pods that no Node takes, so that others' Pods get none",
+    stopped_by="the member's controller: a Pod without a Node and an address has no label identity",
+)
+def test_pods_without_an_address_use_up_nothing() -> None:
+    """Hundreds of Pending Pods with labels of their own export nothing; another tenant's Pod is exported."""
+    tenants = Tenants(LabelExports(POLICIES_ON))
+    tenants.put(*spaces("tenant-a", "tenant-b"))
+    tenants.put(*(pod(number, "tenant-a", pending=True) for number in range(100)))
+    assert tenants.names("") == []
+    tenants.put(pod(0, "tenant-b"))
+    assert len(tenants.names("tenant-b")) == 1
+    assert tenants.events("LabelIdentityNotExported") == []
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.USER,
+    wants="use up its cluster's label identities with running Pods, so that others' Pods get none",
+    stopped_by="the member's controller: namespaces share what the leader accepts, max-min fair",
+)
+def test_label_identities_are_shared_among_namespaces() -> None:
+    """Who came first with too many gives way to those with less; what is refused is told."""
+    tenants = Tenants(LabelExports(POLICIES_ON))
+    tenants.put(*spaces("tenant-a", "tenant-b", "tenant-c"))
+    tenants.put(*(pod(number, "tenant-a") for number in range(LIMIT + 5)))
+    assert len(tenants.names("tenant-a")) == LIMIT
+    oldest = set(tenants.names("tenant-a"))
+    tenants.put(*(pod(number, "tenant-b") for number in range(5)))
+    assert (len(tenants.names("tenant-a")), len(tenants.names("tenant-b"))) == (LIMIT - 5, 5)
+    assert set(tenants.names("tenant-a")) < oldest
+    tenants.put(*(pod(number, "tenant-c") for number in range(LIMIT)))
+    counts = [len(tenants.names(name)) for name in ("tenant-a", "tenant-b", "tenant-c")]
+    assert sum(counts) == LIMIT
+    assert counts[1] == 5
+    assert {counts[0], counts[2]} <= {7, 8}
+    writes = len(tenants.north.writes)
+    tenants.controller.settle()
+    assert len(tenants.north.writes) == writes, "the places are stable"
+    assert tenants.most <= LIMIT
+    told = tenants.events("LabelIdentityNotExported")
+    assert any(text.startswith("Namespace tenant-a: ") and "has a share of" in text for text in told)
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.USER,
+    wants="use up its cluster's exports with ServiceExports, so that no other namespace can export",
+    stopped_by="the member's controller: namespaces share what the leader accepts, max-min fair",
+)
+def test_exports_are_shared_among_namespaces() -> None:
+    """Another tenant's Service is exported, the newest of the first gives way, and its ServiceExport says why."""
+    tenants = Tenants(ServiceExports(member_world.settings()))
+    tenants.put(*spaces("tenant-a", "tenant-b"))
+    for number in range(LIMIT + 5):
+        tenants.put(*exported_service(number, "tenant-a"))
+    assert len(tenants.names("tenant-a")) == LIMIT
+    for number in range(3):
+        tenants.put(*exported_service(number, "tenant-b"))
+    assert (len(tenants.names("tenant-a")), len(tenants.names("tenant-b"))) == (LIMIT - 3, 3)
+    assert tenants.most <= LIMIT
+    export = tenants.view.local.get(Kind.SERVICE_EXPORT, "tenant-a", f"s{LIMIT - 1}")
+    assert member_world.conditions_of(export)["Valid"] == ("False", "TooManyExports")
+    assert any("namespace tenant-a has a share of 17" in text for text in tenants.events("TooManyExports"))
+    assert "Valid" in member_world.conditions_of(tenants.view.local.get(Kind.SERVICE_EXPORT, "tenant-b", "s0"))
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.USER,
+    wants="keep the places of its exports after it gave them up, or get more than the leader accepts",
+    stopped_by="the member's controller, which decides again when a place becomes free or the limit changes",
+)
+def test_places_follow_the_limit_and_become_free() -> None:
+    """A place that is given up goes to who waits; a lower limit takes the newest of the largest."""
+    tenants = Tenants(ServiceExports(member_world.settings()))
+    tenants.put(*spaces("tenant-a", "tenant-b"))
+    for number in range(LIMIT + 1):
+        tenants.put(*exported_service(number, "tenant-a"))
+    tenants.view.local.remove(Kind.SERVICE_EXPORT, "tenant-a", "s0")
+    tenants.settle()
+    tenants.clock.forward(RETRY)
+    tenants.controller.due()
+    tenants.settle()
+    assert f"east-tenant-a-s{LIMIT}-service" in tenants.names("tenant-a")
+    lower = {"metadata": {"annotations": {names.MAX_EXPORTS_ANNOTATION: "5"}}}
+    tenants.north.change(Kind.RESOURCE_IMPORT, member_world.AREA, "east-clusterinfo", lower)
+    tenants.controller.enqueue_all()
+    tenants.settle()
+    assert sorted(tenants.names("")) == [f"east-tenant-a-s{number}-service" for number in range(1, 6)]
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.USER,
+    wants="end another namespace's export again and again by one that the leader refuses",
+    stopped_by="the member's controller: an export that was refused takes no other's place",
+)
+def test_a_refused_export_takes_no_place() -> None:
+    """The export that gave way returns, and stays when the refused one is tried again."""
+    tenants = Tenants(ServiceExports(member_world.settings()))
+    tenants.put(*spaces("tenant-a", "tenant-b"))
+    for number in range(LIMIT):
+        tenants.put(*exported_service(number, "tenant-a"))
+
+    def refuse(kind: Kind, old: RawObject | None, new: RawObject | None) -> str:
+        if kind is not Kind.RESOURCE_EXPORT or old is not None or new is None:
+            return ""
+        return "namespace tenant-b is reserved" if new["spec"]["namespace"] == "tenant-b" else ""
+
+    tenants.north.refuse = refuse
+    tenants.put(*exported_service(0, "tenant-b"))
+    for _ in range(3):
+        tenants.clock.forward(RETRY)
+        tenants.controller.settle()
+        tenants.settle()
+    assert len(tenants.names("tenant-a")) == LIMIT
+    deletions = [write for write in tenants.north.writes if write.startswith("delete")]
+    assert len(deletions) <= 2
+    assert any("reserved" in text for text in tenants.events("TooManyExports"))
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="be told another limit than the leader's",
+    stopped_by="the leader, which writes its limit into its own copy of the member's ClusterInfo",
+)
+def test_the_leader_tells_each_member_its_limit() -> None:
+    """An annotation that the member writes itself does not count; a change of the account's does."""
+    found = world(max_exports=50)
+    raw = cluster_info("evil", "10.96.0.0/16")
+    raw["metadata"].setdefault("annotations", {})[names.MAX_EXPORTS_ANNOTATION] = "100000"
+    found.put(raw)
+
+    def limit() -> object:
+        copy = found.api.get(Kind.RESOURCE_IMPORT, AREA, "evil-clusterinfo")
+        assert copy is not None
+        return copy["metadata"]["annotations"][names.MAX_EXPORTS_ANNOTATION]
+
+    assert limit() == "50"
+    found.put(account("evil", max_exports="3"))
+    assert limit() == "3"

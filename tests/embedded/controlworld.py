@@ -85,6 +85,13 @@ class Objects:
         where = namespace if KINDS[kind].namespaced else ""
         self.api.store.update(self._rt(kind), where, name, change)
 
+    def put_status(self, kind: Kind, name: str, status: Any, namespace: str = NAMESPACE) -> None:
+        """Replace the status of an object, as a kubelet does of a Pod."""
+        where = namespace if KINDS[kind].namespaced else ""
+        self.api.store.update(
+            self._rt(kind), where, name, lambda old: {**old, "status": status}, subresource="status"
+        )
+
     def get(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Any:
         """Return an object or None."""
         where = namespace if KINDS[kind].namespaced else ""

@@ -59,8 +59,8 @@ def identities(cluster: Objects) -> dict[str, int]:
 
 def pod(cluster: Objects, name: str, app: str) -> None:
     """Make a Pod, or give it another label."""
-    meta = {"labels": {"app": app}}
-    cluster.put(Kind.POD, name, "default", metadata=meta, spec={}, status={"phase": "Running"})
+    cluster.put(Kind.POD, name, "default", metadata={"labels": {"app": app}}, spec={"nodeName": "n1"})
+    cluster.put_status(Kind.POD, name, {"phase": "Running", "podIP": "10.1.0.1"}, "default")
 
 
 def text_of(app: str) -> str:

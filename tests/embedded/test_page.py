@@ -135,7 +135,7 @@ def test_without_a_token_the_page_asks_for_one(browser: Browser) -> None:
     """The files need none; what they ask for does."""
     asked: list[str] = []
 
-    def guard(token: str, path: str, _source: str) -> int:
+    def guard(token: str, path: str, _source: str, _verb: str) -> int:
         asked.append(path)
         return 200 if token == "good" else 401
 

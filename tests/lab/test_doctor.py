@@ -78,7 +78,7 @@ def test_a_healthy_lab_has_nothing_wrong(lab: Lab, settled: Settled) -> None:
         assert not skipped, found
         (switch,) = (one["seen"] for one in found if one["check"] == "openvswitch")
         assert re.match(r"version \d+\.\d+", switch), switch
-    pages = [json.loads(lab.http(node.name, "/doctor")[1])["findings"] for _, node in lab.topology.nodes()]
+    pages = [json.loads(lab.post(node.name, "/doctor")[1])["findings"] for _, node in lab.topology.nodes()]
     assert [reasons(page) | reasons(page, "warning") for page in pages] == [set()] * len(pages)
 
 

@@ -122,7 +122,7 @@ def test_nobody_elses_packets_are_sent(lab: Lab) -> None:
     def refused(status: int, source: object, port: int = 23000) -> None:
         query = f"in_port=1&source={source}&destination={peer.address}&protocol=tcp&source_port={port}"
         page = f"/trace/live?{query}&port={POD_PORT}&mac=plain"
-        wait_until(lambda: lab.http(worker.name, page)[0] == status, f"status {status}", timeout=10, interval=1)
+        wait_until(lambda: lab.post(worker.name, page)[0] == status, f"status {status}", timeout=10, interval=1)
 
     refused(403, worker.address)
     refused(403, east.gateways[0].pods[0].address)

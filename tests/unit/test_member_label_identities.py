@@ -23,7 +23,12 @@ WEB = labels.normalised("shop", {}, {"app": "web"})
 def pod(name: str, app: str = "web", namespace: str = "shop", **changes: Any) -> RawObject:
     """Return a Pod with one label."""
     meta = {"name": name, "namespace": namespace, "labels": {"app": app}}
-    return {"kind": "Pod", "metadata": meta, "spec": {}, "status": {"phase": "Running"}} | changes
+    return {
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running", "podIP": "10.1.0.1"},
+    } | changes
 
 
 def exporting(view: MemoryView | None = None) -> tuple[MemoryView, Controller]:
@@ -111,10 +116,16 @@ def test_a_pods_new_labels_are_one_write_or_two() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"spec": {"hostNetwork": True}}, {"status": {"phase": "Succeeded"}}, {"status": {"phase": "Failed"}}],
+    [
+        {"spec": {"nodeName": "n1", "hostNetwork": True}},
+        {"spec": {}},
+        {"status": {"phase": "Pending"}},
+        {"status": {"phase": "Succeeded", "podIP": "10.1.0.1"}},
+        {"status": {"phase": "Failed", "podIP": "10.1.0.1"}},
+    ],
 )
 def test_pods_without_an_address_of_their_own_do_not_count(changes: dict[str, Any]) -> None:
-    """Those of the host network and finished ones; an export goes when the last other Pod has become one."""
+    """Those of the host network, without Node or address, and finished; the export goes with the last other."""
     view, controller = exporting()
     view.local.put(pod("a", **changes))
     controller.run()

@@ -280,7 +280,8 @@ def test_rules_beyond_the_first_have_one_time_series_for_each_verdict() -> None:
 def test_unknown_paths_and_methods_are_refused(agent: Agent) -> None:
     """Nothing but reading the pages."""
     assert get(agent.port, "/etc/passwd")[0] == 404
-    assert get(agent.port, "/status", "POST")[0] == 501
+    assert get(agent.port, "/status", "POST")[0] == 405
+    assert get(agent.port, "/status", "PUT")[0] == 501
     assert get(agent.port, "/healthz", "HEAD") == (200, "text/plain; charset=utf-8", "")
 
 

@@ -360,7 +360,7 @@ def test_annotations_of_a_gateway_node() -> None:
 @pytest.mark.parametrize(
     ("spec", "status"),
     [
-        ({"nodeName": "n1", "hostNetwork": True}, {"podIP": "10.1.0.5"}),
+        ({"nodeName": "n1", "hostNetwork": True}, {"podIP": "10.1.0.5", "phase": "Failed"}),
         ({"nodeName": "n1"}, {"podIP": "10.1.0.5", "phase": "Succeeded"}),
         ({"nodeName": "n1"}, {"podIP": "10.1.0.5", "phase": "Failed"}),
         ({"nodeName": "n1"}, {}),

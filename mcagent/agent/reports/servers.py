@@ -33,16 +33,24 @@ class AgentServers:
                 authentication=settings.metrics_authentication,
                 guard=_guard(settings, resources),
                 certificates=settings.tls_cert_dir,
+                host_names=settings.host_names,
             )
             resources.callback(self._pages.close)
+            self._health = self._pages
             if settings.health_listen != "0":
-                resources.callback(serve_health(listen_address(settings.health_listen), pages).close)
+                self._health = serve_health(listen_address(settings.health_listen), pages)
+                resources.callback(self._health.close)
             self._resources = resources.pop_all()
 
     @property
     def port(self) -> int:
         """The port of all pages."""
         return self._pages.port
+
+    @property
+    def health_port(self) -> int:
+        """The port of health."""
+        return self._health.port
 
     def close(self) -> None:
         """Stop listening."""

@@ -18,10 +18,11 @@ TIMEOUT = 10.0  # seconds
 MAX_ANSWER = 64 * 1024 * 1024  # bytes
 _SHOWN = 400  # characters of a refusal
 STATUS = "/status"
+ACTIONS = frozenset({"/doctor", "/trace/live"})  # pages that send packets
 _HINTS = {
     401: "it rejects the token",
-    403: "the token's user lacks ClusterRole mcagent-metrics-reader",
     404: "no such page: is it an older version?",
+    405: "it requires another method: is it another version?",
     429: "too many requests",
 }
 
@@ -29,9 +30,10 @@ _HINTS = {
 def ask_agent(settings: Settings, page: str = STATUS, timeout: float = TIMEOUT) -> Mapping[str, Any]:
     """Return a page of this Node's agent. Raises McagentError when none answers, or it refuses.
 
-    Where the pages ask others for a token, the agent's own Node has a Unix socket, which is root's.
+    Where the pages ask others for a token, and for what acts, the agent's own Node has a Unix socket, which is
+    root's.
     """
-    if settings.requires_token:
+    if settings.requires_token or _acts(page):
         return ask_socket(settings.status_socket, page, timeout)
     return ask(*settings.listen_address, page, timeout)
 
@@ -56,6 +58,10 @@ def ask_socket(path: Path, page: str = STATUS, timeout: float = TIMEOUT) -> Mapp
     return _ask(_UnixConnection(path, timeout), str(path), page)
 
 
+def _acts(page: str) -> bool:
+    return page.partition("?")[0] in ACTIONS
+
+
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -72,14 +78,18 @@ def _ask(
     connection: http.client.HTTPConnection, where: str, page: str, headers: Mapping[str, str] | None = None
 ) -> Mapping[str, Any]:
     try:
-        connection.request("GET", page, headers=dict(headers or {}))
+        connection.request("POST" if _acts(page) else "GET", page, headers=dict(headers or {}))
         answer = connection.getresponse()
         text = answer.read(MAX_ANSWER + 1)
         if len(text) > MAX_ANSWER:
             raise ValueError(f"more than {MAX_ANSWER} bytes")
         if answer.status != http.HTTPStatus.OK:
             said = printable(text.decode("utf-8", "replace").strip(), _SHOWN)
-            raise McagentError(f"the agent at {where}: {_HINTS.get(answer.status) or said or answer.status}")
+            hint = _HINTS.get(answer.status)
+            if answer.status == http.HTTPStatus.FORBIDDEN and headers:
+                role = "live-tracer" if page.startswith("/trace/live") else "metrics-reader"
+                hint = f"the token's user lacks ClusterRole mcagent-{role}"
+            raise McagentError(f"the agent at {where}: {hint or said or answer.status}")
         return document(text, where)
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise McagentError(f"no agent answers at {where}: {error}") from None

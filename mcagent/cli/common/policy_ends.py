@@ -106,7 +106,7 @@ def steps(
     `there`: the target's cluster; None: only that of `here` is known. `cluster`: the sender's ID, "" if not told.
     """
     far = there or here
-    own, other = here.snapshot.pods.get(source), far.snapshot.pods.get(target)
+    own, other = _pod(here, source), _pod(far, target)
     if own is not None and other is not None and there is None:
         reason = "is a Pod of the same cluster: policies between clusters do not apply (--to-context?)"
         raise InputError("explain", "--to", f"{target} {reason}")
@@ -119,6 +119,12 @@ def steps(
             yield from _inwards(far, target, other, sender, port)
     elif own is None:
         raise InputError("explain", "--from", f"there is no Pod {source} here, nor a Pod {target} for --to")
+
+
+def _pod(side: Side, name: str) -> Pod | None:
+    """Return a Pod with addresses of its own: policies do not apply to the others."""
+    pod = side.snapshot.pods.get(name)
+    return pod if pod is not None and pod.ips else None
 
 
 def _outwards(side: Side, name: str, pod: Pod, peer: Address, port: Port) -> Iterator[Step]:

@@ -15,7 +15,7 @@ from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in,
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.leader.announces import announces, is_member, not_a_member
-from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, said
+from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, defaults_of, said
 from mcagent.controller.leader.export_status import export_ref, failed, reason_of, released, succeeded
 from mcagent.controller.leader.exports import BY_CLUSTER, CLUSTER_INFOS, Header, read_header
 from mcagent.controller.leader.ledger import Ledger, granted_in, touched
@@ -114,7 +114,12 @@ class ClusterInfoCopy:
         note = _shown(list(decision.refused.values()))
         events = [Event(subject=str(export_ref(export)), reason="ClaimRefused", message=note)] if note else []
         copy = _copy(target, present, header, without(info, decision.refused), now)
-        annotations = {**_settings(export), CLAIMS_ANNOTATION: granted_text(decision.times)}
+        most = bounds_of(view, area, header.cluster_id, defaults_of(self._settings.limits)).max_exports
+        annotations = {
+            **_settings(export),
+            CLAIMS_ANNOTATION: granted_text(decision.times),
+            names.MAX_EXPORTS_ANNOTATION: str(most),  # for the member, whose namespaces share it
+        }
         copy = replace(copy, body={**copy.body, "metadata": {"annotations": annotations}})
         return DesiredObjects(
             steps=[copy, succeeded(export, now, note)], events=events, again=_AGAIN if decision.waits else None

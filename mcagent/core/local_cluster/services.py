@@ -58,23 +58,45 @@ def exports_of(
     }
 
 
+def addresses_of_nodes(nodes: tuple[tuple[Address, str], ...], node_cidrs: tuple[Network, ...]) -> frozenset[int]:
+    """Return the Nodes' own IPv4 addresses: of Node objects, and the first two of each Pod CIDR (CNI's bridge)."""
+    bridges = (int(cidr.network_address) + n for cidr in node_cidrs for n in (0, 1))
+    return frozenset((*(int(address) for address, _ in nodes if address.version == 4), *bridges))
+
+
+def pods_at_nodes(export: ExportInput, nodes: frozenset[int]) -> frozenset[str]:
+    """Return the Pods ("namespace/name") to which endpoints at Nodes' addresses refer, where these matter."""
+    if not _is_restricted(export):
+        return frozenset()
+    return frozenset(
+        f"{export.meta.namespace}/{endpoint.pod}"
+        for endpoint_slice in export.slices
+        for endpoint in endpoint_slice.endpoints
+        if endpoint.pod and any(int(address) in nodes for address in endpoint.addresses)
+    )
+
+
+def _is_restricted(export: ExportInput) -> bool:
+    """Tell whether users may write the Service's EndpointSlices; only administrators control the others."""
+    return export.meta.namespace != "kube-system" and export.meta.key != API_SERVERS
+
+
 class EndpointRules:
-    """Rules for endpoints: they are on Nodes of this cluster, and not ports of Kubernetes components."""
+    """Rules for endpoints: they are on Nodes of this cluster, not ports of Kubernetes components, and Pods'."""
 
     def __init__(
         self,
         networks: tuple[Network, ...],
         pods: tuple[int, ...],
-        nodes: tuple[tuple[Address, str], ...] = (),
-        node_cidrs: tuple[Network, ...] = (),
+        nodes: frozenset[int],
+        pods_at_nodes: Mapping[str, tuple[Address, ...]],
     ) -> None:
-        """Take the networks of Nodes, individual Pods (IPv4 addresses as integers) and the Nodes' own addresses.
+        """Take the networks of Nodes, individual Pods and the Nodes' own addresses (IPv4, as integers).
 
-        `node_cidrs`: the Nodes' Pod CIDRs. The first two addresses of each count as the Node's (the CNI's bridge).
+        `pods_at_nodes`: the addresses of Pods to which endpoints at Nodes' addresses refer, by "namespace/name".
         """
         self._networks, self._pods = NetworkSet(networks), frozenset(pods)
-        bridges = (int(cidr.network_address) + n for cidr in node_cidrs for n in (0, 1))
-        self._nodes = frozenset((*(int(address) for address, _ in nodes if address.version == 4), *bridges))
+        self._nodes, self._pods_at_nodes = nodes, pods_at_nodes
 
     def is_local(self, address: Address) -> bool:
         """Tell whether an IPv4 address belongs to a Pod or Node of this cluster."""
@@ -83,6 +105,10 @@ class EndpointRules:
     def is_kubernetes(self, address: Address, port: int) -> bool:
         """Tell whether a component of Kubernetes may listen on an address and port."""
         return port in KUBERNETES_PORTS and int(address) in self._nodes
+
+    def is_without_pod(self, address: Address, pod: str) -> bool:
+        """Tell whether an address is a Node's and a Pod, "namespace/name", does not have it."""
+        return int(address) in self._nodes and address not in self._pods_at_nodes.get(pod, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +204,15 @@ def _endpoints(
 
     New connections go to ready endpoints, or to serving ones if none is ready (so that a rollout has no outage).
 
-    EndpointSlices may be written by users of a namespace. So endpoints outside the cluster are ignored, and so are
-    ports of Kubernetes components, unless administrators control the Service.
+    Users of a namespace may write EndpointSlices. So endpoints outside the cluster are ignored, and, unless
+    administrators control the Service, also ports of Kubernetes components and addresses of Nodes that no Pod of
+    the namespace has: a user who may create Pods in the host network may use the Nodes' ports.
     """
-    restricted = export.meta.namespace != "kube-system" and export.meta.key != API_SERVERS
+    restricted = _is_restricted(export)
     ready: dict[EndpointAddress, str] = {}
     serving: dict[EndpointAddress, str] = {}
     listed: set[EndpointAddress] = set()
-    foreign = kubernetes = 0
+    foreign = kubernetes = without_pod = 0
     for endpoint_slice in export.slices:
         # the Service's port and the slice's are joined by name: target ports may differ per Pod
         numbers = [p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol == port.protocol]
@@ -194,6 +221,9 @@ def _endpoints(
             for address in endpoint.addresses:
                 if refuse_address(address) is not None or not rules.is_local(address):
                     foreign += serves and address.version == 4
+                    continue
+                if restricted and rules.is_without_pod(address, f"{export.meta.namespace}/{endpoint.pod}"):
+                    without_pod += serves
                     continue
                 places = {(address, number) for number in numbers if number is not None}
                 refused = {place for place in places if restricted and rules.is_kubernetes(*place)}
@@ -211,6 +241,12 @@ def _endpoints(
     if kubernetes:
         message = f"{kubernetes} endpoints of port {port.port} are where Kubernetes listens on a Node: not used"
         problems.append(export.meta.problem("", "EndpointOfKubernetes", message, Severity.WARNING))
+    if without_pod:
+        message = (
+            f"{without_pod} endpoints of port {port.port} are at a Node's address, and refer to no Pod of "
+            f"namespace {export.meta.namespace} in that Node's network (targetRef): not used"
+        )
+        problems.append(export.meta.problem("", "EndpointOfNode", message, Severity.WARNING))
     if len(chosen) > MAX_ENDPOINTS:
         message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
         problems.append(export.meta.problem("", "TooManyEndpoints", message, Severity.WARNING))

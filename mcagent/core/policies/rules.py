@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 
 from mcagent.core.policies.label_matching import OwnPod
 from mcagent.model import labels
@@ -46,7 +46,7 @@ Order = tuple[float, float, int, int]
 class LocalRule:
     """A rule for some Pods of this Node. `order`: lower first; all NetworkPolicies have the same.
 
-    `policy`: the subject of the policy object; `name`: the rule in it. `key` is unique on the Node.
+    `policy`: the subject of the policy object; `name` and `index`: the rule in it. `key` is unique on the Node.
     """
 
     key: str
@@ -57,6 +57,7 @@ class LocalRule:
     direction: Direction
     verdict: Verdict
     pods: tuple[Address, ...]
+    index: int = 0
     any_peer: bool = False
     selectors: tuple[Selector, ...] = ()
     networks: tuple[Network, ...] = ()
@@ -79,12 +80,16 @@ def tier_problems(policy: Policy, tiers: Mapping[str, int]) -> tuple[Problem, ..
 
 
 def local_rules(
-    policy: Policy, selected: Selected, tiers: Mapping[str, int], mode: PolicyFailureMode
+    policy: Policy, selected: Selected, tiers: Mapping[str, int], mode: PolicyFailureMode, limit: int
 ) -> tuple[LocalRule, ...]:
-    """Return a policy's rules for Pods of this Node, one for each group of Pods with equal peers and ports."""
+    """Return a policy's rules for Pods of this Node, one for each group of Pods with equal peers and ports.
+
+    They are without the networks of peers, which are expanded for policies within their limits only (`limits`). A
+    policy with more rules than `limit` is above it: its further rules are left out.
+    """
     local: list[LocalRule] = []
     indexes = {direction: count() for direction in Direction}
-    for rule in policy.rules:
+    for place, rule in enumerate(policy.rules):
         index = next(indexes[rule.direction])
         pods = [pod_and_labels for selector in rule.applied_to for pod_and_labels in selected.get(selector, ())]
         if not pods:
@@ -105,13 +110,13 @@ def local_rules(
             direction=rule.direction,
             verdict=rule.verdict,
             pods=(),
+            index=place,
             any_peer=rule.any_peer,
-            networks=tuple(net for peer in rule.peers for net in _networks(peer)),
             services=rule.services,
             ports=rule.ports,
             log_label=rule.log_label,
         )
-        local += _for_pods(template, rule, dict.fromkeys(pods))
+        local += islice(_for_pods(template, rule, dict.fromkeys(pods)), limit + 1 - len(local))
     return tuple(local)
 
 
@@ -172,18 +177,3 @@ def _numbered(ports: tuple[Port, ...], pod: OwnPod) -> tuple[Port, ...] | None:
             if (name, protocol) == (port.name, port.protocol):
                 numbered.append(Port(protocol=protocol, low=number, high=number))
     return tuple(numbered) if numbered or not ports else None
-
-
-def _networks(peer: Peer) -> tuple[Network, ...]:
-    """Return the networks of a peer without its exceptions, sorted."""
-    networks = [] if peer.network is None else [peer.network]
-    for exception in peer.without:
-        networks = [part for network in networks for part in _less(network, exception)]
-    return tuple(sorted(networks, key=str))
-
-
-def _less(network: Network, exception: Network) -> Iterator[Network]:
-    if network.version != exception.version or not network.overlaps(exception):
-        yield network
-    elif not network.subnet_of(exception):  # type: ignore[arg-type]
-        yield from network.address_exclude(exception)  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from mcagent.core.engine import IncrementalEngine
-from mcagent.core.policies import label_matching, pipeline_input, rules
+from mcagent.core.engine import IncrementalEngine, joined
+from mcagent.core.policies import label_matching, limits, pipeline_input, rules
 from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.config import Config
 from mcagent.model.net import Address
@@ -23,6 +23,7 @@ from mcagent.model.problem import Problem, in_order
 
 POLICY_NEEDS = frozenset({Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
 
+V = TypeVar("V")
 Isolating = Mapping[tuple[Direction, Address], tuple[str, ...]]
 
 
@@ -66,18 +67,33 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config) 
     )
     selected_pods = call(label_matching.pods_selected, own_pods, pod_matches)
     tiers = call(rules.tier_priorities, snapshot.tiers)
-    local_rules = call_each(rules.local_rules, policies, selected_pods, tiers, config.policy_failure_mode)
+    mode, limit = config.policy_failure_mode, config.max_policy_flows
+    local_rules = call_each(rules.local_rules, policies, selected_pods, tiers, mode, limit)
 
     peer_selectors = call(_union, call_each(_peer_selectors, local_rules))
     labels_and_clusters = call(label_matching.labels_and_clusters, snapshot.label_identities)
     peer_matches = call_each(label_matching.matching, labels_and_clusters, peer_selectors)
+    identities = call(label_matching.identities_selected, snapshot.label_identities, peer_matches)
     services = call(pipeline_input.services_of, local_rules)
+    backends = call(pipeline_input.backends, snapshot.endpoint_slices if services else {}, services)
+
+    with_rules = {subject: policies[subject] for subject, own_rules in local_rules.items() if own_rules}
+    counts = call_each(limits.network_counts, with_rules)
+    needs = call_each(limits.needs_of, joined(_of(local_rules, counts), counts), identities, backends)
+    refused = call(limits.refusals, with_rules, needs, limit, config.max_namespace_policy_flows)
+    enforced = {subject: policy for subject, policy in with_rules.items() if subject not in refused}
+    networks = call_each(limits.rule_networks, enforced)
     return SelectedRules(
-        rules=local_rules,
+        rules={
+            **call_each(limits.with_networks, joined(_of(local_rules, networks), networks)),
+            **call(limits.substitutes, {subject: local_rules[subject] for subject in refused}, with_rules, mode),
+        },
         isolated=call_each(_isolated, policies, selected_pods),
-        identities=call(label_matching.identities_selected, snapshot.label_identities, peer_matches),
-        services=call(pipeline_input.backends, snapshot.endpoint_slices if services else {}, services),
-        problems=call(in_order, *call_each(rules.tier_problems, policies, tiers).values()),
+        identities=identities,
+        services=backends,
+        problems=call(
+            in_order, tuple(refused.values()), *call_each(rules.tier_problems, policies, tiers).values()
+        ),
     )
 
 
@@ -101,6 +117,10 @@ def _pod_selectors(policy: Policy) -> frozenset[Selector]:
 
 def _peer_selectors(local_rules: tuple[rules.LocalRule, ...]) -> frozenset[Selector]:
     return frozenset(chain.from_iterable(rule.selectors for rule in local_rules))
+
+
+def _of(values: Mapping[str, V], keys: Mapping[str, object]) -> dict[str, V]:
+    return {key: values[key] for key in keys}
 
 
 def _union(selectors: Mapping[str, frozenset[Selector]]) -> frozenset[Selector]:

@@ -240,6 +240,14 @@ class EndpointConditions(ApiPart, frozen=True):
     terminating: bool | None = None
 
 
+class ObjectReference(ApiPart, frozen=True):
+    """v1 ObjectReference."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
 class ApiEndpoint(ApiPart, frozen=True):
     """discovery/v1 Endpoint."""
 
@@ -248,6 +256,7 @@ class ApiEndpoint(ApiPart, frozen=True):
     hostname: str = ""
     node_name: str = ""
     zone: str = ""
+    target_ref: ObjectReference = ObjectReference()
     hints: Mapping[str, Any] = NO_FIELDS
 
     @property

@@ -73,16 +73,18 @@ def parse_node(meta: Meta, obj: api.ApiNode, problems: list[Problem]) -> Node:
 
 
 def parse_pod(meta: Meta, obj: api.ApiPod, problems: list[Problem]) -> Pod | None:  # noqa: ARG001
-    """Pod: None when it has no address of its own (host network, finished, not scheduled, no address yet)."""
+    """Pod: None when it has no address (finished, not scheduled, no address yet)."""
     spec, status = obj.spec, obj.status
     node_name = Field(meta.subject, spec.node_name, "spec.nodeName").name("")
-    if spec.host_network or status.phase in ("Succeeded", "Failed") or not node_name:
+    if status.phase in ("Succeeded", "Failed") or not node_name:
         return None
     ips = addresses([item.ip for item in status.pod_ips], meta.subject, "status.podIPs")
     if not ips and status.pod_ip:
         ips = (Field(meta.subject, status.pod_ip, "status.podIP").address(),)
     if not ips:
         return None
+    if spec.host_network:  # the addresses that the kubelet writes are then the Node's
+        return Pod(meta=meta, node_name=node_name, host_ips=ips)
     ports = tuple(
         (port.name, PROTOCOLS[port.protocol], port.container_port)
         for container in spec.containers
@@ -115,6 +117,13 @@ def service_ports(meta: Meta, ports: Sequence[api.ApiServicePort]) -> tuple[Serv
         ServicePort(name=printable(item.name), port=item.port, protocol=item.protocol)
         for _, item in bounded(ports, meta.subject, "spec.ports")
     )
+
+
+def _pod_of(reference: api.ObjectReference, namespace: str) -> str:
+    """Return the name of the Pod that an endpoint refers to; "" for another kind or another namespace."""
+    if reference.kind != "Pod" or (reference.namespace or namespace) != namespace:
+        return ""
+    return printable(reference.name)
 
 
 def parse_endpoint_slice(meta: Meta, obj: api.ApiEndpointSlice, problems: list[Problem]) -> EndpointSlice | None:
@@ -152,4 +161,5 @@ def _endpoint(meta: Meta, item: api.ApiEndpoint, path: str) -> Endpoint:
         terminating=bool(item.conditions.terminating),
         node_name=Field(meta.subject, item.node_name, f"{path}.nodeName").name(""),
         zone=printable(item.zone),
+        pod=_pod_of(item.target_ref, meta.namespace),
     )

@@ -23,6 +23,7 @@ class Servers:
             near = is_loopback(address[0])
             self._health = HttpServer(address, pages) if near else serve_health(address, pages)
             opened.callback(self._health.close)
+            self._pages = self._health
             if settings.metrics_listen != "0":
                 metrics = serve_pages(
                     listen_address(settings.metrics_listen),
@@ -30,14 +31,21 @@ class Servers:
                     authentication=settings.metrics_authentication,
                     guard=Reviewer(client.request),
                     certificates=settings.metrics_cert_dir,
+                    host_names=settings.metrics_host_names,
                 )
                 opened.callback(metrics.close)
+                self._pages = metrics
             self._opened = opened.pop_all()
 
     @property
     def port(self) -> int:
         """The port of health."""
         return self._health.port
+
+    @property
+    def pages_port(self) -> int:
+        """The port of metrics and status."""
+        return self._pages.port
 
     def close(self) -> None:
         """Stop listening."""

@@ -2,7 +2,8 @@
 
 A key is a label identity's text, or "#" and the name of an export of ours that has none. However many Pods have
 the same labels in a Namespace, there is one export; it goes with the last of them (the leader keeps the number for
-a while). Pods of the host network and finished ones have no address of their own, so they count for nothing. With
+a while). Pods of the host network, finished ones, and those without a Node or an address have no address of their
+own, so they count for nothing. Namespaces share the number of exports that the leader accepts (`quota`). With
 `enableStretchedNetworkPolicy` false no Pods are read, and what was exported is taken back.
 """
 
@@ -25,6 +26,7 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.membership import concerns_membership, joined_leader
+from mcagent.controller.member.quota import OWN_BY_KIND, RETRY, Quota
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import labels
 from mcagent.model.api.base import ApiObject, condition_of
@@ -48,8 +50,8 @@ class LabelExports:
     def __init__(self, settings: MemberSettings) -> None:
         self._on = settings.stretched_network_policy
         pods = {Kind.POD, Kind.NAMESPACE} if self._on else set()
-        self.reads = Access(local={Kind.CLUSTER_SET, *pods}, leader={Kind.RESOURCE_EXPORT})
-        self.indexes = (BY_CLUSTER, *((PODS_BY_LABELS,) if self._on else ()))
+        self.reads = Access(local={Kind.CLUSTER_SET, *pods}, leader={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
+        self.indexes = (BY_CLUSTER, OWN_BY_KIND, *((PODS_BY_LABELS,) if self._on else ()))
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the identities that Pods came to or left, all of a Namespace whose labels changed."""
@@ -101,12 +103,17 @@ class LabelExports:
             return DesiredObjects(steps=steps, events=[_not_exported(found, key, error.reason)])
         if there is not None and there.is_deleting:
             return DesiredObjects()  # made anew once it is gone
+        place = QUOTA.place(view, leader, ref.name, found)
+        if place.refusal:
+            steps = [ref] if there is not None else []
+            return DesiredObjects(steps=steps, events=[_not_exported(found, key, place.refusal)], again=RETRY)
+        replaced = [] if place.gives_way is None else [export_ref(leader, place.gives_way.name)]
         why = view.failure(ref)
         failure = condition_of(there.status.conditions if there is not None else (), "Failure")
         if not why and failure.is_false:
             why = failure.message
         events = [_not_exported(found, key, why)] if why else []
-        return DesiredObjects(steps=[_export(ref, leader, key)], events=events)
+        return DesiredObjects(steps=[*replaced, _export(ref, leader, key)], events=events)
 
 
 def _export(ref: Ref, leader: Leader, label: str) -> Wanted:
@@ -135,11 +142,24 @@ _SHOWN = 200  # characters of an identity in a message
 def _of_pods(label: str, view: View) -> str | None:
     """Return the Namespace of the Pods that have an identity now; None: there are none."""
     space, _, part = label.removeprefix("ns:").partition("&pod:")
-    prefix = f"{labels.NAMESPACE_NAME}="
-    name = next((item.removeprefix(prefix) for item in space.split(",") if item.startswith(prefix)), "")
+    name = _namespace_name(label)
     if not name or space != _namespace(view, name):
         return None
     return name if view.count(PODS_BY_LABELS, f"{name}/{part}") else None
+
+
+def _namespace_name(label: str) -> str:
+    """Return the name of the Namespace in a label identity; "" if it has none."""
+    space = label.removeprefix("ns:").partition("&pod:")[0]
+    prefix = f"{labels.NAMESPACE_NAME}="
+    return next((item.removeprefix(prefix) for item in space.split(",") if item.startswith(prefix)), "")
+
+
+def _namespace_of_export(export: ResourceExport) -> str:
+    return _namespace_name(export.spec.label_identity.normalized_label)
+
+
+QUOTA = Quota(kind=ExportKind.LABEL_IDENTITY, what="label identities", namespace_of=_namespace_of_export)
 
 
 def _namespace(view: View, name: str) -> str:
@@ -155,6 +175,8 @@ def _namespace_part(namespace: ApiNamespace) -> str:
 def _part(pod: ApiObject | None) -> str | None:
     """Return a Pod's labels as text; None for one that has no address of its own, or is not there."""
     if not isinstance(pod, ApiPod) or pod.spec.host_network or pod.status.phase in _FINISHED:
+        return None
+    if not pod.spec.node_name or not (pod.status.pod_ip or pod.status.pod_ips):
         return None
     return labels.joined(pod.labels)
 

@@ -30,6 +30,7 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref, resource_export
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
 from mcagent.controller.member.membership import concerns_membership, joined_leader
+from mcagent.controller.member.quota import OWN_BY_KIND, REASON, RETRY, Quota
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
@@ -98,7 +99,7 @@ class ServiceExports:
         leader={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT},
     )
     writes = Access(local={Kind.SERVICE_EXPORT}, leader={Kind.RESOURCE_EXPORT})
-    indexes = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER)
+    indexes = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER, OWN_BY_KIND)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
@@ -141,10 +142,7 @@ class ServiceExports:
             return DesiredObjects()
         staying = (export for export in view.indexed(BY_EXPORT_NAME, key) if not export.is_deleting)
         exports = sorted(staying, key=lambda export: export.age)
-        refs = (
-            export_ref(leader, f"{leader.cluster_id}-{key}-service"),
-            export_ref(leader, f"{leader.cluster_id}-{key}-endpoints"),
-        )
+        refs = _refs(leader, key)
         steps: list[Wanted | Ref] = []
         events: list[Event] = []
         for late in exports[1:]:
@@ -155,13 +153,19 @@ class ServiceExports:
         if not exports:
             return DesiredObjects(steps=[*_removals(view, leader, refs)])
         export = exports[0]
-        decision = self._judge(export, view, refs)
+        decision, again = self._judge(export, view, refs), None
+        if not decision.refusal:
+            place = QUOTA.place(view, leader, refs[0].name, export.namespace)
+            if place.refusal:
+                decision, again = ExportDecision(reason=REASON, message=place.refusal), RETRY
+            for other in _key_of_export(place.gives_way, leader) if place.gives_way is not None else ():
+                steps += _removals(view, leader, _refs(leader, other))
         there = [view.get(ref, ResourceExport) for ref in refs]
         told = told_by_leader(export, there, decision.ports, view, now)
         steps.append(export_status(export, decision.refusal, decision.message, told, now))
         events += _events(export, decision, refs, view)
         if decision.refusal:
-            return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events)
+            return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events, again=again)
         own = {"clusterID": leader.cluster_id, "namespace": export.namespace, "name": export.name}
         subsets = endpoint_subsets(decision.subsets, decision.hostnames)
         metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
@@ -260,6 +264,15 @@ def _key_of_export(made: ResourceExport, leader: Leader | None) -> list[str]:
     if not suffix or not name.startswith(prefix) or not name.endswith(suffix):
         return []
     return [name[len(prefix) : -len(suffix)]]
+
+
+def _refs(leader: Leader, key: str) -> tuple[Ref, Ref]:
+    """Return the names of the Service and Endpoints exports of a key."""
+    first = f"{leader.cluster_id}-{key}"
+    return export_ref(leader, f"{first}-service"), export_ref(leader, f"{first}-endpoints")
+
+
+QUOTA = Quota(kind=ExportKind.SERVICE, what="Services", namespace_of=lambda export: export.spec.namespace)
 
 
 def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:

@@ -1,0 +1,49 @@
+"""Exported Services whose endpoints are in the host network: which the agent needs Pods for, and which not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcagent.core.compile import compile_desired
+from mcagent.model.facts import Facts
+from mcagent.model.objects import Kind, Pod
+from mcagent.model.parsing.parse import parse_object
+from tests.unit.core_inputs import HOME, addresses, config, endpoint, endpoint_slice, export, service, snapshot
+
+
+def test_administrators_services_lead_to_nodes() -> None:
+    """Services of kube-system, which users cannot write, may have Nodes' addresses as endpoints."""
+    objects = [
+        replace(item, meta=replace(item.meta, namespace="kube-system"))
+        for item in (
+            service("web", "10.96.0.7", 80),
+            export("web"),
+            endpoint_slice("s", "web", [endpoint("192.0.2.3")], ("", 9100)),
+        )
+    ]
+    found = compile_desired(snapshot(*HOME, *objects), Facts(), config("g1"))
+    assert found.state.services["kube-system/web:80/tcp"].endpoints
+    assert Kind.POD not in found.needs
+
+
+def test_pods_are_read_where_endpoints_at_nodes_refer_to_them() -> None:
+    """A gateway reads the Pods of all Nodes then, and otherwise none."""
+    for behind, reads in ((endpoint("192.0.2.3"), False), (replace(endpoint("192.0.2.3"), pod="web-0"), True)):
+        slices = endpoint_slice("s", "web", [behind], ("", 80))
+        objects = snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices)
+        found = compile_desired(objects, Facts(), config("g1"))
+        assert (Kind.POD in found.needs, found.state.all_pods) == (reads, reads)
+
+
+def test_a_pod_in_the_host_network_has_the_nodes_addresses_only() -> None:
+    """It is no Pod to policies and routes: its labels and its addresses are not its own."""
+    raw = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"nodeName": "w1", "hostNetwork": True},
+        "status": {"phase": "Running", "podIPs": [{"ip": "192.0.2.3"}]},
+    }
+    value = parse_object(raw).value
+    assert isinstance(value, Pod)
+    assert (value.ips, value.host_ips, value.labels, value.ports) == ((), addresses("192.0.2.3"), "", ())
