@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from typing import Any
 
 import pytest
 
@@ -230,19 +231,36 @@ def _addresses(world: World) -> set[IPv4Address]:
 
 
 def _host_service(world: World) -> Service:
-    """Export a Service whose endpoints are processes on the Nodes' own network."""
+    """Export a Service whose endpoints are Pods on the Nodes' own network."""
     west = world.lab.topology.clusters[1]
     service = Service(
         name="host", cluster_ip=west.service_cidr[90], pods=(), target_port=EXPORTED, protocols=("TCP",)
     )
     (slice_,) = objects.endpoint_slices(world.lab.topology, service)
     slice_["endpoints"] = [
-        {"addresses": [str(node.address)], "nodeName": node.name, "conditions": {"ready": True}}
+        {
+            "addresses": [str(node.address)],
+            "nodeName": node.name,
+            "conditions": {"ready": True},
+            "targetRef": {"kind": "Pod", "name": f"host-{node.name}", "namespace": service.namespace},
+        }
         for node in world.nodes
     ]
     made = [objects.service_object(service), slice_, objects.export_object(service)]
+    made += [_host_pod(node, service.namespace) for node in world.nodes]
     world.lab.api(west.name).create_all(made)
     return service
+
+
+def _host_pod(node: Node, namespace: str) -> dict[str, Any]:
+    address = str(node.address)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"host-{node.name}", "namespace": namespace},
+        "spec": {"nodeName": node.name, "hostNetwork": True, "containers": [{"name": "web", "image": "web"}]},
+        "status": {"phase": "Running", "hostIP": address, "podIP": address, "podIPs": [{"ip": address}]},
+    }
 
 
 @attack(
