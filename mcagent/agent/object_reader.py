@@ -52,7 +52,7 @@ class ObjectReader:
         Raises SourceError when credentials cannot be read.
         """
         self._node_name = settings.core.node_name
-        self._store = SnapshotStore(changed)
+        self._store = SnapshotStore(changed, self._node_name)
         self._source, self.api = _source(settings, self._store, changed)
         self._store.source_problems = self._source.problems
         self._changed = changed

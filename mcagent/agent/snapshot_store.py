@@ -20,8 +20,10 @@ from mcagent.model.problem import Problem
 class SnapshotStore:
     """A `mcagent.kube.source.Sink`. Its methods may be called from any thread, `take` from one only."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], own_node: str = "") -> None:
+        """`own_node`: see `apply_changes`."""
         self._on_change = on_change
+        self._own_node = own_node
         self._lock = threading.Lock()
         # By kind: under "" the last list, or Forget; then the last change of each object since.
         self._changes: dict[Kind, dict[str, Change]] = {}
@@ -56,7 +58,8 @@ class SnapshotStore:
         with self._lock:
             changes, self._changes = self._changes, {}
         before = self._read
-        self._read = apply_changes(before, (change for kind in changes.values() for change in kind.values()))
+        in_order = (change for kind in changes.values() for change in kind.values())
+        self._read = apply_changes(before, in_order, self._own_node)
         problems = tuple(sorted({*self._read.problems, *self.source_problems()}))
         added = (problems, self.selected)
         if self._read is not before or added != (self.snapshot.problems, self.snapshot.selected):

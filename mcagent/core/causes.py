@@ -90,6 +90,18 @@ CAUSES: Mapping[str, ProblemCause] = {
     "NoUsableAddress": _input(
         _NO_TUNNEL, "kubectl get node NODE -o jsonpath={.status.addresses}: it needs an InternalIP",
     ),
+    "LastValueUsed": ProblemCause(
+        "input",
+        "traffic goes on with the last value; agents that start now do not know it",
+        "kubectl get node NODE -o yaml; the cloud controller or the kubelet has to write the field again",
+        warning=True,
+    ),
+    "NodeDeleted": ProblemCause(
+        "input",
+        "this Node goes on; other Nodes have removed their tunnels to it",
+        "kubectl get nodes; restart the kubelet to register the Node, or stop its agent and run mcagent cleanup",
+        warning=True,
+    ),
     "MixedFamilies": _input(
         _NO_GATEWAY,
         "gateways that are to reach each other need addresses of one IP version (docs/underlay.md)",

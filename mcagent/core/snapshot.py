@@ -1,9 +1,10 @@
 """Snapshots: applies a burst of changes to the last Snapshot. Pure; must not know the source of changes.
 
 An object that becomes invalid keeps its last good version and adds a Problem; a deleted object takes its problems
-with it. An object that breaks the parser, which is a bug, is ignored. Kinds without changes keep the same dict,
-and an object with unchanged content keeps the same value, so that `compile` detects by identity what did not
-change.
+with it. A Node keeps its last addresses and podCIDRs while its object has none, and the agent's own Node stays
+while its object is deleted: cloud controllers empty, delete and re-register the objects of Nodes that work. An
+object that breaks the parser, which is a bug, is ignored. Kinds without changes keep the same dict, and an object
+with unchanged content keeps the same value, so that `compile` detects by identity what did not change.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from mcagent.core.addresses.underlay import usable_tunnel_addresses
 from mcagent.model.errors import InputError
-from mcagent.model.objects import ApiObject, Kind, Snapshot
+from mcagent.model.objects import ApiObject, Kind, Node, Snapshot
 from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.parse import parse_object
-from mcagent.model.problem import Problem
+from mcagent.model.problem import Problem, Severity
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
@@ -75,12 +77,15 @@ class Forget:
 Change = Upsert | Delete | Relist | Forget
 
 
-def apply_changes(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
+def apply_changes(snapshot: Snapshot, changes: Iterable[Change], own_node: str = "") -> Snapshot:
     """Apply the changes in order; return the same object if nothing changed.
+
+    `own_node`: the Node that this process runs on; it stays when its object is deleted. Other Nodes go with their
+    objects: Kubernetes may give their Pod CIDRs to other Nodes at once, and their agents usually go, too.
 
     The cost is O(changes), and one copy of each changed kind (and of the problems) per burst.
     """
-    draft = _Draft(snapshot)
+    draft = _Draft(snapshot, own_node)
     for change in changes:
         match change:
             case Upsert(kind=kind, raw=raw):
@@ -97,8 +102,9 @@ def apply_changes(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
 class _Draft:
     """A snapshot under change: copies a kind on the first write to it."""
 
-    def __init__(self, before: Snapshot) -> None:
+    def __init__(self, before: Snapshot, own_node: str) -> None:
         self._before = before
+        self._own_node = own_node
         self._objects: dict[Kind, dict[str, ApiObject]] = {}
         self._problems: dict[str, list[Problem]] | None = None
         self._synced = before.synced
@@ -113,18 +119,26 @@ class _Draft:
         if parsed is None:
             log.error("a %s breaks the parser, which is a bug: it is passed over", kind, exc_info=error)
             return None
-        key = parsed.meta.key
-        self._report(parsed.meta.subject, parsed.problems)
-        if parsed.value is None:
+        key, value, problems = parsed.meta.key, parsed.value, tuple(parsed.problems)
+        if value is None:
+            self._report(parsed.meta.subject, problems)
             self._remove(kind, key)
             return key
         old = self._current(kind).get(key)
-        if old is None or not _same_content(old, parsed.value):
-            self._writable(kind)[key] = parsed.value
+        if isinstance(value, Node) and isinstance(old, Node):
+            value, kept = _with_last_values(value, old)
+            problems += kept
+        self._report(parsed.meta.subject, problems)
+        if old is None or not _same_content(old, value):
+            self._writable(kind)[key] = value
         return key
 
     def delete(self, kind: Kind, key: str) -> None:
-        """Delete one object and its problems."""
+        """Delete one object and its problems; report the own Node instead."""
+        own = self._current(kind).get(key) if kind is Kind.NODE and key == self._own_node else None
+        if own is not None:
+            self._report(own.meta.subject, (_deleted_node(own),))
+            return
         self._remove(kind, key)
         self._report(f"{kind} {key}", ())
 
@@ -133,7 +147,7 @@ class _Draft:
         self._report_nothing(kind)
         listed = {self.upsert(kind, raw) for raw in items}
         for key in [key for key in self._current(kind) if key not in listed]:
-            self._remove(kind, key)
+            self.delete(kind, key)
         self._synced |= {kind}
 
     def forget(self, kind: Kind) -> None:
@@ -188,6 +202,35 @@ class _Draft:
         """Remove the problems of a kind and its objects."""
         for subject in [s for s in self._problem_map() if s == kind or s.startswith(f"{kind} ")]:
             self._report(subject, ())
+
+
+def _with_last_values(node: Node, last: Node) -> tuple[Node, tuple[Problem, ...]]:
+    """Return the Node with the last InternalIPs and podCIDRs where it has none, and a problem for each."""
+    problems: list[Problem] = []
+
+    def report(path: str, lost: str, values: Iterable[object]) -> None:
+        message = (
+            f'Node "{node.meta.name}" has no {lost}: the last one stays in use ({", ".join(map(str, values))}); '
+            "find out what removed it from the Node; restart the agents if that was intended"
+        )
+        problems.append(node.meta.problem(path, "LastValueUsed", message, Severity.WARNING))
+
+    if not usable_tunnel_addresses(node.internal_ips) and usable_tunnel_addresses(last.internal_ips):
+        report("status.addresses", "usable InternalIP", last.internal_ips)
+        node = replace(node, internal_ips=last.internal_ips)
+    if not node.pod_cidrs and last.pod_cidrs:
+        report("spec.podCIDRs", "Pod CIDR", last.pod_cidrs)
+        node = replace(node, pod_cidrs=last.pod_cidrs)
+    return node, tuple(problems)
+
+
+def _deleted_node(node: ApiObject) -> Problem:
+    message = (
+        f'the object of this Node, "{node.meta.name}", is deleted: its last version stays in use until the object '
+        "is back or the agent ends; restart the kubelet to register the Node, or stop the agent and run "
+        "`mcagent cleanup`"
+    )
+    return node.meta.problem("", "NodeDeleted", message, Severity.WARNING)
 
 
 def _same_content(old: ApiObject, new: ApiObject) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.core.addresses.underlay import usable_tunnel_addresses
 from mcagent.core.snapshot import Change, Delete, Relist, Upsert, apply_changes
 from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.problem import Severity
 
 INFO = Kind.CLUSTER_INFO_IMPORT
 
@@ -84,6 +87,65 @@ def test_a_pod_that_finished_is_gone() -> None:
     assert apply_changes(before, [Upsert(kind=Kind.POD, raw=raw)]).pods == {}
 
 
+def raw_node(name: str, address: str = "", cidr: str = "") -> dict[str, Any]:
+    """Return a raw Node with at most one InternalIP and one Pod CIDR."""
+    addresses = [{"type": "Hostname", "address": name}]
+    if address:
+        addresses.append({"type": "InternalIP", "address": address})
+    return {
+        "metadata": {"name": name},
+        "spec": {"podCIDRs": [cidr] if cidr else []},
+        "status": {"addresses": addresses},
+    }
+
+
+def test_a_node_keeps_its_last_address_and_pod_cidr_while_its_object_has_none() -> None:
+    """Each lost field is a warning that names Node, field and value, until the Node has a value again."""
+    good = apply_changes(Snapshot(), [Upsert(kind=Kind.NODE, raw=raw_node("n1", "10.0.0.1", "10.1.0.0/24"))])
+    assert good.problems == ()
+    lost = apply_changes(good, [Upsert(kind=Kind.NODE, raw=raw_node("n1"))])
+    assert lost.nodes is good.nodes
+    assert [(p.subject, p.path, p.reason, p.severity) for p in lost.problems] == [
+        ("Node n1", "spec.podCIDRs", "LastValueUsed", Severity.WARNING),
+        ("Node n1", "status.addresses", "LastValueUsed", Severity.WARNING),
+    ]
+    assert "10.1.0.0/24" in lost.problems[0].message
+    assert "10.0.0.1" in lost.problems[1].message
+    listed = apply_changes(lost, [Relist(kind=Kind.NODE, items=[raw_node("n1", "169.254.0.1")])])
+    assert (listed.nodes, len(listed.problems)) == (good.nodes, 2)
+    back = apply_changes(listed, [Upsert(kind=Kind.NODE, raw=raw_node("n1", "10.0.0.7", "10.1.7.0/24"))])
+    assert back.problems == ()
+    assert [str(address) for address in back.nodes["n1"].internal_ips] == ["10.0.0.7"]
+
+
+def test_a_node_that_never_had_an_address_has_none() -> None:
+    """There is nothing to keep, also after the object was deleted: its address and CIDR may be another Node's."""
+    new = apply_changes(Snapshot(), [Upsert(kind=Kind.NODE, raw=raw_node("n1"))])
+    assert (new.nodes["n1"].internal_ips, new.nodes["n1"].pod_cidrs, new.problems) == ((), (), ())
+    good = apply_changes(new, [Upsert(kind=Kind.NODE, raw=raw_node("n1", "10.0.0.1", "10.1.0.0/24"))])
+    gone = apply_changes(good, [Delete(kind=Kind.NODE, key="n1")])
+    assert gone.nodes == {}
+    again = apply_changes(gone, [Upsert(kind=Kind.NODE, raw=raw_node("n1"))])
+    assert (again.nodes["n1"].internal_ips, again.nodes["n1"].pod_cidrs, again.problems) == ((), (), ())
+
+
+@pytest.mark.parametrize("gone", [Delete(kind=Kind.NODE, key="n1"), Relist(kind=Kind.NODE, items=[])])
+def test_the_own_node_stays_while_its_object_is_deleted(gone: Change) -> None:
+    """The agent's own Node stays with a warning, and goes on from its last values when it is registered again."""
+    nodes = [raw_node(name, f"10.0.0.{number}", f"10.1.{number}.0/24") for number, name in ((1, "n1"), (2, "n2"))]
+    before = apply_changes(Snapshot(), [Relist(kind=Kind.NODE, items=nodes)], "n1")
+    after = apply_changes(before, [gone, Delete(kind=Kind.NODE, key="n2")], "n1")
+    assert set(after.nodes) == {"n1"}
+    assert after.nodes["n1"] is before.nodes["n1"]
+    assert [(p.subject, p.reason, p.severity) for p in after.problems] == [
+        ("Node n1", "NodeDeleted", Severity.WARNING)
+    ]
+    registered = apply_changes(after, [Upsert(kind=Kind.NODE, raw=raw_node("n1"))], "n1")
+    assert [p.reason for p in registered.problems] == ["LastValueUsed", "LastValueUsed"]
+    assert apply_changes(registered, [Upsert(kind=Kind.NODE, raw=nodes[0])], "n1").problems == ()
+    assert apply_changes(before, [gone], "n2").nodes.keys() == {"n2"}
+
+
 NAMES = st.sampled_from(["a", "b", "c"])
 RAWS = st.builds(info, NAMES, st.sampled_from(["10.20.0.0/16", "10.30.0.1/16", "bad", None]))
 CHANGES = st.one_of(
@@ -101,3 +163,27 @@ def test_a_burst_equals_its_events_one_by_one(changes: list[Change]) -> None:
         one_by_one = apply_changes(one_by_one, [change])
     assert apply_changes(Snapshot(), changes) == one_by_one
     assert all(p.subject.startswith("ClusterInfoImport") for p in one_by_one.problems)
+
+
+NODES = st.builds(
+    raw_node, NAMES, st.sampled_from(["10.0.0.1", "10.0.0.2", "fe80::1", ""]), st.sampled_from(["10.1.0.0/24", ""])
+)
+NODE_CHANGES = st.one_of(
+    st.builds(Upsert, kind=st.just(Kind.NODE), raw=NODES),
+    st.builds(Delete, kind=st.just(Kind.NODE), key=NAMES),
+    st.builds(Relist, kind=st.just(Kind.NODE), items=st.lists(NODES, max_size=4)),
+)
+
+
+@given(st.lists(NODE_CHANGES, max_size=12))
+def test_no_change_takes_the_addresses_of_a_node_that_stays(changes: list[Change]) -> None:
+    """A Node that stays never loses its usable addresses or its Pod CIDRs, and the own Node always stays."""
+    snapshot = Snapshot()
+    for change in changes:
+        before, snapshot = snapshot, apply_changes(snapshot, [change], "a")
+        assert "a" in snapshot.nodes or "a" not in before.nodes
+        for name in before.nodes.keys() & snapshot.nodes.keys():
+            old, new = before.nodes[name], snapshot.nodes[name]
+            assert usable_tunnel_addresses(new.internal_ips) or not usable_tunnel_addresses(old.internal_ips)
+            assert new.pod_cidrs or not old.pod_cidrs
+    assert apply_changes(Snapshot(), changes, "a") == snapshot
