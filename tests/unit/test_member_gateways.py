@@ -233,6 +233,27 @@ def test_a_node_without_a_unicast_address_is_told() -> None:
     assert {event.reason for event in controller.all_events()} == {"NoUsableAddress", "NoGateway"}
 
 
+def test_a_gateway_without_an_address_for_a_moment_stays() -> None:
+    """An empty address list takes no Ready Node out of the pool: its Gateway keeps its addresses. Others wait."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    controller = run(view)
+    add(view, node("n1"))
+    controller.run()
+    assert gateways(view) == ["n1"]
+    assert (gateway(view, "n1")["gatewayIP"], gateway(view, "n1")["internalIP"]) == ("10.0.0.1", "10.0.0.1")
+    assert info(view)["gatewayInfos"] == [{"gatewayIP": "10.0.0.1"}]
+    (event,) = controller.all_events()
+    assert (event.subject, event.reason) == ("Node n1", "NoUsableAddress")
+    assert event.message == "has no InternalIP that other Nodes can reach: its Gateway keeps its addresses"
+    ready(view, "n1", "False")
+    controller.run()
+    assert gateways(view) == ["n2"]
+    add(view, node("n1"))
+    controller.run()
+    assert gateways(view) == ["n2"]
+
+
 def test_the_wireguard_key_of_the_agent_stays_and_is_published() -> None:
     """A changed address leaves the key in the Gateway; ClusterInfo has each key, and the first one at its top."""
     view = member()

@@ -3,6 +3,7 @@
 The rules, in order:
 - A gateway that works stays, the longest-serving first. Free places go to candidates by name.
 - A Node that is cordoned or draining is not newly chosen while another candidate is there, and is replaced by one.
+- A gateway whose Node has no usable address for a moment stays as it is, with the addresses of its Gateway.
 - A gateway whose Node is not Ready is replaced. With nobody to replace it, it stays: its dataplane may well be
   working, and other clusters lose nothing by trying. BFD finds out who can serve.
 """
@@ -23,6 +24,8 @@ from mcagent.model.field import printable
 from mcagent.model.net import Address, parse_address
 from mcagent.model.parsing.kubernetes import DRAIN_ANNOTATION
 
+_GATEWAY_IP_REASON = "InvalidGatewayIP"
+
 
 class Standing(IntEnum):
     """How fit a candidate is."""
@@ -30,7 +33,7 @@ class Standing(IntEnum):
     FIT = 0
     CORDONED = 1
     DRAINING = 2
-    UNFIT = 3  # not Ready, or without a usable address
+    UNFIT = 3  # not Ready, or with an invalid annotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | Non
     elif given:
         gateway = _usable(given)
         if gateway is None:
-            reason = "InvalidGatewayIP"
+            reason = _GATEWAY_IP_REASON
             why = f'annotation {names.GATEWAY_IP_ANNOTATION} must be a unicast address: "{printable(given)}"'
     elif precedence is IpPrecedence.EXTERNAL:
         gateway = _address(node, "ExternalIP")
@@ -80,7 +83,7 @@ def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | Non
             why = "has no ExternalIP, which gatewayIPPrecedence: external asks for"
     return GatewayCandidate(
         name=node.name,
-        standing=Standing.UNFIT if reason or not _ready(node) else _standing(node),
+        standing=Standing.UNFIT if reason == _GATEWAY_IP_REASON or not _ready(node) else _standing(node),
         internal_ip=internal,
         gateway_ip=gateway,
         reason=reason,
@@ -92,7 +95,7 @@ def elect(candidates: Iterable[GatewayCandidate], gateways: Sequence[str], most:
     """Return the gateways, at most `most`. `gateways` are those there are, the longest-serving first."""
     by_name = {found.name: found for found in candidates}
     serving = [name for name in gateways if name in by_name]
-    others = sorted(by_name.keys() - set(serving))
+    others = sorted(name for name in by_name.keys() - set(serving) if addresses(by_name[name]))
 
     def of(pool: Iterable[str], standing: Standing) -> list[str]:
         return [name for name in pool if by_name[name].standing is standing]

@@ -64,7 +64,11 @@ class GatewayElection:
         there = [gateway.name for gateway in by_age(view.list(ApiGateway, namespace=view.namespace))]
         chosen = elect(found.values(), there, self._settings.max_active_gateways)
         events = [
-            Event(subject=str(Ref(kind=Kind.NODE, name=c.name)), reason=c.reason, message=f"{c.why}: no gateway")
+            Event(
+                subject=str(Ref(kind=Kind.NODE, name=c.name)),
+                reason=c.reason,
+                message=f"{c.why}: {'its Gateway keeps its addresses' if c.name in chosen else 'no gateway'}",
+            )
             for c in found.values()
             if c.reason
         ]
