@@ -225,7 +225,8 @@ KEYS: tuple[Key, ...] = (
                 "annotation `multicluster.antrea.io/gateway-ip`, else the Node's InternalIP). A Node that is "
                 "not Ready or is cordoned is used only while there is no other."),
     _key("serviceCIDRs", "service_cidrs", kinds.networks(),
-        meaning="Service CIDR of this cluster, for `gatewaySelection: readiness` without a Gateway that has it."),
+        meaning="Service CIDR of this cluster, where no Gateway has it: for `gatewaySelection: readiness`, and to "
+        "drop packets to other clusters before the first Gateway."),
     _key("bfd.enable", "bfd_enable", kinds.boolean(),
         meaning="Run bidirectional forwarding detection on every tunnel: Open vSwitch stops using a dead gateway "
                 "without the agent. A peer that never answered (Antrea) is used without it."),

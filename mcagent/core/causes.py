@@ -90,6 +90,11 @@ CAUSES: Mapping[str, ProblemCause] = {
     "NoUsableAddress": _input(
         _NO_TUNNEL, "kubectl get node NODE -o jsonpath={.status.addresses}: it needs an InternalIP",
     ),
+    "NoRole": _input(
+        "packets to other clusters are dropped on this Node, so that they cannot leave by the default route",
+        "mcagent get gateway; annotate a Node: kubectl annotate node NODE multicluster.antrea.io/gateway=true; "
+        "kubectl get node NODE -o yaml: it needs an InternalIP",
+    ),
     "LastValueUsed": ProblemCause(
         "input",
         "traffic goes on with the last value; agents that start now do not know it",

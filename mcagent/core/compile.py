@@ -20,7 +20,7 @@ from mcagent.core.fragments.policies import Enforcement, claimed_flows, enforcem
 from mcagent.core.fragments.wireguard import wireguard_resources
 from mcagent.core.ids import METERS, NODES, assign_ids
 from mcagent.core.imported_services import Steering, steering
-from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, route_source
+from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, dropping_problems, route_source
 from mcagent.core.policies.selection import policy_needs
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
@@ -95,11 +95,14 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
             fragments += [engine.call(build.endpoints_fragment, forwards.exports, own)]
         if env.gateway:
             fragments += _services(engine, forwards, env)
+    elif forwards.drops:
+        fragments += _dropped_clusters(engine, forwards, source, config)
+    dropping = engine.call(dropping_problems, forwards.local, config) if forwards.drops else ()
     unreachable = unreachable_peers(engine, forwards, facts, config)
     problems = engine.call(
         in_order,
         *(snapshot.problems, forwards.problems, source_problems),
-        *(unreachable, enforced.problems, steered.problems),
+        *(dropping, unreachable, enforced.problems, steered.problems),
     )
     policy_kinds = policy_needs(snapshot, config, forwards.local.role)
     serves = forwards.local.serves(facts.datapath)
@@ -128,12 +131,13 @@ def _base(engine: IncrementalEngine, forwards: Forwarding, facts: Facts, config:
         call(build.bridge, forwards.path_rules.order, facts.datapath, config),
         call(build.host_port, local.gateways, local.own_mapped_address, facts.uplink_mtu, config),
     ]
+    if forwards.env is not None or forwards.drops:
+        parts.append(call(build.routing, local.own_pods, config))
     if forwards.env is not None:
-        encrypted: build.Resources = ()
-        if forwards.encrypting is not None:
-            decision = (forwards.encryption, forwards.remote.accepted, forwards.encrypting)
-            encrypted = call(wireguard_resources, *decision, forwards.encryption_facts, config)
-        parts.append(call(build.base, local.own_pods, forwards.env, forwards.next_hops, encrypted, config))
+        parts.append(call(build.base, forwards.env, forwards.next_hops))
+    if forwards.encrypting is not None:
+        decision = (forwards.encryption, forwards.remote.accepted, forwards.encrypting)
+        parts.append(call(wireguard_resources, *decision, forwards.encryption_facts, config))
     return call(build.fragment, ("base", *parts))
 
 
@@ -189,6 +193,19 @@ def _clusters(
         claimed,
     )
     return call_each(build.fragment, parts).values()
+
+
+def _dropped_clusters(
+    engine: IncrementalEngine, forwards: Forwarding, source: Address | None, config: Config
+) -> Iterable[Fragment]:
+    """Return the fragments of the remote clusters on a Node without a role: routes to the bridge, and no flows.
+
+    Without these routes packets to the clusters would leave by the default route, unencrypted.
+    """
+    clusters = engine.call(joined, forwards.clusters, {})
+    routes = engine.each(build.cluster_routes, clusters, source, False, config)
+    parts = engine.call(joined, engine.call(build.owners, "cluster", tuple(clusters)), routes)
+    return engine.each(build.fragment, parts).values()
 
 
 def _services(engine: IncrementalEngine, forwards: Forwarding, env: Env) -> Iterable[Fragment]:

@@ -64,6 +64,7 @@ class Forwarding:
     next_hops: NextHopGroup  # the other gateways of this cluster
     to_first: int | None  # port of the tunnel to this cluster's first gateway; None on that gateway
     env: Env | None  # the values shared by all flows; None without a role
+    drops: bool  # there are clusters, and no role: packets to them are routed to the bridge, which drops them
     cluster_ids: Mapping[str, int]
     service_ids: Mapping[str, int]
     problems: tuple[Problem, ...]
@@ -76,7 +77,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     nodes = call_each(check_node, snapshot.nodes, config.pod_routing)
     candidates = call(requested_gateways, snapshot.gateways, snapshot.nodes, config)
     gateways, gateway_problems = call(accept_gateways, candidates, snapshot.leaving, nodes)
-    without_pods = call(topology.local_cluster, nodes, gateways, config)
+    without_pods = call(topology.local_cluster, nodes, gateways, snapshot.service_cidrs, config)
     pods = _pods(engine, snapshot, without_pods)
     local = call(topology.with_pods, without_pods, pods)
     exports, exports_need_pods, export_problems = _exports(engine, snapshot, local, pods, facts)
@@ -140,6 +141,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
         next_hops=next_hops,
         to_first=next((path.ofport for path in paths_to_nodes.get(first_gateway(local.gateways), ())), None),
         env=env,
+        drops=local.drops and bool(remote.accepted),
         cluster_ids=call(assign_ids, tuple(remote.accepted), CLUSTERS),
         service_ids=call(assign_ids, tuple(exports), SERVICES),
         problems=(

@@ -16,7 +16,8 @@ from typing import Any
 
 from mcagent.core.addresses.underlay import usable_tunnel_addresses
 from mcagent.model.errors import InputError
-from mcagent.model.objects import ApiObject, Kind, Node, Snapshot
+from mcagent.model.net import network_key
+from mcagent.model.objects import ApiObject, Gateway, Kind, Node, Snapshot
 from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.problem import Problem, Severity
@@ -159,6 +160,9 @@ class _Draft:
     def finish(self) -> Snapshot:
         """Build the next snapshot."""
         changed: dict[str, Any] = {ATTRIBUTE[kind]: objects for kind, objects in self._objects.items()}
+        if gateways := self._objects.get(Kind.GATEWAY):
+            cidrs = {g.service_cidr for g in gateways.values() if isinstance(g, Gateway)} - {None}
+            changed["service_cidrs"] = tuple(sorted(cidrs, key=network_key))
         if self._problems is not None:
             problems = tuple(sorted({p for reported in self._problems.values() for p in reported}))
             if problems != self._before.problems:

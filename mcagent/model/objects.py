@@ -307,6 +307,7 @@ class Snapshot:
     cluster_network_policies: dict[str, Policy] = field(default_factory=dict)
     tiers: dict[str, Tier] = field(default_factory=dict)
     leaving: tuple[Gateway, ...] = ()
+    service_cidrs: tuple[Network, ...] | None = None  # of the last Gateways; None: there was none yet
     problems: tuple[Problem, ...] = ()
     synced: frozenset[Kind] = frozenset()
     selected: frozenset[Kind] = frozenset()  # kinds of which only what labels select is read

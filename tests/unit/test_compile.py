@@ -89,6 +89,61 @@ def test_without_a_role_the_bare_bridge_stands() -> None:
     assert empty.state.role == "none"
 
 
+LAST = networks("10.96.0.0/16")
+WITHOUT_ROLE = {
+    "no Gateway any more": ("w1", replace(snapshot(*HOME, EAST, WEST), gateways={}, service_cidrs=LAST)),
+    "no Gateway on a gateway": ("g1", replace(snapshot(*HOME, EAST, WEST), gateways={}, service_cidrs=LAST)),
+    "no usable address": ("new", snapshot(*HOME, EAST, WEST, node("new", "fe80::1", "10.10.4.0/24"))),
+    "no Node": ("new", snapshot(*HOME, EAST, WEST)),
+    "no Gateway that is reached": ("new", snapshot(*HOME, EAST, WEST, node("new", "fd00::1", "10.10.4.0/24"))),
+}
+
+
+@pytest.mark.parametrize("encryption", TrafficEncryption)
+@pytest.mark.parametrize("case", WITHOUT_ROLE)
+def test_without_a_role_packets_to_other_clusters_are_dropped(case: str, encryption: TrafficEncryption) -> None:
+    """Routes, rules and nft lead them to the bridge as on a worker, and the bridge has no flow."""
+    on, source = WITHOUT_ROLE[case]
+    found = compile_desired(source, NO_FACTS, config(on, encryption=encryption))
+    worker = compiled(EAST, WEST, on="w1", encryption=encryption)
+    assert (found.state.role, worker.state.role) == ("none", "worker")
+    assert found.state.clusters == worker.state.clusters
+    routes, worker_routes = (of(Route, resources(every)) for every in (found, worker))
+    assert {replace(r, source=None) for r in routes} == {replace(r, source=None) for r in worker_routes}
+    assert of(Rule, resources(found)) == of(Rule, resources(worker))
+    assert {r.key for r in of(NftChain, resources(found))} >= {
+        r.key for r in of(NftChain, resources(worker)) if r.name in ("mct_pre", "mct_out", "mct_post")
+    }
+    assert {type(r) for r in resources(found)} & {FlowEntry, GroupEntry, TunnelPort} == set()
+    problems = [p for p in found.desired.problems if p.reason == "NoRole"]
+    assert [(p.subject, p.message) for p in problems] == [
+        (f"Node {on}", f"{found.state.why}: packets to other clusters are dropped")
+    ]
+
+
+def test_what_is_dropped_without_a_role() -> None:
+    """Nothing of this cluster, nothing before the first Gateway, and nothing with enableGateway off."""
+    first = replace(snapshot(*HOME, EAST), gateways={})
+    overlapping = cluster("west", "10.96.8.0/24")
+    later = compile_desired(
+        replace(snapshot(*HOME, EAST, overlapping), gateways={}, service_cidrs=LAST), NO_FACTS, config("w1")
+    )
+    routed = {str(r.destination) for r in of(Route, resources(later))}
+    assert routed == {"0.0.0.0/0", "10.97.0.0/16"}
+    assert "OverlapsLocal" in {p.reason for p in later.desired.problems}
+    configured = compile_desired(first, NO_FACTS, config("w1", service_cidrs=LAST))
+    assert {str(r.destination) for r in of(Route, resources(configured))} == routed
+    bare = (
+        compile_desired(first, NO_FACTS, config("w1")),
+        compile_desired(replace(first, service_cidrs=LAST), NO_FACTS, config("w1", enable_gateway=False)),
+        compile_desired(replace(first, service_cidrs=LAST, cluster_infos={}), NO_FACTS, config("w1")),
+    )
+    for none in bare:
+        assert list(none.desired.fragments) == ["base"]
+        assert {type(r) for r in resources(none)} & {Route, Rule, NftChain} == set()
+        assert "NoRole" not in {p.reason for p in none.desired.problems}
+
+
 def test_units_of_a_gateway() -> None:
     """A gateway has a fragment per Node, per cluster and per exported port."""
     found = compiled(
@@ -540,6 +595,22 @@ def test_incremental_equals_cold_in_any_order(
             assert bool(plan.stages) == (set(resources(before)) != set(resources(after)))
         before = after
         facts = replace(facts, ofports={t.name: t.ofport for t in of(TunnelPort, resources(after))})
+
+
+@costly
+@given(st.lists(st.tuples(_OBJECTS, st.booleans()), max_size=6), st.sampled_from(["g1", "w1", "new"]), _CONFIGS)
+def test_networks_of_other_clusters_are_routed_to_the_bridge_whatever_the_role(
+    edits: list[tuple[ApiObject, bool]], on: str, settings_: Config
+) -> None:
+    """Once there was a Gateway, no accepted network of another cluster is left to the default route."""
+    current = replace(snapshot(*HOME, EAST, WEST), service_cidrs=LAST)
+    for edit in edits:
+        current = edited(current, edit)
+    for gateways in (current.gateways, {}):
+        found = compile_desired(replace(current, gateways=gateways), NO_FACTS, replace(settings_, node_name=on))
+        routed = {r.destination for r in of(Route, resources(found)) if r.device == "mc-gw0"}
+        assert {cidr for one in found.state.clusters.values() for cidr in one.cidrs} <= routed
+        assert not found.state.clusters or of(Rule, resources(found))
 
 
 @costly

@@ -118,6 +118,25 @@ def test_a_node_keeps_its_last_address_and_pod_cidr_while_its_object_has_none() 
     assert [str(address) for address in back.nodes["n1"].internal_ips] == ["10.0.0.7"]
 
 
+def test_the_service_cidrs_of_the_last_gateways_stay() -> None:
+    """They are unknown before the first Gateway, and stay after the last one."""
+
+    def raw(name: str, cidr: str | None) -> dict[str, Any]:
+        addresses = {"gatewayIP": "10.0.0.1", "internalIP": "10.0.0.1"}
+        cidrs = {"serviceCIDR": cidr} if cidr else {}
+        return {"metadata": {"name": name, "namespace": "mc"}, **addresses, **cidrs}
+
+    assert apply_changes(Snapshot(), [Relist(kind=Kind.GATEWAY, items=[])]).service_cidrs is None
+    first = apply_changes(Snapshot(), [Upsert(kind=Kind.GATEWAY, raw=raw("n1", None))])
+    assert first.service_cidrs == ()
+    both = apply_changes(
+        first, [Upsert(kind=Kind.GATEWAY, raw=raw(n, cidr)) for n, cidr in (("n1", "10.96.0.0/16"), ("n2", None))]
+    )
+    assert [str(cidr) for cidr in both.service_cidrs or ()] == ["10.96.0.0/16"]
+    gone = apply_changes(both, [Relist(kind=Kind.GATEWAY, items=[])])
+    assert (gone.gateways, gone.service_cidrs) == ({}, both.service_cidrs)
+
+
 def test_a_node_that_never_had_an_address_has_none() -> None:
     """There is nothing to keep, also after the object was deleted: its address and CIDR may be another Node's."""
     new = apply_changes(Snapshot(), [Upsert(kind=Kind.NODE, raw=raw_node("n1"))])

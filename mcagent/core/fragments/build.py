@@ -99,20 +99,14 @@ def host_port(
     return (port, *kernel.device(config, mtu, mapped))
 
 
-def base(
-    own_pods: tuple[Network, ...],
-    env: pipeline.Env,
-    next_hops: pipeline.NextHopGroup,
-    wireguard: Resources,
-    config: Config,
-) -> Resources:
-    """Return the resources that exist once on a Node with a role."""
-    return (
-        *kernel.routing(config),
-        *kernel.netfilter(config, own_pods),
-        *entries(pipeline.base(env, next_hops)),
-        *wireguard,
-    )
+def routing(own_pods: tuple[Network, ...], config: Config) -> Resources:
+    """Return the rules and nft chains by which the kernel routes packets to other clusters to the bridge."""
+    return (*kernel.routing(config), *kernel.netfilter(config, own_pods))
+
+
+def base(env: pipeline.Env, next_hops: pipeline.NextHopGroup) -> Resources:
+    """Return the flows that exist once on a Node with a role."""
+    return entries(pipeline.base(env, next_hops))
 
 
 def guard_fragment(config: Config, peers: tuple[TunnelPeers, ...]) -> Fragment:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mcagent.core.addresses.rules import merge_networks, outermost_networks, routable_networks
+from mcagent.core.addresses.rules import merge_networks, outermost_networks, refuse_network, routable_networks
 from mcagent.core.addresses.underlay import preferred_address
 from mcagent.core.local_cluster.nodes import (
     CheckedNode,
@@ -44,10 +44,11 @@ class LocalPeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCluster:
-    """The local cluster. Without a role the Node gets a bare bridge: no tunnels, routes or flows."""
+    """The local cluster. Without a role the Node gets a bare bridge: no tunnels or flows."""
 
     role: Role
     why: str  # why there is no role, for people
+    drops: bool  # without a role: packets to other clusters are routed to the bare bridge, which drops them
     own: LocalPeer | None  # this Node
     peers: tuple[LocalPeer, ...]  # the Nodes that this Node has tunnels to, by name
     gateways: tuple[LocalGateway, ...]  # all accepted gateways, by Node name
@@ -89,14 +90,21 @@ class LocalCluster:
 
 
 def local_cluster(
-    nodes: Mapping[str, CheckedNode], gateways: tuple[LocalGateway, ...], config: Config
+    nodes: Mapping[str, CheckedNode],
+    gateways: tuple[LocalGateway, ...],
+    last_service_cidrs: tuple[Network, ...] | None,
+    config: Config,
 ) -> LocalCluster:
-    """Build the local cluster as Node `config.node_name` sees it, without individual Pods."""
+    """Build the local cluster as Node `config.node_name` sees it, without individual Pods.
+
+    `last_service_cidrs`: see `Snapshot.service_cidrs`; they count while there is no gateway.
+    """
     problems: list[Problem] = []
     by_node = {gateway.node: gateway for gateway in gateways}
     own_node = nodes.get(config.node_name)
     own_gateway = by_node.get(config.node_name) if config.enable_gateway else None
-    service_cidrs = outermost_networks(g.service_cidr for g in gateways if g.service_cidr is not None)
+    known_service_cidrs = _service_cidrs(gateways, last_service_cidrs, config)
+    service_cidrs = outermost_networks(known_service_cidrs or ())
     configured_pods = _outside_service_cidrs(routable_networks(config.pod_cidrs), service_cidrs, problems)
     cidrs = (cidr for node in nodes.values() if not node.per_pod for _, cidr in node.pod_cidrs)
     node_cidrs = outermost_networks(c for c in cidrs if not any(overlaps(c, cidr) for cidr in service_cidrs))
@@ -131,6 +139,8 @@ def local_cluster(
     cluster = LocalCluster(
         role=Role.NONE if why else Role.GATEWAY if own_gateway is not None else Role.WORKER,
         why=why,
+        # With unknown Service CIDRs a route to another cluster could lead ClusterIPs of this one astray.
+        drops=bool(why) and config.enable_gateway and known_service_cidrs is not None,
         own=own,
         peers=tuple(
             LocalPeer(
@@ -149,7 +159,7 @@ def local_cluster(
         own_pods=(),
         published_pods=merge_networks(pods) if config.enable_pod_to_pod else (),
         node_cidrs=node_cidrs,
-        reserved=_reserved(nodes, gateways, (*pods, *node_cidrs)),
+        reserved=_reserved(nodes, gateways, service_cidrs, (*pods, *node_cidrs)),
         node_addresses=all_addresses(nodes, gateways),
         networks=tuple(network for node_networks in networks.values() for network in node_networks),
         per_pod_nodes=frozenset(per_pod) if needs_pods else frozenset(),
@@ -177,6 +187,12 @@ def _own_pods(local: LocalCluster) -> tuple[Network, ...]:
     own = local.own.networks if local.own is not None and local.own_per_pod else ()
     mapped = () if local.own_mapped_address is None else (host_network(local.own_mapped_address),)
     return merge_networks((*local.pods, *own, *mapped))
+
+
+def dropping_problems(local: LocalCluster, config: Config) -> tuple[Problem, ...]:
+    """Report that packets to other clusters are dropped."""
+    message = f"{local.why}: packets to other clusters are dropped"
+    return (Problem(f"{Kind.NODE} {config.node_name}", "", "NoRole", message),)
 
 
 def route_source(local: LocalCluster, facts: Facts) -> tuple[Address | None, tuple[Problem, ...]]:
@@ -242,6 +258,17 @@ def _why_no_role(
     return ""
 
 
+def _service_cidrs(
+    gateways: tuple[LocalGateway, ...], last: tuple[Network, ...] | None, config: Config
+) -> tuple[Network, ...] | None:
+    """Return the Service CIDRs of this cluster, None if they are unknown because there never was a gateway."""
+    if gateways:
+        return tuple(gateway.service_cidr for gateway in gateways if gateway.service_cidr is not None)
+    if last is None:
+        return config.service_cidrs or None
+    return tuple(cidr for cidr in last if refuse_network(cidr) is None)
+
+
 def _outside_service_cidrs(
     pods: tuple[Network, ...], service_cidrs: tuple[Network, ...], problems: list[Problem]
 ) -> tuple[Network, ...]:
@@ -254,12 +281,12 @@ def _outside_service_cidrs(
 
 
 def _reserved(
-    nodes: Mapping[str, CheckedNode], gateways: tuple[LocalGateway, ...], pods: tuple[Network, ...]
+    nodes: Mapping[str, CheckedNode],
+    gateways: tuple[LocalGateway, ...],
+    service_cidrs: tuple[Network, ...],
+    pods: tuple[Network, ...],
 ) -> tuple[tuple[Network, str], ...]:
-    reserved: dict[Network, str] = {}
-    for gateway in gateways:
-        if gateway.service_cidr is not None:
-            reserved.setdefault(gateway.service_cidr, "this cluster's Service CIDR")
+    reserved = dict.fromkeys(service_cidrs, "this cluster's Service CIDR")
     for network in pods:
         reserved.setdefault(network, "a Pod CIDR of this cluster")
     for address, owner in all_addresses(nodes, gateways):
