@@ -163,7 +163,7 @@ KEYS: tuple[Key, ...] = (
         meaning="Rate limit per remote cluster: new connections per second to this Node (burst: twice that). "
                 "Excess is dropped. 0: no limit."),
     _key("fragments", "fragments", kinds.integer(0, 1_000_000),
-        meaning="Rate limit per remote cluster: IP fragments per second to this Node (burst: twice that). "
+        meaning="Rate limit per remote cluster: IP fragments per second to this Node (burst: ten times that). "
                 "Excess is dropped. Raise it only with the limits for fragments of the Node "
                 "([underlay.md](underlay.md#fragments)). 0: no limit."),
     _key("podRouting", "pod_routing", kinds.choice(PodRouting),

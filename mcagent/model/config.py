@@ -115,7 +115,7 @@ class Config:
     gateway_selection: GatewaySelection = GatewaySelection.API  # gatewaySelection
     service_cidrs: tuple[Network, ...] = ()  # serviceCIDRs: of this cluster, where no Gateway object tells it
     new_connections: int = 10_000  # newConnections: of each other cluster to this Node, a second; 0: any number
-    fragments: int = 50  # fragments: of each other cluster to this Node, a second; 0: any number
+    fragments: int = 30  # fragments: of each other cluster to this Node, a second; 0: any number
     imported_traffic: str = OTHERS  # importedTraffic: which clusters get it (model.traffic); "": nothing is read
     expose_nodes: bool = False  # exposeNodes: other clusters may open connections to this Node's own addresses
 

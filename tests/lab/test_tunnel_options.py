@@ -14,8 +14,6 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from tests.labs import MakeLab
 
-pytestmark = pytest.mark.datapath
-
 OPTIONS = ("local_ip", "ttl")
 
 

@@ -276,10 +276,18 @@ def test_fragments_of_each_cluster_pass_a_meter_before_conntrack() -> None:
         assert all(conditions[on, flow.table] in flow.match for flow in flows)
 
 
+def test_no_cluster_fills_the_storage_of_unfinished_fragments() -> None:
+    """The userspace datapath stores 1,000 fragments for 15 s (OVS lib/ipf.c), Linux 4 MiB of them for 30 s."""
+    rate = Config(node_name="g1").fragments
+    (meter,) = (entry for entry in of(MeterEntry, resources(compiled(EAST))) if entry.rate == rate)
+    assert meter.burst + 15 * rate < 1000
+    assert (meter.burst + 30 * rate) * 2.5 * 1024 < 4 * 2**20
+
+
 def test_other_clusters_do_not_decide_how_often_all_nodes_are_asked() -> None:
     """A packet of an unknown connection becomes a copy for each endpoint, within a meter of its cluster."""
-    cluster_resources = resources(compiled(EAST, new_connections=300), "cluster/east")
-    (meter,) = (entry for entry in of(MeterEntry, cluster_resources) if entry.rate == 30)
+    cluster_resources = resources(compiled(EAST, new_connections=400), "cluster/east")
+    (meter,) = (entry for entry in of(MeterEntry, cluster_resources) if entry.rate == 40)
     flows = [flow.actions for flow in of(FlowEntry, cluster_resources) if flow.table == 76]
     assert flows
     assert all(actions.startswith(f"meter:{meter.meter_id},") for actions in flows)
