@@ -110,7 +110,8 @@ def dumps(lab: Lab, node: str) -> dict[str, object]:
     ovs, namespace = lab.ovs(node), lab.namespace(node)
     flows = ovs.ofctl("--no-stats", "--no-names", "dump-flows", ovs.mgmt(BRIDGE))
     groups = ovs.ofctl("--no-names", "dump-groups", ovs.mgmt(BRIDGE))
-    listing = ["nft", "-s", "list", "table", "ip", "mcagent"]
+    listing = netns.execute(namespace, ["nft", "-s", "list", "table", "ip", "mcagent"]).stdout
+    nft = re.sub(r"\n\s*elements = \{[^}]*timeout[^}]*\}", "", listing)  # what the kernel learned, and forgets
     return {
         "flows": sorted(line.strip() for line in flows.splitlines()[1:]),
         "groups": sorted(line.strip() for line in groups.splitlines()[1:]),
@@ -120,7 +121,7 @@ def dumps(lab: Lab, node: str) -> dict[str, object]:
         "device": re.sub(r"^\d+: |qlen \d+", "", netns.ip(namespace, "-o", "address", "show", "mc-gw0")),
         "neighbours": netns.ip(namespace, "neighbour", "show", "dev", "mc-gw0", "nud", "permanent"),
         # By chain and set: their order is that in which they were made, and means nothing.
-        "nft": sorted(re.split(r"\n\n|(?<={)\n|\n}", netns.execute(namespace, listing).stdout)),
+        "nft": sorted(re.split(r"\n\n|(?<={)\n|\n}", nft)),
     }
 
 
