@@ -127,8 +127,8 @@ class _Draft:
             return key
         old = self._current(kind).get(key)
         if isinstance(value, Node) and isinstance(old, Node):
-            value, kept = _with_last_values(value, old)
-            problems += kept
+            value, warnings = _with_last_values(value, old)
+            problems += warnings
         self._report(parsed.meta.subject, problems)
         if old is None or not _same_content(old, value):
             self._writable(kind)[key] = value
