@@ -338,7 +338,7 @@ def test_a_datapath_without_meters_is_one_problem(
     assert backend.observe() == as_mapping([*BASE, flow(9)])
     assert {step.new for step, _ in result.failed} == {*bad, *metered}
     (error,) = {error for _, error in result.failed}
-    assert "newConnections: 0" in str(error)
+    assert "set newConnections and fragments to 0" in str(error)
     assert not error.retryable
 
 
