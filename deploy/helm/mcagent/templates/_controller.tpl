@@ -134,7 +134,7 @@ spec:
     metadata:
       labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
       annotations:
-        checksum/config: {{ include (printf "mcagent.%s-config" $role) $root | sha256sum }} # another configuration restarts it
+        checksum/config: {{ include (printf "mcagent.%s-config" $role) $root | sha256sum }} # a changed configuration restarts the Pods
         prometheus.io/scrape: "true"
         prometheus.io/port: "{{ add 8443 $more }}"
         prometheus.io/scheme: https
@@ -186,7 +186,7 @@ spec:
           type: RuntimeDefault
       containers:
         - name: controller
-          image: {{ include "mcagent.image" $root }}
+          image: {{ include "mcagent.image" (dict "root" $root "image" $root.Values.image) }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           args: [controller, {{ $role }}, --config, /etc/mcagent/controller.yaml]
           ports:

@@ -1,5 +1,15 @@
+{{- /* An image by name: called with root and the image's values. Without a tag it has that of the agent. */}}
 {{- define "mcagent.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
+{{ .image.repository }}:{{ .image.tag | default .root.Values.image.tag | default .root.Chart.AppVersion }}{{ with .image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{- /* The key `webhook` of a controller's configuration: called with the role's values and its configuration. */}}
+{{- define "mcagent.webhook-config" }}
+{{- $webhook := deepCopy (.config.webhook | default dict) }}
+{{- if .values.webhook.certSecret }}{{ $_ := set $webhook "certDir" "/etc/mcagent-webhook" }}{{ end }}
+{{- with $webhook }}
+webhook: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "mcagent.namespace" -}}
