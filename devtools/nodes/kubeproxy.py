@@ -98,20 +98,22 @@ def of_topology(topology: Topology, cluster: Cluster) -> Iterator[Proxied]:
 def of_objects(services: Sequence[Mapping[str, Any]], slices: Sequence[Mapping[str, Any]]) -> list[Proxied]:
     """Return the Services that an API server's Services and EndpointSlices make up, sorted."""
     by_service: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for found in slices:
-        if found.get("addressType") != "IPv4":  # of a dual-stack Service, or FQDN
+    for endpoint_slice in slices:
+        if endpoint_slice.get("addressType") != "IPv4":  # of a dual-stack Service, or FQDN
             continue
-        name = found["metadata"].get("labels", {}).get("kubernetes.io/service-name", "")
-        by_service.setdefault((found["metadata"]["namespace"], name), []).append(found)
+        meta = endpoint_slice["metadata"]
+        name = meta.get("labels", {}).get("kubernetes.io/service-name", "")
+        by_service.setdefault((meta["namespace"], name), []).append(endpoint_slice)
     proxied = []
     for service in services:
         address = service["spec"].get("clusterIP")
         if not address or address == "None" or ":" in address:
             continue
-        own = by_service.get((service["metadata"]["namespace"], service["metadata"]["name"]), [])
+        own_slices = by_service.get((service["metadata"]["namespace"], service["metadata"]["name"]), [])
         for port in service["spec"].get("ports") or []:
             protocol = port.get("protocol", "TCP")
-            backends = {pair for found in own for pair in _backends(found, port.get("name", ""), protocol)}
+            name = port.get("name", "")
+            backends = {pair for own_slice in own_slices for pair in _backends(own_slice, name, protocol)}
             proxied.append(
                 Proxied(
                     address=IPv4Address(address),
@@ -123,10 +125,10 @@ def of_objects(services: Sequence[Mapping[str, Any]], slices: Sequence[Mapping[s
     return sorted(proxied)
 
 
-def _backends(found: Mapping[str, Any], name: str, protocol: str) -> Iterator[tuple[IPv4Address, int]]:
-    for port in found.get("ports") or []:
+def _backends(endpoint_slice: Mapping[str, Any], name: str, protocol: str) -> Iterator[tuple[IPv4Address, int]]:
+    for port in endpoint_slice.get("ports") or []:
         if port.get("name", "") == name and port.get("protocol", "TCP") == protocol:
-            for endpoint in found.get("endpoints") or []:
+            for endpoint in endpoint_slice.get("endpoints") or []:
                 if endpoint.get("conditions", {}).get("ready") is not False:
                     for address in endpoint["addresses"]:
                         yield IPv4Address(address), port["port"]

@@ -91,7 +91,7 @@ class Informer:
             page=self._timing.page,
             page_bytes=self._timing.page_bytes,
             timeout=self._timing.list_timeout,
-            keep=self._kept,
+            keep=self._decoded,
             report=self._report,
         )
         self._stopping = threading.Event()
@@ -252,12 +252,12 @@ class Informer:
             now, lists = time.time(), self._state.lists + 1
             self._state = replace(self._state, synced=True, lists=lists, last_event=now, error="")
 
-    def _kept(self, obj: RawObject) -> ApiObject:
-        """Return an object as it is kept; a value of a wrong type is left out, which is reported."""
-        kept = self._transform(self.kind, obj)
-        for error in kept.fault.errors if kept.fault is not None else ():
+    def _decoded(self, obj: RawObject) -> ApiObject:
+        """Return an object as a struct; a value of a wrong type is left out, which is reported."""
+        decoded = self._transform(self.kind, obj)
+        for error in decoded.fault.errors if decoded.fault is not None else ():
             self._report("invalid", f"{error}: left out")
-        return kept
+        return decoded
 
     def _report(self, reason: str, text: str) -> None:
         """Count an object that cannot be used as it is, and log it once."""
@@ -308,10 +308,10 @@ class Informer:
             events = self._state.events + (line.type is not None)
             self._state = replace(self._state, events=events, last_event=time.time())
 
-    def _deliver(self, what: EventType, obj: RawObject, *, cut: bool) -> None:
+    def _deliver(self, event_type: EventType, obj: RawObject, *, cut: bool) -> None:
         if cut:
             self._report("nested", f"{display_name(self.kind, obj)}: {TOO_DEEP}")
-        event = WatchEvent(type=what, object=self._kept(obj))
+        event = WatchEvent(type=event_type, object=self._decoded(obj))
         with self._delivery:
             if not self._stopping.is_set():
                 self._sink.apply(self.kind, event)
