@@ -11,7 +11,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +26,7 @@ from devtools.lab.topology import Cluster, Topology
 from devtools.nodes import antrea, antrea_wireguard, netns, node
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
+from mcagent.cli.common.asking import UnixConnection
 from mcagent.model.config import TrafficEncryption
 
 READY_TIMEOUT = 180.0  # seconds for all agents to have programmed their Nodes, on a busy machine
@@ -249,7 +249,8 @@ class RunningLab:
 
     def post(self, node_name: str, path: str) -> tuple[int, str]:
         """POST to the socket of a Node's agent; (0, reason) when nothing answers."""
-        return post(self.directory(node_name) / "run" / "status.sock", path)
+        socket_path = self.directory(node_name) / "run" / "status.sock"
+        return _request(UnixConnection(socket_path, timeout=30), "POST", path)
 
     def status(self, node_name: str) -> dict[str, object]:
         """Return the agent's own status. Raises LabError when it does not answer."""
@@ -306,18 +307,6 @@ def _tail(path: Path, lines: int = 15) -> str:
 def get(port: int, path: str) -> tuple[int, str]:
     """GET a path from a port of the loopback address; (0, reason) when nothing answers."""
     return _request(http.client.HTTPConnection("127.0.0.1", port, timeout=5), "GET", path)
-
-
-def post(socket_path: Path, path: str) -> tuple[int, str]:
-    """POST to a path of a Unix socket; (0, reason) when nothing answers."""
-    connection = http.client.HTTPConnection("localhost", timeout=30)
-    try:
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(30)
-        connection.sock.connect(str(socket_path))
-    except OSError as error:
-        return 0, repr(error)
-    return _request(connection, "POST", path)
 
 
 def _request(connection: http.client.HTTPConnection, method: str, path: str) -> tuple[int, str]:

@@ -55,14 +55,16 @@ def ask_tls(
 
 def ask_socket(path: Path, page: str = STATUS, timeout: float = TIMEOUT) -> Mapping[str, Any]:
     """Return a page of the agent whose Unix socket this is. Raises McagentError."""
-    return _ask(_UnixConnection(path, timeout), str(path), page)
+    return _ask(UnixConnection(path, timeout), str(path), page)
 
 
 def _acts(page: str) -> bool:
     return page.partition("?")[0] in ACTIONS
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
