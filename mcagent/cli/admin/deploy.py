@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
@@ -94,28 +94,27 @@ def run(args: argparse.Namespace) -> int:
 
     parts = _parts(args)
     site = _site(args, parts)
-    if not (args.apply or args.dry_run):
-        _check(site, parts)
-        print(_text(manifests.objects(parts, site), args.output), end="")
-        return exit_codes.OK
-    cluster = open_cluster(args)
-    if not args.reset_config:
+    cluster = open_cluster(args) if args.apply or args.dry_run else None
+    if cluster is not None and not args.reset_config:
         site = _with_given_config(cluster, parts, site)
     _check(site, parts)
-    _require_cluster_id(site, parts)
-    timeout = 0.0 if args.no_wait else args.timeout
+    if cluster is not None:
+        _require_cluster_id(site, parts)
     objects = manifests.objects(parts, site)
-    deployment.deploy(cluster, objects, force=args.force, dry_run=args.dry_run, timeout=timeout)
+    if cluster is None:
+        print(_text(objects, args.output), end="")
+    else:
+        timeout = 0.0 if args.no_wait else args.timeout
+        deployment.deploy(cluster, objects, force=args.force, dry_run=args.dry_run, timeout=timeout)
     return exit_codes.OK
 
 
 def _with_given_config(cluster: Cluster, parts: set[Part], site: Site) -> Site:
-    """Return the site with the configuration of the last installation, and what is given now over it."""
+    """Return the site with the configuration of the last installation, overridden by what is given now."""
     from mcagent.controller.admin import deployment, manifests
 
     config = dict(site.config)
-    for name, earlier in deployment.given_config(cluster, manifests.objects(parts, site)).items():
-        part = manifests.Part(name.removeprefix("mcagent-"))
+    for part, earlier in deployment.given_config(cluster, parts, site).items():
         config[part] = manifests.merged(earlier, config.get(part, {}))
         if keys := ", ".join(sorted(earlier)):
             cluster.report(f"configuration of {part} kept, unless given again: {keys} (--reset-config drops it)")
@@ -197,19 +196,10 @@ def _openvswitch_beside(image: str) -> str:
     return f"{path}{slash}{repository}-openvswitch{colon}{tag}" if image else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Configuration:
-    """A configuration that is in no file yet, as the reader of files takes it."""
-
-    text: str
-
-    def read_text(self, encoding: str) -> str:  # noqa: ARG002
-        return self.text
-
-
 def _check(site: Site, parts: set[Part]) -> None:
     """Read the configurations as agent and controllers will. Raises ConfigError."""
     from mcagent.agent import config as agents
+    from mcagent.cli.common.agent_config import ANY_NODE, ConfigText
     from mcagent.config.reader import ConfigError
     from mcagent.controller import config as controllers
     from mcagent.controller.admin import manifests
@@ -217,16 +207,17 @@ def _check(site: Site, parts: set[Part]) -> None:
     from mcagent.model.errors import InputError
 
     for part in sorted(CONFIGURED.keys() & parts):
-        (made,) = [obj for obj in manifests.objects([part], site) if obj["kind"] == "ConfigMap"]
-        content = _Configuration(text=made["data"][CONFIGURED[part]])
+        (config_map,) = [obj for obj in manifests.objects([part], site) if obj["kind"] == "ConfigMap"]
+        content = ConfigText(config_map["data"][CONFIGURED[part]], f"ConfigMap mcagent-{part}")
         try:
             if part is Part.AGENT:
-                agents.load(content, {"MCAGENT_NODE_NAME": "any"}, {})
+                agents.load(content, ANY_NODE, {})
             else:
                 controllers.load(controllers.Role(str(part)), content, {}, {})
         except ConfigError as error:
-            found = [InputError(f"{part}.config", wrong.path, wrong.reason) for wrong in error.errors]
-            raise ConfigError(found) from None
+            raise ConfigError(
+                [InputError(f"{part}.config", wrong.path, wrong.reason) for wrong in error.errors]
+            ) from None
 
 
 def _text(objects: Sequence[dict[str, Any]], form: str) -> str:

@@ -17,14 +17,14 @@ _TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
-    """A configuration that is no file."""
+class ConfigText:
+    """A configuration in a ConfigMap instead of a file (`mcagent.config.reader.ConfigSource`)."""
 
     text: str
     name: str
 
     def read_text(self, encoding: str | None = None) -> str:  # noqa: ARG002
-        """Return it."""
+        """Return the text."""
         return self.text
 
     def __str__(self) -> str:
@@ -37,8 +37,8 @@ def read_config_map(client: Client) -> tuple[Settings, str] | None:
     Raises SourceError, ConfigError.
     """
     path = object_path(Kind.CONFIG_MAP, "")
-    found = client.request("GET", path, {"labelSelector": SELECTOR, "limit": "10"}, timeout=_TIMEOUT)
-    for config_map in (read_as(ConfigMap, item) for item in found.get("items") or ()):
+    listed = client.request("GET", path, {"labelSelector": SELECTOR, "limit": "10"}, timeout=_TIMEOUT)
+    for config_map in (read_as(ConfigMap, item) for item in listed.get("items") or ()):
         if text := config_map.data.get("agent.yaml"):
-            return load(_Text(text, config_map.subject), ANY_NODE, {}), config_map.subject
+            return load(ConfigText(text, config_map.subject), ANY_NODE, {}), config_map.subject
     return None

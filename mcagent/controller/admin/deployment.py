@@ -7,22 +7,24 @@ Knows no files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from time import monotonic
 from typing import Any
 
 import yaml
 
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
-from mcagent.controller.admin.manifests import CRD, GIVEN_CONFIG, NAMESPACE
+from mcagent.controller.admin.fields import text_at
+from mcagent.controller.admin.manifests import CONFIGURED, CRD, GIVEN_CONFIG, NAMESPACE, WORKLOADS, Part, Site
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.objects import Kind
 
 TIMEOUT = 300.0  # seconds
 _PROGRESS = 5.0  # seconds without a line, at most
 _RELEASE, _POLICY = "meta.helm.sh/release-name", "helm.sh/resource-policy"
-_WORKLOADS = ("Deployment", "DaemonSet")
 _SHOWN = 5  # Pods whose state is told
 
 
@@ -58,30 +60,26 @@ def deploy(
             now = _apply(cluster, obj, force=force, dry_run=dry_run)
             cluster.report(f"{name} {_change(there, now)}{' (dry run)' if dry_run else ''}")
     if timeout and not dry_run:
-        _wait(cluster, [obj for obj in objects if obj["kind"] in _WORKLOADS], timeout)
+        _wait(cluster, [obj for obj in objects if obj["kind"] in WORKLOADS], timeout)
 
 
-def given_config(cluster: Cluster, objects: Sequence[RawObject]) -> dict[str, dict[str, Any]]:
-    """Return the keys that were given when the ConfigMaps among these objects were applied last, by name.
+def given_config(cluster: Cluster, parts: Set[Part], site: Site) -> dict[Part, dict[str, Any]]:
+    """Return the keys that were given when the ConfigMap of each part was applied last.
 
     A ConfigMap without that record, of an earlier version, gives its clusterID. Raises SourceError.
     """
-    configs: dict[str, dict[str, Any]] = {}
-    for obj in objects:
-        current = cluster.there(obj) if obj["kind"] == "ConfigMap" else None
-        if current is None:
+    configs: dict[Part, dict[str, Any]] = {}
+    for part in sorted(CONFIGURED.keys() & parts):
+        raw = cluster.get(Kind.CONFIG_MAP, site.home(part), f"mcagent-{part}")
+        if raw is None:
             continue
-        record = (current["metadata"].get("annotations") or {}).get(GIVEN_CONFIG)
+        config_map = read_as(ConfigMap, raw)
+        record = config_map.annotation(GIVEN_CONFIG)
         if record is not None:
-            configs[obj["metadata"]["name"]] = json.loads(record)
-        elif cluster_id := _content_of(current).get("clusterID"):
-            configs[obj["metadata"]["name"]] = {"clusterID": cluster_id}
+            configs[part] = json.loads(record)
+        elif cluster_id := text_at(yaml.safe_load(config_map.data.get(CONFIGURED[part], "")), "clusterID"):
+            configs[part] = {"clusterID": cluster_id}
     return configs
-
-
-def _content_of(config_map: RawObject) -> dict[str, Any]:
-    content = yaml.safe_load(next(iter((config_map.get("data") or {}).values()), ""))
-    return content if isinstance(content, dict) else {}
 
 
 def _look(cluster: Cluster, obj: RawObject) -> RawObject | None:

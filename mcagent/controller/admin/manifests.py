@@ -28,7 +28,7 @@ CRD, NAMESPACE = "CustomResourceDefinition", "Namespace"
 OURS = {"app.kubernetes.io/name": "mcagent"}
 _CLUSTER_SCOPED = re.compile(rf"Cluster.*|{NAMESPACE}|{CRD}|.*WebhookConfiguration|ValidatingAdmissionPolicy.*")
 _ACCOUNT = re.compile(r"(system:serviceaccount):([-a-z0-9]+):(?=mcagent-|antrea-)")
-_WORKLOADS = ("Deployment", "DaemonSet")
+WORKLOADS = ("Deployment", "DaemonSet")
 _DIGEST = "checksum/config"
 GIVEN_CONFIG = "mcagent.io/given-config"  # annotation of a ConfigMap: the keys that differ from defaults, as JSON
 _PLACES = frozenset({MEMBER_NAMESPACE, LEADER_NAMESPACE})
@@ -144,7 +144,7 @@ def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
         moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
     if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
         moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
-    if kind in _WORKLOADS:
+    if kind in WORKLOADS:
         (container,) = moved["spec"]["template"]["spec"]["containers"]
         image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
         container["image"] = image or container["image"]
@@ -163,7 +163,7 @@ def _with_digest(part_objects: list[RawObject]) -> list[RawObject]:
     ]
     digest = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()
     for obj in part_objects:
-        if obj["kind"] in _WORKLOADS and configuration:
+        if obj["kind"] in WORKLOADS and configuration:
             obj["spec"]["template"]["metadata"]["annotations"][_DIGEST] = digest
     return part_objects
 
