@@ -222,7 +222,12 @@ def _lies_in(ipv4: MatchField, ipv6: MatchField, where: Network | Address) -> tu
     field = ipv4 if where.version == 4 else ipv6
     if isinstance(where, IPv4Address | IPv6Address):
         return eth_type_of(where), Term(field, int(where), field.full_mask)
-    return eth_type_of(where), Term(field, int(where.network_address), int(where.netmask))
+    return eth_type_of(where), in_network(field, where)
+
+
+def in_network(field: MatchField, net: Network) -> Term:
+    """Return the condition that a field has an address of a network."""
+    return Term(field, int(net.network_address), int(net.netmask))
 
 
 def ct_state(text: str) -> Term:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from flows.actions import Ct, DecTtl, Goto, Meter, Move, Output, OutputBits, set_bits, set_whole
-from flows.fields import ETH_DST, ETH_SRC, Network, Term, destination_in, eth_type_of
+from flows.fields import ETH_DST, ETH_SRC, Network, Term, destination_in, eth_type_of, in_network
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -101,8 +101,8 @@ def related(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[
     """Accept ICMP errors of a remote cluster about connections with it."""
     for net in sources:
         if (family := eth_type_of(net)) in r.FAMILIES:
-            quoted = Term(r.QUOTED_ADDRESS.field, int(net.network_address), int(net.netmask))
-            yield e.flow(t.RELATED_CLUSTER, d.NORMAL, (family, r.CLUSTER.is_(c.id), quoted), _after_related(env))
+            terms = (family, r.CLUSTER.is_(c.id), in_network(r.QUOTED_ADDRESS.field, net))
+            yield e.flow(t.RELATED_CLUSTER, d.NORMAL, terms, _after_related(env))
 
 
 def store_ingress(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
