@@ -137,7 +137,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
         path_rules=rules,
         paths_to_nodes=paths_to_nodes,
         paths_to_clusters=call_each(path_state.cluster_paths, observed_clusters, rules),
-        own_ends=call(own_ends, without_pods, facts.addresses),
+        own_ends=call(own_ends, nodes.get(config.node_name), local.own_gateway, facts.addresses),
         next_hops=next_hops,
         to_first=next((path.ofport for path in paths_to_nodes.get(first_gateway(local.gateways), ())), None),
         env=env,

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from mcagent.core.addresses.underlay import preferred_address
 from mcagent.core.ids import tunnel_port_name
-from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
+from mcagent.core.local_cluster.nodes import CheckedNode, ends_of
+from mcagent.core.local_cluster.topology import LocalPeer
 from mcagent.model.config import Config
 from mcagent.model.net import Address
-from mcagent.model.node_state import AcceptedCluster, RemoteEnd
+from mcagent.model.node_state import AcceptedCluster, LocalGateway, RemoteEnd
 from mcagent.model.resources import PeerKind
 
 # One prefix for all Nodes of this cluster, so that a worker that becomes a gateway keeps its ports.
@@ -44,6 +45,11 @@ class OwnEnds:
     to_nodes: tuple[Address, ...] = ()  # of this cluster, one per IP version
     to_clusters: Address | None = None  # None: unknown, or this Node is not a gateway
 
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All known ends; one may occur twice."""
+        return self.to_nodes if self.to_clusters is None else (*self.to_nodes, self.to_clusters)
+
     def of(self, tunnel: Tunnel) -> Address | None:
         """Return this Node's end of a tunnel; None: it is not known."""
         if tunnel.end is not None and tunnel.end.public_key:
@@ -53,14 +59,16 @@ class OwnEnds:
         return preferred_address(self.to_nodes, tunnel.address.version)
 
 
-def own_ends(local: LocalCluster, addresses: tuple[Address, ...]) -> OwnEnds:
+def own_ends(node: CheckedNode | None, gateway: LocalGateway | None, addresses: tuple[Address, ...]) -> OwnEnds:
     """Return the ends of this Node's tunnels. `addresses`: of its devices; (): not known.
 
-    A gatewayIP on no device is the outer address of a translation. Its inner address is assumed to be the end of
-    the tunnels to Nodes.
+    The other Nodes send to the first address of each IP version (`tunnel_addresses`). A gatewayIP on no device is
+    the outer address of a translation. Its inner address is assumed to be the end of the tunnels to Nodes.
     """
-    to_nodes = tuple(address for address in local.own_ends if not addresses or address in addresses)
-    gateway_ip = local.own_gateway_ip
+    candidates = ends_of(node, gateway) if node is not None else ()
+    preferred = (preferred_address(candidates, version) for version in (4, 6))
+    to_nodes = tuple(end for end in preferred if end is not None and (not addresses or end in addresses))
+    gateway_ip = gateway.gateway_ip if gateway is not None else None
     if gateway_ip is not None and addresses and gateway_ip not in addresses:
         gateway_ip = preferred_address(to_nodes, gateway_ip.version)
     return OwnEnds(to_nodes=to_nodes, to_clusters=gateway_ip)

@@ -60,7 +60,7 @@ class TunnelPeers:
 
     version: int
     addresses: tuple[Network, ...]  # disjoint, sorted
-    nodes: tuple[Network, ...]  # those of Nodes of this cluster
+    nodes: tuple[Network, ...]  # those of Nodes of this cluster; disjoint, sorted
     own_ends: tuple[Network, ...]  # this Node's; (): unknown
     wireguard: tuple[tuple[Address, int], ...]  # sorted; empty while nothing is encrypted
 
@@ -93,8 +93,6 @@ def peers_of(
 ) -> tuple[TunnelPeers, ...]:
     """Return the peers of each IP version that this cluster's tunnels use. `remote`: gateways of other clusters.
 
-    `own_ends`: of this Node.
-
     Every Node has all peers, with or without a tunnel to them: its Pods could forge packets of any.
     """
     port = config.wireguard_port
@@ -104,31 +102,24 @@ def peers_of(
         for address in (gateway.internal_ip, gateway.gateway_ip)
     ]
     nodes = [PeerEnd(int(a), host_network(a), 0) for a, _ in node_addresses if a not in ENDPOINTS]
-    of_cluster = [*own, *nodes]
-    own_addresses = (*own_ends.to_nodes, *([] if own_ends.to_clusters is None else [own_ends.to_clusters]))
+    of_cluster, of_others = [*own, *nodes], list(chain.from_iterable(remote.values()))
     return tuple(
-        _peers(
-            version,
-            of_cluster,
-            list(chain.from_iterable(remote.values())),
-            own_addresses,
-            encrypts=config.encrypts,
-        )
+        _peers(version, of_cluster, of_others, own_ends, encrypts=config.encrypts)
         for version in sorted({end.host.version for end in own})
     )
 
 
 def _peers(
-    version: int, of_cluster: list[PeerEnd], remote: list[PeerEnd], own: tuple[Address, ...], *, encrypts: bool
+    version: int, of_cluster: list[PeerEnd], of_others: list[PeerEnd], own_ends: OwnEnds, *, encrypts: bool
 ) -> TunnelPeers:
-    ends = [end for end in (*of_cluster, *remote) if end.host.version == version]
+    ends = [end for end in (*of_cluster, *of_others) if end.host.version == version]
     hosts = {end.number: end.host for end in ends}
     sockets = sorted({(end.number, end.port) for end in ends if end.port}) if encrypts else ()
     return TunnelPeers(
         version=version,
         addresses=_merged(hosts),
         nodes=_merged({end.number: end.host for end in of_cluster if end.host.version == version}),
-        own_ends=merge_networks(host_network(end) for end in own if end.version == version),
+        own_ends=merge_networks(host_network(end) for end in own_ends.addresses if end.version == version),
         wireguard=tuple((hosts[number].network_address, port) for number, port in sockets),
     )
 

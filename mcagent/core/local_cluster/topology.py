@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mcagent.core.addresses.rules import merge_networks, outermost_networks, refuse_network, routable_networks
-from mcagent.core.addresses.underlay import preferred_address
 from mcagent.core.local_cluster.nodes import (
     CheckedNode,
     PodHosts,
@@ -53,7 +52,6 @@ class LocalCluster:
     peers: tuple[LocalPeer, ...]  # the Nodes that this Node has tunnels to, by name
     gateways: tuple[LocalGateway, ...]  # all accepted gateways, by Node name
     own_gateway: LocalGateway | None  # this Node's gateway, if it is one
-    own_ends: tuple[Address, ...]  # this Node's tunnel endpoints for Nodes of this cluster, one per IP version
     own_source: Address | None  # source of packets from this Node's own processes (IPv4)
     own_mapped_address: Address | None  # the same, on a Node without an IPv4 address: configured on the host port
     service_cidrs: tuple[Network, ...]
@@ -151,7 +149,6 @@ def local_cluster(
         ),
         gateways=gateways,
         own_gateway=own_gateway,
-        own_ends=_own_ends(own_node, own_gateway),
         own_source=mapped_source or _own_source(own, own_node),
         own_mapped_address=mapped_source,
         service_cidrs=service_cidrs,
@@ -219,12 +216,6 @@ def uplink_problems(local: LocalCluster, facts: Facts) -> tuple[Problem, ...]:
     )
     node = f"{Kind.NODE} {local.own.name}"
     return (Problem(node, "status.addresses", "UplinkOutside", message, Severity.WARNING),)
-
-
-def _own_ends(own: CheckedNode | None, gateway: LocalGateway | None) -> tuple[Address, ...]:
-    """Return the addresses to which the other Nodes of this cluster send: see `tunnel_addresses`."""
-    candidates = ends_of(own, gateway) if own is not None else ()
-    return tuple(end for version in (4, 6) if (end := preferred_address(candidates, version)) is not None)
 
 
 def _needs(gateway: bool, pods: bool) -> frozenset[Kind]:
