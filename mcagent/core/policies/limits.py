@@ -25,7 +25,6 @@ LocalRules = tuple[LocalRule, ...]
 # Rules of all policies on a Node: each is a clause of 16 bytes in a flow that all may share, and a message of
 # OpenFlow has 65,535 bytes.
 MAX_RULES = 4000
-_ALL_PORTS = (0, 65535)
 
 
 def network_counts(policy: Policy) -> tuple[int, ...]:
@@ -49,9 +48,9 @@ def rule_networks(policy: Policy) -> tuple[tuple[Network, ...], ...]:
     )
 
 
-def with_networks(value: tuple[LocalRules, tuple[tuple[Network, ...], ...]]) -> LocalRules:
-    """Return the rules of a policy with the networks of their peers."""
-    rules, networks = value
+def with_networks(value: tuple[tuple[tuple[Network, ...], ...], LocalRules]) -> LocalRules:
+    """Return the rules of a policy with the networks of their peers. The first value: those of each rule."""
+    networks, rules = value
     return tuple(rule if rule.any_peer else replace(rule, networks=networks[rule.index]) for rule in rules)
 
 
@@ -62,9 +61,9 @@ class Needs(NamedTuple):
     rules: int
 
 
-def needs_of(value: tuple[LocalRules, tuple[int, ...]], identities: Identities, services: Backends) -> Needs:
-    """Return what a policy needs. The second value: the number of networks of each rule."""
-    rules, counts = value
+def needs_of(value: tuple[tuple[int, ...], LocalRules], identities: Identities, services: Backends) -> Needs:
+    """Return what a policy needs. The first value: the number of networks of each rule."""
+    counts, rules = value
     return Needs(sum(_flows(rule, counts[rule.index], identities, services) for rule in rules), len(rules))
 
 
@@ -75,10 +74,7 @@ def _flows(rule: LocalRule, networks: int, identities: Identities, services: Bac
     if not rule.any_peer:
         peers = networks + sum(len(identities.get(selector, ())) for selector in rule.selectors)
         peers += sum(len(services.get(service, ())) for service in rule.services)
-    ports = sum(
-        1 if (port.low, port.high) == _ALL_PORTS else sum(1 for _ in ranges(port.low, port.high))
-        for port in rule.ports
-    )
+    ports = sum(1 for port in rule.ports for _ in ranges(port.low, port.high))
     return 1 + len(rule.pods) + peers + ports
 
 

@@ -88,9 +88,9 @@ def local_rules(
     policy with more rules than `limit` is above it: its further rules are left out.
     """
     local: list[LocalRule] = []
-    indexes = {direction: count() for direction in Direction}
-    for place, rule in enumerate(policy.rules):
-        index = next(indexes[rule.direction])
+    positions = {direction: count() for direction in Direction}
+    for index, rule in enumerate(policy.rules):
+        position = next(positions[rule.direction])
         pods = [pod_and_labels for selector in rule.applied_to for pod_and_labels in selected.get(selector, ())]
         if not pods:
             continue
@@ -100,9 +100,9 @@ def local_rules(
             if substitute is None:
                 continue
             rule = substitute  # noqa: PLW2901
-        order = (tiers.get(policy.tier, 0), policy.priority, index, list(Verdict).index(rule.verdict))
+        order = (tiers.get(policy.tier, 0), policy.priority, position, list(Verdict).index(rule.verdict))
         template = LocalRule(
-            key=f"{policy.meta.subject} {rule.direction} {index}",
+            key=f"{policy.meta.subject} {rule.direction} {position}",
             policy=policy.meta.subject,
             name=rule.name,
             tier=policy.tier,
@@ -110,7 +110,7 @@ def local_rules(
             direction=rule.direction,
             verdict=rule.verdict,
             pods=(),
-            index=place,
+            index=index,
             any_peer=rule.any_peer,
             services=rule.services,
             ports=rule.ports,

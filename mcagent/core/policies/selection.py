@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from mcagent.core.engine import IncrementalEngine, joined
 from mcagent.core.policies import label_matching, limits, pipeline_input, rules
@@ -23,7 +23,6 @@ from mcagent.model.problem import Problem, in_order
 
 POLICY_NEEDS = frozenset({Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
 
-V = TypeVar("V")
 Isolating = Mapping[tuple[Direction, Address], tuple[str, ...]]
 
 
@@ -79,13 +78,13 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config) 
 
     with_rules = {subject: policies[subject] for subject, own_rules in local_rules.items() if own_rules}
     counts = call_each(limits.network_counts, with_rules)
-    needs = call_each(limits.needs_of, joined(_of(local_rules, counts), counts), identities, backends)
+    needs = call_each(limits.needs_of, joined(counts, local_rules), identities, backends)
     refused = call(limits.refusals, with_rules, needs, limit, config.max_namespace_policy_flows)
     enforced = {subject: policy for subject, policy in with_rules.items() if subject not in refused}
     networks = call_each(limits.rule_networks, enforced)
     return SelectedRules(
         rules={
-            **call_each(limits.with_networks, joined(_of(local_rules, networks), networks)),
+            **call_each(limits.with_networks, joined(networks, local_rules)),
             **call(limits.substitutes, {subject: local_rules[subject] for subject in refused}, with_rules, mode),
         },
         isolated=call_each(_isolated, policies, selected_pods),
@@ -117,10 +116,6 @@ def _pod_selectors(policy: Policy) -> frozenset[Selector]:
 
 def _peer_selectors(local_rules: tuple[rules.LocalRule, ...]) -> frozenset[Selector]:
     return frozenset(chain.from_iterable(rule.selectors for rule in local_rules))
-
-
-def _of(values: Mapping[str, V], keys: Mapping[str, object]) -> dict[str, V]:
-    return {key: values[key] for key in keys}
 
 
 def _union(selectors: Mapping[str, frozenset[Selector]]) -> frozenset[Selector]:
