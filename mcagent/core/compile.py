@@ -97,7 +97,7 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
             fragments += _services(engine, forwards, env)
     elif forwards.drops:
         fragments += _dropped_clusters(engine, forwards, source, config)
-    dropping = engine.call(dropping_problems, forwards.local, config) if forwards.drops else ()
+    dropping = dropping_problems(forwards.local, config) if forwards.drops else ()
     unreachable = unreachable_peers(engine, forwards, facts, config)
     problems = engine.call(
         in_order,
@@ -202,9 +202,9 @@ def _dropped_clusters(
 
     Without these routes packets to the clusters would leave by the default route, unencrypted.
     """
-    clusters = engine.call(joined, forwards.clusters, {})
-    routes = engine.each(build.cluster_routes, clusters, source, False, config)
-    parts = engine.call(joined, engine.call(build.owners, "cluster", tuple(clusters)), routes)
+    clusters_and_ends = engine.call(joined, forwards.clusters, forwards.encryption.ends)
+    routes = engine.each(build.cluster_routes, clusters_and_ends, source, False, config)
+    parts = engine.call(joined, engine.call(build.owners, "cluster", tuple(forwards.clusters)), routes)
     return engine.each(build.fragment, parts).values()
 
 

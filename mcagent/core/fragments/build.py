@@ -34,7 +34,7 @@ _SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000,
 
 # New connections per second for each packet per second that may query the Nodes of all endpoints.
 CONNECTIONS_PER_QUERY = 10
-FRAGMENT_BURST = 10  # seconds of the rate: large datagrams come in bursts of fragments
+BURST, FRAGMENT_BURST = 2, 10  # seconds of a meter's rate; large datagrams come in bursts of fragments
 PROBES = 100  # per second through the tunnels to one cluster, answers included: enough for 50 gateways there
 
 
@@ -198,14 +198,14 @@ def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Co
     """Return the flows of a remote cluster, and its meters: of connections, probes, queries and fragments."""
     ask_rate = max(1, config.new_connections // CONNECTIONS_PER_QUERY)
     rates = (
-        (cluster.meter, config.new_connections, 2),
-        (cluster.probe_meter, PROBES, 2),
-        (cluster.ask_meter, ask_rate, 2),
+        (cluster.meter, config.new_connections, BURST),
+        (cluster.probe_meter, PROBES, BURST),
+        (cluster.ask_meter, ask_rate, BURST),
         (cluster.fragment_meter, config.fragments, FRAGMENT_BURST),
     )
     meters = (
-        MeterEntry(meter_id=meter_id, rate=rate, burst=seconds * rate)
-        for meter_id, rate, seconds in rates
+        MeterEntry(meter_id=meter_id, rate=rate, burst=burst * rate)
+        for meter_id, rate, burst in rates
         if meter_id is not None
     )
     return (*meters, *entries(pipeline.cluster(env, cluster)))
