@@ -11,10 +11,11 @@ from ipaddress import IPv4Address
 
 from devtools.errors import LabError
 from devtools.nodes import netns
+from mcagent.model.net import internet_checksum
+from tests.attacks import tunnel_packets
 from tests.waiting import until
 
 ARRIVES = 1.0  # seconds within which what is let through arrives; what is dropped never does
-GENEVE = 6081
 _SYN, _ACK = 0x02, 0x10
 
 
@@ -74,29 +75,26 @@ def received(server: socket.socket, token: bytes) -> bool:
 
 def datagram(namespace: str, address: object, port: int, payload: bytes, *, ttl: int = 64) -> None:
     """Send one datagram from a namespace."""
+    datagrams(namespace, address, port, (payload,), ttl=ttl)
+
+
+def datagrams(namespace: str, address: object, port: int, payloads: Iterable[bytes], *, ttl: int = 64) -> None:
+    """Send datagrams from a namespace as fast as the kernel takes them."""
 
     def send() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-            one.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, ttl)
-            one.sendto(payload, (str(address), port))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, ttl)
+            for payload in payloads:
+                sender.sendto(payload, (str(address), port))
 
     netns.call(namespace, send)
-
-
-def checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071)."""
-    data += b"\0" * (len(data) % 2)
-    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return 0xFFFF - total
 
 
 def ipv4(source: IPv4Address, destination: IPv4Address, protocol: int, payload: bytes) -> bytes:
     """Return an IPv4 packet (RFC 791)."""
     fields = (0x45, 0, 20 + len(payload), 1, 0, 60, protocol, 0, source.packed, destination.packed)
     head = struct.pack("!BBHHHBBH4s4s", *fields)
-    return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
+    return head[:10] + struct.pack("!H", internet_checksum(head)) + head[12:] + payload
 
 
 def udp(source_port: int, port: int, payload: bytes) -> bytes:
@@ -108,7 +106,7 @@ def tcp(source: IPv4Address, destination: IPv4Address, ports: tuple[int, int], *
     """Return an empty TCP segment: a SYN, or one in the middle of a connection that nobody opened (RFC 9293)."""
     head = struct.pack("!HHIIBBHHH", *ports, 1000, 0 if syn else 2000, 5 << 4, _SYN if syn else _ACK, 64240, 0, 0)
     pseudo = source.packed + destination.packed + struct.pack("!BBH", 0, socket.IPPROTO_TCP, len(head))
-    return head[:16] + struct.pack("!H", checksum(pseudo + head)) + head[18:]
+    return head[:16] + struct.pack("!H", internet_checksum(pseudo + head)) + head[18:]
 
 
 def flood(namespace: str, source: IPv4Address, destination: IPv4Address, segments: Iterable[bytes]) -> int:
@@ -128,23 +126,7 @@ def flood(namespace: str, source: IPv4Address, destination: IPv4Address, segment
 
 def geneve(namespace: str, peer: IPv4Address, frame: bytes, *, vni: int = 0) -> None:
     """Send a frame to a gateway of another cluster by the tunnel, from a gateway's own namespace (RFC 8926)."""
-    datagram(namespace, peer, GENEVE, in_geneve(frame, vni=vni))
-
-
-def in_geneve(frame: bytes, *, vni: int = 0) -> bytes:
-    """Return the payload of the Geneve packet of a frame (RFC 8926)."""
-    return struct.pack("!BBHI", 0, 0, 0x6558, vni << 8) + frame
-
-
-def datagrams(namespace: str, address: object, port: int, payloads: Iterable[bytes]) -> None:
-    """Send datagrams from a namespace as fast as the kernel takes them."""
-
-    def send() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            for payload in payloads:
-                sender.sendto(payload, (str(address), port))
-
-    netns.call(namespace, send)
+    datagram(namespace, peer, tunnel_packets.GENEVE, tunnel_packets.geneve(frame, vni=vni))
 
 
 def ethernet(destination: str, source: str, packet: bytes) -> bytes:

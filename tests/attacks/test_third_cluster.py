@@ -15,7 +15,8 @@ from devtools.lab.topology import POD_PORT, Cluster, Pod, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
-from tests.attacks import packets
+from mcagent.model.net import internet_checksum
+from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.labs import MakeLab
 
@@ -25,7 +26,9 @@ PLAIN_MAC, ANY_MAC = "aa:bb:cc:dd:ee:f0", "0a:6d:63:00:00:02"
 PORT_UNREACHABLE, FRAGMENTATION_NEEDED = (3, 3), (3, 4)
 SMALL_MTU = 600
 SOCKET_PORT = 33333
+IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # ip(7)
 FRAGMENTS = 6000  # more than either datapath stores
+MORE_FRAGMENTS = 0x2000  # MF (RFC 791 section 3.1)
 PIECE = 1208  # bytes; the userspace datapath takes no fragment below 1200 (lib/ipf.c)
 RELATED = "the pipeline, by conntrack: an ICMP error comes from the cluster at the other end of what it quotes"
 
@@ -58,19 +61,11 @@ class World:
 
     def connected(self, address: IPv4Address, port: int) -> socket.socket:
         """Return a UDP socket of the attacked Pod, connected to an address; it learns of ICMP errors."""
-
-        def connect() -> socket.socket:
-            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            client.bind((str(self.client.address), SOCKET_PORT))
-            client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
-            client.connect((str(address), port))
-            client.settimeout(packets.ARRIVES)
-            return client
-
-        return netns.call(self.lab.namespace(self.client), connect)
-
-
-IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14  # linux/in.h
+        namespace, source = self.lab.namespace(self.client), str(self.client.address)
+        client = traffic.udp_socket(namespace, address, port, source, SOCKET_PORT)
+        client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        client.settimeout(packets.ARRIVES)
+        return client
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +80,7 @@ def icmp_error(kind: tuple[int, int], source: IPv4Address, quoted: bytes) -> byt
     mtu = SMALL_MTU if kind == FRAGMENTATION_NEEDED else 0
     head = struct.pack("!BBHHH", *kind, 0, 0, mtu)
     body = head + quoted[:576]
-    body = body[:2] + struct.pack("!H", packets.checksum(body)) + body[4:]
+    body = body[:2] + struct.pack("!H", internet_checksum(body)) + body[4:]
     return packets.ipv4(source, IPv4Address(quoted[12:16]), socket.IPPROTO_ICMP, body)
 
 
@@ -177,14 +172,12 @@ def test_a_flood_of_fragments(world: World) -> None:
 
     def piece(number: int) -> bytes:
         transport = packets.udp(1000, 2000, bytes(PIECE))
-        packet = packets.ipv4(sender, target, socket.IPPROTO_UDP, transport)
-        head = packet[:4] + struct.pack("!HH", number, 0x2000) + packet[8:10] + b"\0\0" + packet[12:20]
-        head = head[:10] + struct.pack("!H", packets.checksum(head)) + head[12:]
-        return packets.in_geneve(packets.ethernet(PLAIN_MAC, ANY_MAC, head + transport))
+        packet = tunnel_packets.ipv4(sender, target, transport, ident=number, fragment=MORE_FRAGMENTS)
+        return tunnel_packets.geneve(packets.ethernet(PLAIN_MAC, ANY_MAC, packet))
 
     assert _large_pings(world) == 0
     pieces = [piece(number) for number in range(FRAGMENTS)]
-    packets.datagrams(world.lab.namespace(gateway), peer.address, packets.GENEVE, pieces)
+    packets.datagrams(world.lab.namespace(gateway), peer.address, tunnel_packets.GENEVE, pieces)
     assert _large_pings(world) == 0
 
 

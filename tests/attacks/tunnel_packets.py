@@ -15,9 +15,6 @@ from mcagent.model.net import Address, internet_checksum
 GENEVE, VXLAN, BFD = 6081, 4789, 3784
 _ETHERNET = bytes.fromhex("aabbccddeef00a6d63000001") + b"\x08\x00"  # as a gateway sends it: kernel.GATEWAY_MAC
 _BFD_ETHERNET = bytes.fromhex("002320000001aabbccddee01") + b"\x08\x00"  # lib/bfd.c: its own destination
-_GENEVE_HEADER = struct.pack(
-    "!BBHI", 0, 0, 0x6558, 0
-)  # RFC 8926 section 3.4: no options, an Ethernet frame, VNI 0
 _VXLAN_HEADER = struct.pack("!II", 0x08000000, 0)  # RFC 7348 section 5: VNI 0
 
 
@@ -68,9 +65,9 @@ def bfd_down(token: bytes) -> bytes:
     return _BFD_ETHERNET + ipv4(source, destination, udp(source, destination, BFD, control + token), ttl=255)
 
 
-def geneve(frame: bytes) -> bytes:
-    """Return what goes into UDP port 6081."""
-    return _GENEVE_HEADER + frame
+def geneve(frame: bytes, *, vni: int = 0) -> bytes:
+    """Return what goes into UDP port 6081 (RFC 8926 section 3.4: no options, an Ethernet frame)."""
+    return struct.pack("!BBHI", 0, 0, 0x6558, vni << 8) + frame
 
 
 def vxlan(frame: bytes) -> bytes:

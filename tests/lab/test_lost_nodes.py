@@ -14,12 +14,14 @@ from devtools.lab import objects
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Pod, Topology, generate
-from devtools.nodes import netns, underlay
+from devtools.nodes import underlay
 from devtools.traffic import traffic
 from devtools.traffic.capture import ETHERNET_HEADER, Capture
 from devtools.waiting import wait_until
+from tests.attacks import packets
 
 NOWHERE = "10.250.0.1"  # in no cluster: its packets leave by the default route
+LEAK = b"leaks?"  # the payload of these packets
 REPORTED = 60.0  # seconds
 AWAY = 5.0  # seconds without addresses
 
@@ -108,24 +110,16 @@ def no_leak(lab: Lab) -> Iterator[Callable[[], None]]:
     targets = (server.address, lab.topology.clusters[1].services[0].cluster_ip)
     namespace = lab.namespace(client)
 
-    def send(target: object, token: bytes = b"leaks?") -> None:
-        def once() -> None:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-                one.sendto(token, (str(target), POD_PORT))
-
-        netns.call(namespace, once)
-
     def send_all() -> None:
-        for target in targets:
-            send(target)
-        send(NOWHERE)
+        for target in (*targets, NOWHERE):
+            packets.datagram(namespace, target, POD_PORT, LEAK)
 
     with Capture(lab.underlay, underlay.bridge(1)) as uplinks:
 
         def destinations() -> set[str]:
             return {
                 socket.inet_ntoa(packet.frame[ETHERNET_HEADER + 16 : ETHERNET_HEADER + 20])
-                for packet in uplinks.holding(b"leaks?")
+                for packet in uplinks.holding(LEAK)
             }
 
         yield send_all
@@ -151,7 +145,7 @@ def test_without_a_gateway_nothing_leaks_to_the_default_route(lab: Lab) -> None:
         wait_until(lambda: has_role("none") and time.monotonic() > deadline, "a while", timeout=REPORTED)
         assert "NoRole" in reasons(lab, worker)
         metadata = {key: raw["metadata"][key] for key in ("name", "namespace")}
-        kept = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
-        api.create({**kept, "metadata": metadata})
+        fields = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
+        api.create({**fields, "metadata": metadata})
         wait_until(lambda: has_role("worker"), "the role", timeout=REPORTED, interval=0.05)
     wait_until(lambda: not reasons(lab, worker), "no problem", timeout=REPORTED)
