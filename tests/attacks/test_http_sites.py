@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from mcagent.agent.config import Settings
-from mcagent.agent.reports.servers import AgentServers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.controller.config import Settings as ControllerSettings
 from mcagent.controller.machinery.serving.servers import Servers
@@ -44,31 +43,34 @@ OTHER_SITES = (
 )
 
 
-class Acting:
-    """Pages of an agent on the loopback. `queries`: what its page that sends packets was asked."""
+class ActingPages:
+    """Pages of an agent, and their port. `queries`: what the page that sends packets was asked."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.queries: list[str] = []
         topology = browser_pages(lambda: {"clusters": ["west"]})
         self.pages: Pages = {**PAGES, **topology, "/trace/live": Action(self._act)}
-        self._served = served(directory, self.pages, listen="127.0.0.1:0", health_listen="127.0.0.1:0")
-        self.servers: AgentServers = self._served.__enter__()
-        self.port = self.servers.port
+        self.port = 0
 
     def _act(self, query: str) -> Page:
         self.queries.append(query)
         return Page(body=json.dumps({"sent": 1}), content_type="application/json")
 
-    def close(self) -> None:
-        self._served.__exit__(None, None, None)
+
+@contextmanager
+def acting(directory: Path, **settings: object) -> Iterator[ActingPages]:
+    """Run an agent's servers with a page that sends packets."""
+    agent = ActingPages()
+    with served(directory, agent.pages, **settings) as servers:
+        agent.port = servers.port
+        yield agent
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Acting]:
+def agent(tmp_path: Path) -> Iterator[ActingPages]:
     """Give the servers of an agent that listens on the loopback, as outside Kubernetes."""
-    made = Acting(tmp_path)
-    yield made
-    made.close()
+    with acting(tmp_path, listen="127.0.0.1:0", health_listen="127.0.0.1:0") as agent_on_loopback:
+        yield agent_on_loopback
 
 
 @attack(
@@ -77,7 +79,7 @@ def agent(tmp_path: Path) -> Iterator[Acting]:
     wants="send packets in a Pod's name by the page on the loopback, which asks for no token",
     stopped_by="pages that act: POST, and a token or root's Unix socket",
 )
-def test_a_process_without_rights_sends_no_packets(agent: Acting, tmp_path: Path) -> None:
+def test_a_process_without_rights_sends_no_packets(agent: ActingPages, tmp_path: Path) -> None:
     """Over the loopback neither GET nor POST acts, with or without a token; root's command by the socket does."""
     assert status_of(agent.port, f"GET {LIVE}", Host="localhost") == 405
     assert status_of(agent.port, f"HEAD {LIVE}", Host="localhost") == 405
@@ -97,17 +99,10 @@ def test_a_process_without_rights_sends_no_packets(agent: Acting, tmp_path: Path
 )
 def test_open_pages_do_not_act(tmp_path: Path) -> None:
     """Metrics are served without a token, and nothing acts."""
-    queries: list[str] = []
-
-    def act(query: str) -> Page:
-        queries.append(query)
-        return Page(body="sent\n")
-
-    pages: Pages = {**PAGES, "/trace/live": Action(act)}
-    with served(tmp_path, pages, metrics_authentication=Authentication.NONE) as servers:
-        assert status_of(servers.port, "GET /metrics", Host="10.1.2.3:10360") == 200
-        assert status_of(servers.port, f"POST {LIVE}", Host="10.1.2.3:10360") == 403
-    assert not queries
+    with acting(tmp_path, metrics_authentication=Authentication.NONE) as agent:
+        assert status_of(agent.port, "GET /metrics", Host="10.1.2.3:10360") == 200
+        assert status_of(agent.port, f"POST {LIVE}", Host="10.1.2.3:10360") == 403
+    assert not agent.queries
 
 
 @attack(
@@ -116,7 +111,7 @@ def test_open_pages_do_not_act(tmp_path: Path) -> None:
     wants="read status and topology from the loopback of an administrator by a name that resolves to 127.0.0.1",
     stopped_by="Host: pages on the loopback have the loopback's names and those configured",
 )
-def test_a_rebound_name_reads_nothing(agent: Acting) -> None:
+def test_a_rebound_name_reads_nothing(agent: ActingPages) -> None:
     """No page, not even the health of it, is given to another name; the loopback's own names get it."""
     for host in FORGED_HOSTS:
         for path in (*agent.pages, "/nothing"):
@@ -163,7 +158,7 @@ def test_a_rebound_name_reads_nothing_of_a_controller() -> None:
     wants="have an administrator's browser, by `kubectl port-forward`, get pages or send packets for an image",
     stopped_by="Origin and Sec-Fetch-Site: what pages of other sites request is refused",
 )
-def test_pages_of_other_sites_request_nothing(agent: Acting) -> None:
+def test_pages_of_other_sites_request_nothing(agent: ActingPages) -> None:
     """Each header of another site is enough, with GET and POST, on pages, health and those that act."""
     for headers in OTHER_SITES:
         for path in agent.pages:

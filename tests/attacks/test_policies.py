@@ -61,21 +61,25 @@ def blocks(count: int, seed: int = 1) -> list[Manifest]:
     ]
 
 
-def snapshot(*policies: Manifest) -> Snapshot:
-    """Return a cluster with a Pod of each tenant on the Node, and policies."""
-    objects = [manifest("v1", "Namespace", tenant, labels={}) for tenant in PODS]
-    for tenant, address in PODS.items():
-        status = {"phase": "Running", "podIPs": [{"ip": address}]}
-        spec: dict[str, Any] = {"nodeName": NODE, "containers": []}
-        objects.append(manifest("v1", "Pod", "p", tenant, labels={}, spec=spec, status=status))
-    return read([*objects, *policies])
+def pod(name: str, namespace: str, address: str, *containers: Manifest) -> Manifest:
+    """Return a Pod on the Node."""
+    spec = {"nodeName": NODE, "containers": [*containers]}
+    status = {"phase": "Running", "podIPs": [{"ip": address}]}
+    return manifest("v1", "Pod", name, namespace, spec=spec, status=status)
 
 
-def enforced(*policies: Manifest) -> Enforcement:
-    """Return what a Node enforces of these policies."""
+def snapshot(*objects: Manifest) -> Snapshot:
+    """Return a cluster with a Pod of each tenant on the Node, and objects."""
+    namespaces = [manifest("v1", "Namespace", tenant) for tenant in PODS]
+    pods = [pod("p", tenant, address) for tenant, address in PODS.items()]
+    return read([*namespaces, *pods, *objects])
+
+
+def enforced(*objects: Manifest) -> Enforcement:
+    """Return what a Node enforces of the policies among these objects."""
     engine = IncrementalEngine()
     with engine.one_pass():
-        return enforcement(engine, snapshot(*policies), ENV, config(PolicyFailureMode.CLOSED), CLUSTER_IDS)
+        return enforcement(engine, snapshot(*objects), ENV, config(PolicyFailureMode.CLOSED), CLUSTER_IDS)
 
 
 def flows_in(result: Enforcement) -> list[FlowEntry]:
@@ -138,8 +142,8 @@ def test_a_policy_of_ninety_thousand_flows(make: Any) -> None:
     assert verdicts(large, DENIES) == {"attacker": PolicyVerdict.DROP, "victim": PolicyVerdict.DROP}
     assert verdicts(large, ALLOWS) == {"attacker": PolicyVerdict.DROP, "victim": PolicyVerdict.ALLOW}
     if make is policy:  # with `open` a rule of a NetworkPolicy counts as allowing everything
-        found = verdicts(large, DENIES, mode=PolicyFailureMode.OPEN)
-        assert found == {"attacker": PolicyVerdict.ALLOW, "victim": PolicyVerdict.DROP}
+        opened = verdicts(large, DENIES, mode=PolicyFailureMode.OPEN)
+        assert opened == {"attacker": PolicyVerdict.ALLOW, "victim": PolicyVerdict.DROP}
 
 
 @attack(
@@ -191,9 +195,7 @@ def test_rules_that_differ_for_each_pod() -> None:
     pods = []
     for number in range(110):
         ports = [{"name": "web", "protocol": "TCP", "containerPort": 1000 + number}]
-        spec: dict[str, Any] = {"nodeName": NODE, "containers": [{"name": "c", "ports": ports}]}
-        status = {"phase": "Running", "podIPs": [{"ip": f"10.1.1.{number}"}]}
-        pods.append(manifest("v1", "Pod", f"p{number}", "attacker", labels={}, spec=spec, status=status))
+        pods.append(pod(f"p{number}", "attacker", f"10.1.1.{number}", {"name": "c", "ports": ports}))
     rules = [
         {"from": [{"ipBlock": {"cidr": f"10.{n % 250}.0.0/16"}}], "ports": [{"port": "web"}]} for n in range(1000)
     ]
