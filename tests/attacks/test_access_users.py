@@ -38,12 +38,12 @@ def host_pod(name: str, address: str, namespace: str = "default") -> Pod:
     return Pod(meta=meta(Kind.POD, name, namespace=namespace), node_name="w1", host_ips=addresses(address))
 
 
-def served(port: int, *others: Endpoint, pods: Sequence[Pod] = ()) -> tuple[set[str], set[str]]:
+def served(port: int, *endpoints_beside: Endpoint, pods: Sequence[Pod] = ()) -> tuple[set[str], set[str]]:
     """Return the endpoints that a gateway serves an exported Service from, and what it tells.
 
-    The Service's EndpointSlice holds an ordinary Pod and others.
+    The Service's EndpointSlice has an ordinary Pod, and these endpoints beside it.
     """
-    slices = endpoint_slice("s", "web", [endpoint(POD), *others], ("", port))
+    slices = endpoint_slice("s", "web", [endpoint(POD), *endpoints_beside], ("", port))
     found = compile_desired(
         snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices, *pods), Facts(), config("g1")
     )
@@ -123,7 +123,7 @@ def test_a_target_of_another_namespace(reference: object, pod: str) -> None:
     raw["endpoints"][0]["targetRef"] = reference
     value = parse_object(raw).value
     assert isinstance(value, EndpointSlice)
-    assert [found.pod for found in value.endpoints] == [pod]
+    assert [item.pod for item in value.endpoints] == [pod]
 
 
 @attack(

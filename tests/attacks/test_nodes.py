@@ -246,9 +246,9 @@ def _host_service(world: World) -> Service:
         }
         for node in world.nodes
     ]
-    made = [objects.service_object(service), slice_, objects.export_object(service)]
-    made += [_host_pod(node, service.namespace) for node in world.nodes]
-    world.lab.api(west.name).create_all(made)
+    pods = [_host_pod(node, service.namespace) for node in world.nodes]
+    exported = [objects.service_object(service), slice_, objects.export_object(service)]
+    world.lab.api(west.name).create_all([*exported, *pods])
     return service
 
 

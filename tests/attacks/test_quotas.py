@@ -447,9 +447,9 @@ def pod(number: int, namespace: str, *, pending: bool = False) -> RawObject:
     }
 
 
-def spaces(*wanted: str) -> list[RawObject]:
+def spaces(*tenants: str) -> list[RawObject]:
     """Return Namespaces."""
-    return [{"kind": "Namespace", "metadata": {"name": name}} for name in wanted]
+    return [{"kind": "Namespace", "metadata": {"name": name}} for name in tenants]
 
 
 def exported_service(number: int, namespace: str) -> list[RawObject]:
@@ -507,8 +507,8 @@ def test_label_identities_are_shared_among_namespaces() -> None:
     tenants.controller.settle()
     assert len(tenants.north.writes) == writes, "the places are stable"
     assert tenants.most <= LIMIT
-    told = tenants.events("LabelIdentityNotExported")
-    assert any(text.startswith("Namespace tenant-a: ") and "has a share of" in text for text in told)
+    events = tenants.events("LabelIdentityNotExported")
+    assert any(text.startswith("Namespace tenant-a: ") and "has a share of" in text for text in events)
 
 
 @attack(
@@ -597,16 +597,16 @@ def test_a_refused_export_takes_no_place() -> None:
 )
 def test_the_leader_tells_each_member_its_limit() -> None:
     """An annotation that the member writes itself does not count; a change of the account's does."""
-    found = world(max_exports=50)
+    leader = world(max_exports=50)
     raw = cluster_info("evil", "10.96.0.0/16")
     raw["metadata"].setdefault("annotations", {})[names.MAX_EXPORTS_ANNOTATION] = "100000"
-    found.put(raw)
+    leader.put(raw)
 
     def limit() -> object:
-        copy = found.api.get(Kind.RESOURCE_IMPORT, AREA, "evil-clusterinfo")
+        copy = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "evil-clusterinfo")
         assert copy is not None
         return copy["metadata"]["annotations"][names.MAX_EXPORTS_ANNOTATION]
 
     assert limit() == "50"
-    found.put(account("evil", max_exports="3"))
+    leader.put(account("evil", max_exports="3"))
     assert limit() == "3"

@@ -212,12 +212,12 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
 def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> None:
     """To the address that the uplink has. To that of another device the check can be wrong: it can be off."""
     here, there = IPv4Address("203.0.113.10"), NODE
-    known = replace(
+    both_ends = replace(
         PEERS,
         addresses=(*PEERS.addresses, ip_network(here)),
         own_ends=(ip_network(NODE), ip_network(here)),
     )
-    make(wires.nft, guard(CONFIG, (known,)))
+    make(wires.nft, guard(CONFIG, (both_ends,)))
     assert wires.arrives(wires.peer, wires.node, FAR, here)
     netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(here))
     assert not wires.arrives(wires.peer, wires.node, FAR, there)
@@ -227,7 +227,7 @@ def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> No
     )
     assert wires.arrives(wires.peer, wires.node, FAR, there)
     netns.ip(wires.node, "route", "replace", "default", "via", str(PEER))
-    make(wires.nft, guard(replace(CONFIG, tunnel_source_check=False), (known,)))
+    make(wires.nft, guard(replace(CONFIG, tunnel_source_check=False), (both_ends,)))
     assert wires.arrives(wires.peer, wires.node, FAR, there)
 
 

@@ -27,8 +27,8 @@ def tunnels(lab: Lab, node: Node) -> dict[str, tuple[str, str]]:
     """Return the options and the number of BFD's state changes of each tunnel of a Node."""
     columns = "--columns=name,options,bfd_status"
     rows = lab.ovs(node.name).vsctl("--format=csv", "--no-headings", columns, "list", "Interface").splitlines()
-    found = (re.match(r'(mc[nr]-\w+),"\{(.*)\}","\{.*flap_count=""(\d+)""', row) for row in rows)
-    return {match[1]: (match[2], match[3]) for match in found if match}
+    matches = (re.match(r'(mc[nr]-\w+),"\{(.*)\}","\{.*flap_count=""(\d+)""', row) for row in rows)
+    return {match[1]: (match[2], match[3]) for match in matches if match}
 
 
 def repaired(lab: Lab, node: Node, before: dict[str, tuple[str, str]]) -> bool:
@@ -44,7 +44,7 @@ def test_tunnels_in_use_get_their_options_without_a_loss(lab: Lab, settled: Sett
     client, server = lab.namespace(east.workers[0].pods[0]), west.workers[0].pods[0]
     nodes = [node for _, node in lab.topology.nodes()]
     before = {node.name: tunnels(lab, node) for node in nodes}
-    assert all(len(one) == (2 if node.gateway else 1) for node, one in zip(nodes, before.values(), strict=True))
+    assert all(len(before[node.name]) == (2 if node.gateway else 1) for node in nodes)
     with traffic.UdpStream(client, server.address, POD_PORT) as stream:
         for node in nodes:
             ovs = lab.ovs(node.name)

@@ -104,20 +104,20 @@ WITHOUT_ROLE = {
 def test_without_a_role_packets_to_other_clusters_are_dropped(case: str, encryption: TrafficEncryption) -> None:
     """Routes, rules and nft lead them to the bridge as on a worker, and the bridge has no flow."""
     on, source = WITHOUT_ROLE[case]
-    found = compile_desired(source, NO_FACTS, config(on, encryption=encryption))
+    without_role = compile_desired(source, NO_FACTS, config(on, encryption=encryption))
     worker = compiled(EAST, WEST, on="w1", encryption=encryption)
-    assert (found.state.role, worker.state.role) == ("none", "worker")
-    assert found.state.clusters == worker.state.clusters
-    routes, worker_routes = (of(Route, resources(every)) for every in (found, worker))
+    assert (without_role.state.role, worker.state.role) == ("none", "worker")
+    assert without_role.state.clusters == worker.state.clusters
+    routes, worker_routes = (of(Route, resources(every)) for every in (without_role, worker))
     assert {replace(r, source=None) for r in routes} == {replace(r, source=None) for r in worker_routes}
-    assert of(Rule, resources(found)) == of(Rule, resources(worker))
-    assert {r.key for r in of(NftChain, resources(found))} >= {
+    assert of(Rule, resources(without_role)) == of(Rule, resources(worker))
+    assert {r.key for r in of(NftChain, resources(without_role))} >= {
         r.key for r in of(NftChain, resources(worker)) if r.name in ("mct_pre", "mct_out", "mct_post")
     }
-    assert {type(r) for r in resources(found)} & {FlowEntry, GroupEntry, TunnelPort} == set()
-    problems = [p for p in found.desired.problems if p.reason == "NoRole"]
+    assert {type(r) for r in resources(without_role)} & {FlowEntry, GroupEntry, TunnelPort} == set()
+    problems = [p for p in without_role.desired.problems if p.reason == "NoRole"]
     assert [(p.subject, p.message) for p in problems] == [
-        (f"Node {on}", f"{found.state.why}: packets to other clusters are dropped")
+        (f"Node {on}", f"{without_role.state.why}: packets to other clusters are dropped")
     ]
 
 
@@ -615,10 +615,10 @@ def test_networks_of_other_clusters_are_routed_to_the_bridge_whatever_the_role(
     for edit in edits:
         current = edited(current, edit)
     for gateways in (current.gateways, {}):
-        found = compile_desired(replace(current, gateways=gateways), NO_FACTS, replace(settings_, node_name=on))
-        routed = {r.destination for r in of(Route, resources(found)) if r.device == "mc-gw0"}
-        assert {cidr for one in found.state.clusters.values() for cidr in one.cidrs} <= routed
-        assert not found.state.clusters or of(Rule, resources(found))
+        result = compile_desired(replace(current, gateways=gateways), NO_FACTS, replace(settings_, node_name=on))
+        routed = {r.destination for r in of(Route, resources(result)) if r.device == "mc-gw0"}
+        assert {cidr for accepted in result.state.clusters.values() for cidr in accepted.cidrs} <= routed
+        assert not result.state.clusters or of(Rule, resources(result))
 
 
 @costly

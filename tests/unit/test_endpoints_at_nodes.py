@@ -21,9 +21,9 @@ def test_administrators_services_lead_to_nodes() -> None:
             endpoint_slice("s", "web", [endpoint("192.0.2.3")], ("", 9100)),
         )
     ]
-    found = compile_desired(snapshot(*HOME, *objects), Facts(), config("g1"))
-    assert found.state.services["kube-system/web:80/tcp"].endpoints
-    assert Kind.POD not in found.needs
+    compiled = compile_desired(snapshot(*HOME, *objects), Facts(), config("g1"))
+    assert compiled.state.services["kube-system/web:80/tcp"].endpoints
+    assert Kind.POD not in compiled.needs
 
 
 def test_pods_are_read_where_endpoints_at_nodes_refer_to_them() -> None:
@@ -31,8 +31,8 @@ def test_pods_are_read_where_endpoints_at_nodes_refer_to_them() -> None:
     for behind, reads in ((endpoint("192.0.2.3"), False), (replace(endpoint("192.0.2.3"), pod="web-0"), True)):
         slices = endpoint_slice("s", "web", [behind], ("", 80))
         objects = snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices)
-        found = compile_desired(objects, Facts(), config("g1"))
-        assert (Kind.POD in found.needs, found.state.all_pods) == (reads, reads)
+        compiled = compile_desired(objects, Facts(), config("g1"))
+        assert (Kind.POD in compiled.needs, compiled.state.all_pods) == (reads, reads)
 
 
 def test_a_pod_in_the_host_network_has_the_nodes_addresses_only() -> None:

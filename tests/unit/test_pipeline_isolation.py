@@ -290,12 +290,12 @@ def test_errors_about_connections_of_others_are_dropped(world: World, seed: int,
     for call in calls(world, Random(seed), 6, wanted=lambda call: call.protocol != IP_ICMP):
         talked = exchange(world, network, call, call.packet)
         client, server = call.client.cluster, call.cluster
-        for here, there, walk in ((client, server, talked.there), (server, client, talked.back)):
-            gateways = [gateway.name for gateway in world.cluster(there).gateways]
+        for near, far, walk in ((client, server, talked.there), (server, client, talked.back)):
+            gateways = [gateway.name for gateway in world.cluster(far).gateways]
             quoted = next(seen.packet for name, seen in walk.walks if name in gateways)
             for (name, peer), port in world.ports.items():
                 node, sender = world.nodes[name], world.nodes[peer]
-                if node.cluster != here or not node.gateway or sender.cluster == here:
+                if node.cluster != near or not node.gateway or sender.cluster == near:
                     continue
                 error = Packet(
                     in_port=port,
@@ -307,7 +307,7 @@ def test_errors_about_connections_of_others_are_dropped(world: World, seed: int,
                     quoted=quoted,
                 )
                 none(network.send(name, error))
-                if sender.cluster != there:
+                if sender.cluster != far:
                     none(talked.network.send(name, error))
                     tried += 1
     assume(tried)

@@ -34,7 +34,7 @@ def test_the_remaining_networks_have_all_other_addresses_and_are_the_fewest(
     """An address remains if it is in the network and in no exception; no two of them could be one."""
     whole, exceptions = case
     networks = remaining(whole, exceptions)
-    addresses = [address for one in networks for address in one]
+    addresses = [address for remainder in networks for address in remainder]
     assert len(addresses) == len(set(addresses))
     assert set(addresses) == set(whole) - {address for exception in exceptions for address in exception}
     assert sorted(collapse_addresses(networks)) == list(networks)  # type: ignore[type-var]
