@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProblemCause:
-    """What is to be known of a reason. `check`: of `mcagent doctor`; a problem itself says how severe it is."""
+    """Why a reason matters, and what to do. `check`: of `mcagent doctor`; a problem has its own severity."""
 
     check: str
     why: str
     do: str
-    warning: bool = False  # in docs/doctor.md
+    warning: bool = False  # whether docs/doctor.md lists it as a warning
 
 
 _UNREACHED = "that network of the other cluster is not reached from here"
@@ -185,8 +185,7 @@ CAUSES: Mapping[str, ProblemCause] = {
     ),
     "NotEnforceable": _input("the rule is not enforced", "docs/policies.md says what can be"),
     "InvalidValue": _input(_READ, _EDIT),
-    "InvalidCIDR": ProblemCause(
-        "cidrs", _READ, _EDIT),
+    "InvalidCIDR": _cidr(_EDIT, _READ),
     "InvalidAddress": _input(_READ, _EDIT),
     "InvalidName": _input(_READ, _EDIT),
     "InvalidPort": _input(_READ, _EDIT),
