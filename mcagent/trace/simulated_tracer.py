@@ -21,6 +21,7 @@ from mcagent.core.plan.render import node_summary
 from mcagent.kube.client import Client
 from mcagent.kube.sources.once import read_once, relist
 from mcagent.model import links
+from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.config import Config, DatapathChoice, GatewayMode
 from mcagent.model.errors import McagentError
 from mcagent.model.node_state import LocalGateway, Role
@@ -74,18 +75,12 @@ class ClusterObjects:
 
     def _dead_links(self, config: Config) -> dict[str, str]:
         """Return the clusters without a live tunnel in the status of the Node's Gateway, with reasons."""
-        objects = relist(self._client, Kind.GATEWAY, config.namespace).items
-        statuses = [
-            gateway.get("status")
-            for gateway in objects
-            if isinstance(gateway, dict) and gateway["metadata"]["name"] == config.node_name
-        ]
-        reported = (
-            link for status in statuses if isinstance(status, dict) for link in links.read(status.get("links"))
-        )
+        gateways = relist(self._client, Kind.GATEWAY, config.namespace).items
         return {
             link.cluster: f"its Gateway says: {link.why or 'no tunnel is live'}"
-            for link in reported
+            for gateway in gateways
+            if isinstance(gateway, ApiGateway) and gateway.name == config.node_name
+            for link in links.read(gateway.status.links)
             if link.tunnels and not link.live
         }
 

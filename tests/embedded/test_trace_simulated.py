@@ -109,6 +109,27 @@ def test_objects_are_enough_for_the_whole_way(
     assert "Assumed: the default configuration" in found["hops"][2]["why"]
 
 
+def test_a_tunnel_that_a_gateway_reports_as_down_is_not_used(
+    kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The status of its Gateway object is all that is known of the tunnels of a Node without an agent."""
+    remote = ("--remote-kubeconfig", kubeconfigs[FAR.name], "--remote-config", kubeconfigs["config"])
+    _, report = trace(capsys, kubeconfigs, *remote)
+    worker, gateway, *_ = (hop["node"] for hop in report["hops"])
+    client = Client(str(kubeconfigs[HERE.name]))
+    path = f"{object_path(Kind.GATEWAY, objects.NAMESPACE)}/{gateway}/status"
+    down = {"clusterID": FAR.name, "live": 0, "tunnels": 2, "why": "BFD is down"}
+    try:
+        for links, next_cluster in (([down], HERE.name), ([], FAR.name)):
+            body = {"status": {"links": links}}
+            client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+            _, report = trace(capsys, kubeconfigs, *remote)
+            assert [hop["node"] for hop in report["hops"][:2]] == [worker, gateway]
+            assert report["hops"][2]["cluster"] == next_cluster
+    finally:
+        client.close()
+
+
 def test_a_cluster_that_cannot_be_read_ends_the_way(
     kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
