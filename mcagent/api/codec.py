@@ -24,6 +24,15 @@ class CamelRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Values whose members are in camelCase in JSON."""
 
 
+def prepare(*kinds: type[Record | CamelRecord]) -> None:
+    """Let msgspec inspect these structs and those that they contain now, when their module is imported.
+
+    It does that when it first decodes one; if two threads do that at the same time, the process crashes.
+    """
+    for kind in kinds:
+        msgspec.convert({}, kind)
+
+
 def to_json(value: Record | CamelRecord) -> dict[str, Any]:
     """Convert a struct to JSON members."""
     members: dict[str, Any] = msgspec.to_builtins(value)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, CamelRecord, Record
+from mcagent.api.codec import VERSION, CamelRecord, Record, prepare
 
 
 class ReadinessCheck(Record, frozen=True):
@@ -281,3 +281,6 @@ class Status(CamelRecord, frozen=True):
     def _gateways(self) -> Iterator[GatewayStatus]:
         for group in self.gateways:
             yield from group.gateways
+
+
+prepare(Status)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, Record
+from mcagent.api.codec import VERSION, Record, prepare
 
 
 class ShownCluster(Record, frozen=True):
@@ -81,3 +81,6 @@ class TopologyPage(Record, frozen=True):
     version: str = ""
     at: str = ""
     sets: tuple[Topology, ...] = ()
+
+
+prepare(TopologyPage)

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, Record
+from mcagent.api.codec import VERSION, Record, prepare
 
 
 class TraceOutcome(StrEnum):
@@ -112,3 +112,6 @@ class SeenProbes(Record, frozen=True):
     node: str = ""
     flows: tuple[MarkedFlow, ...] = ()
     tracked: tuple[Tracked, ...] = ()
+
+
+prepare(NodeTrace, SentProbes, SeenProbes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,10 +47,10 @@ def lost(before: object, after: object, path: str = "$") -> list[str]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         missing = [f"{path}.{name}" for name in before if name not in after]
         shared = [name for name in before if name in after]
-        return missing + [one for name in shared for one in lost(before[name], after[name], f"{path}.{name}")]
+        return missing + [below for name in shared for below in lost(before[name], after[name], f"{path}.{name}")]
     if isinstance(before, list) and isinstance(after, list | tuple) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
-        return [one for number, pair in pairs for one in lost(*pair, f"{path}[{number}]")]
+        return [below for number, pair in pairs for below in lost(*pair, f"{path}[{number}]")]
     return [] if before == after else [path]
 
 
@@ -65,6 +67,27 @@ def test_a_recorded_page_is_read_and_sent_again_as_it_was(name: str) -> None:
 def test_a_member_that_is_not_sent_has_its_default_and_an_unknown_one_is_ignored(kind: type[Record]) -> None:
     """So older agents are read, and newer ones of this version."""
     assert from_json(kind, {"aLaterMember": {"x": 1}}, "an agent") == kind()
+
+
+INSPECTED = """
+import importlib, sys
+import msgspec
+module, _, name = sys.argv[1].rpartition(".")
+kind = getattr(importlib.import_module(module), name)
+called = []
+sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+msgspec.convert({}, kind)
+sys.setprofile(None)
+print(*called)
+"""
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(KINDS.values()))
+def test_msgspec_has_inspected_a_page_before_the_first_one_is_decoded(kind: type[Record]) -> None:
+    """Two threads of the agent that are the first to decode a struct crash it: no annotation is left to read."""
+    command = [sys.executable, "-c", INSPECTED, f"{kind.__module__}.{kind.__name__}"]
+    called = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "get_class_annotations" not in called.split()
 
 
 def test_what_has_another_type_is_named_with_who_sent_it() -> None:
