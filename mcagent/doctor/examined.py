@@ -13,14 +13,18 @@ from mcagent.core.fragments.tunnel_guard import tunnel_port
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.decode import read_as
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
+from mcagent.model.kinds import object_path
 
 TIMEOUT = 10.0  # seconds for one request
 OURS = {"labelSelector": "app.kubernetes.io/name=mcagent"}
 Progress = Callable[[str], None]
 Readings = Mapping[Callable[[Any], Any], Any]
 T = TypeVar("T")
+Obj = TypeVar("Obj", bound=ApiObject)
 
 
 class Subject:
@@ -99,3 +103,7 @@ class ExaminedCluster(Subject):
                 return []
             raise
         return items_at(answer, "items")
+
+    def objects(self, cls: type[Obj]) -> list[Obj]:
+        """Return all objects of a kind as structs; none if the server lacks the kind. Raises SourceError."""
+        return [read_as(cls, item) for item in self.items(object_path(cls.KIND, ""))]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from typing import Any
 
 from mcagent.api.trace import NodeTrace
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiPod, ApiService, ApiServicePort
 from mcagent.model.errors import InputError
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
 
 _SERVICE = re.compile(r"([a-z0-9-]{1,63})\.([a-z0-9-]{1,63})\.svc\.clusterset\.local\.?")
 _NAMED = re.compile(r"([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})")
@@ -47,9 +51,8 @@ class NamedObjects:
         named = _NAMED.fullmatch(text)
         if named is None:
             return address_of("--from", text), self._node_of(text)
-        pod = self._get("--from", f"/api/v1/namespaces/{named[1]}/pods/{named[2]}")
-        spec, status = pod.get("spec", {}), pod.get("status", {})
-        return address_of("--from", status.get("podIP", "")), spec.get("nodeName", "")
+        pod = read_as(ApiPod, self._get("--from", object_path(Kind.POD, named[1], named[2])))
+        return address_of("--from", pod.status.pod_ip), pod.spec.node_name
 
     def target(self, where: str, port: int, protocol: str) -> TraceTarget:
         """Return the destination, for a Service with its ready endpoints. Raises InputError, SourceError."""
@@ -61,17 +64,15 @@ class NamedObjects:
             namespace, name = named[1], named[2]
         else:
             return TraceTarget(address=address_of("--to", where), port=port)
-        spec = self._get("--to", f"/api/v1/namespaces/{namespace}/services/{name}").get("spec", {})
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
-        slices = (
-            self._get("--to", path, {"labelSelector": f"kubernetes.io/service-name={name}"}).get("items") or []
-        )
-        ends = sorted(set(_endpoints(slices, _port_name(spec, port, protocol), port)))
+        spec = read_as(ApiService, self._get("--to", object_path(Kind.SERVICE, namespace, name))).spec
+        selector = {"labelSelector": f"kubernetes.io/service-name={name}"}
+        answer = self._get("--to", object_path(Kind.ENDPOINT_SLICE, namespace), selector)
+        slices = [read_as(ApiEndpointSlice, item) for item in answer.get("items") or ()]
+        ends = sorted(set(_endpoints(slices, _port_name(spec.ports, port, protocol), port)))
         if not ends:
             raise InputError("trace", "--to", f"Service {namespace}/{name} has no ready endpoint here")
-        cluster_ip = spec.get("clusterIP") or ""
         return TraceTarget(
-            address=ends[0][0] if cluster_ip in {"", "None"} else address_of("--to", cluster_ip),
+            address=ends[0][0] if spec.cluster_ip in {"", "None"} else address_of("--to", spec.cluster_ip),
             port=port,
             name=f"{namespace}/{name}",
             choices=tuple(Choice(address=end, port=number, share=1 / len(ends)) for end, number in ends),
@@ -82,8 +83,8 @@ class NamedObjects:
         if not self._file:
             return ""
         selector = {"fieldSelector": f"status.podIP={address_of('--from', address)}"}
-        pods = self._get("--from", "/api/v1/pods", selector).get("items") or []
-        return next((pod["spec"].get("nodeName", "") for pod in pods), "")
+        pods = self._get("--from", object_path(Kind.POD, ""), selector).get("items") or ()
+        return next((read_as(ApiPod, pod).spec.node_name for pod in pods), "")
 
     def _get(self, flag: str, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         from mcagent.kube.client import Client
@@ -113,24 +114,22 @@ def with_shares(target: TraceTarget, trace: NodeTrace, node: str) -> TraceTarget
     return replace(target, choices=choices, by=f"the agent of {node}")
 
 
-def _port_name(spec: Mapping[str, Any], port: int, protocol: str) -> str | None:
+def _port_name(ports: Iterable[ApiServicePort], port: int, protocol: str) -> str | None:
     """Return the name of a Service's port, "" if it has none; None if there is no such port."""
-    for entry in spec.get("ports") or ():
-        if entry.get("port") == port and entry.get("protocol", "TCP").lower() == protocol:
-            return str(entry.get("name") or "")
-    return None
+    matching = (entry for entry in ports if entry.port == port and entry.protocol.lower() == protocol)
+    return next((entry.name for entry in matching), None)
 
 
 def _endpoints(
-    slices: Sequence[Mapping[str, Any]], name: str | None, port: int
+    slices: Iterable[ApiEndpointSlice], name: str | None, port: int
 ) -> Iterator[tuple[IPv4Address, int]]:
     """Yield the ready endpoints with the port of this name, or with `port` if there is none."""
     for slice_ in slices:
-        ports = {str(entry.get("name") or ""): entry.get("port") for entry in slice_.get("ports") or ()}
-        for endpoint in slice_.get("endpoints") or ():
-            if (endpoint.get("conditions") or {}).get("ready") is not False:
-                for address in endpoint.get("addresses") or ():
-                    yield address_of("--to", address), (ports.get(name) if name is not None else None) or port
+        ports = {entry.name: entry.port for entry in slice_.ports}
+        number = (ports.get(name) if name is not None else None) or port
+        for endpoint in slice_.endpoints:
+            if endpoint.is_ready:
+                yield from ((address_of("--to", address), number) for address in endpoint.addresses)
 
 
 def address_of(flag: str, text: str) -> IPv4Address:

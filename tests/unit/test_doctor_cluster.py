@@ -39,6 +39,10 @@ from mcagent.doctor.checks.node import openvswitch
 from mcagent.doctor.diagnose import diagnose_cluster
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import Metadata
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ApiNode
+from mcagent.model.api.multicluster import ApiServiceExport, ClusterSet
 from mcagent.model.config import Config
 from mcagent.model.errors import SourceError
 
@@ -76,11 +80,21 @@ HOOK: RawObject = {
         "service": {"name": "mcagent-member", "namespace": "kube-system"},
     },
 }
-SET: RawObject = {
-    "metadata": {"name": "cs", "namespace": "kube-system"},
-    "spec": {"leaders": [{"clusterID": "l", "server": LEADER}]},
-    "status": condition("Ready"),
-}
+
+
+def cluster_set(*, connected: bool = True) -> ClusterSet:
+    """Return the ClusterSet of a member."""
+    spec = {"leaders": [{"clusterID": "l", "server": LEADER}]}
+    status = condition("Ready") if connected else condition("Ready", "False", reason="Disconnected")
+    meta = {"name": "cs", "namespace": "kube-system"}
+    return read_as(ClusterSet, {"metadata": meta, "spec": spec, "status": status})
+
+
+def node(name: str) -> ApiNode:
+    """Return a Node."""
+    return ApiNode(metadata=Metadata(name=name))
+
+
 READERS = {
     "nodes": agent_check.nodes,
     "pods": agent_check.pods,
@@ -100,7 +114,7 @@ READERS = {
 }
 CRDS = {name_of(one): served(one) for one in wanted_crds(Role.MEMBER)}
 READINGS: Mapping[str, Any] = {
-    "nodes": [{"metadata": {"name": "n1"}}],
+    "nodes": [node("n1")],
     "pods": [agent("n1")],
     "workloads": [("DaemonSet", "kube-system", "kube-proxy")],
     "deployments": [labelled("member", "mcagent-member") | {"status": {"readyReplicas": 1}}],
@@ -108,7 +122,7 @@ READINGS: Mapping[str, Any] = {
     "webhooks": [HOOK],
     "endpoints": {("kube-system", "mcagent-member"): 1},
     "leases": {("kube-system", "mcagent-member"): {"spec": {"renewTime": time_text(NOW - 5)}}},
-    "cluster_sets": [SET],
+    "cluster_sets": [cluster_set()],
     "imports": [],
     "exports": [],
     "refusals": [],
@@ -180,10 +194,10 @@ HOOKS = {"name": "x", "clientConfig": {"service": {"name": "s", "namespace": "n"
 IGNORED = dict(HOOK) | {"name": "resourceexports.mcagent.io", "failurePolicy": "Ignore"}
 FAULTS = {
     "no agents": (cluster(pods=[]), {"NoAgents"}),
-    "a Node without one": (cluster(nodes=[*READINGS["nodes"], {"metadata": {"name": "n2"}}]), {"AgentMissing"}),
+    "a Node without one": (cluster(nodes=[node("n1"), node("n2")]), {"AgentMissing"}),
     "an agent that is not ready": (cluster(pods=[agent("n1", ready=False)]), {"AgentMissing"}),
     "two versions": (
-        cluster(nodes=[{"metadata": {"name": n}} for n in ("n1", "n2")],
+        cluster(nodes=[node("n1"), node("n2")],
             pods=[agent("n1"), agent("n2", image="b")],
         ),
         {"VersionsDiffer"},
@@ -213,11 +227,11 @@ FAULTS = {
         {"ControllerAway"},
     ),
     "a leader that is away": (
-        cluster(cluster_sets=[SET | {"status": condition("Ready", "False", reason="Disconnected")}]),
+        cluster(cluster_sets=[cluster_set(connected=False)]),
         {"LeaderAway"},
     ),
     "an export that the leader refuses": (
-        cluster(exports=[{"metadata": {}, "status": condition("Ready", "False", reason="Failed")}]),
+        cluster(exports=[read_as(ApiServiceExport, {"status": condition("Ready", "False", reason="Failed")})]),
         {"ExportRefused"},
     ),
     "endpoints that are not used": (
@@ -270,7 +284,7 @@ def examined(
     monkeypatch: pytest.MonkeyPatch, *answers: Answer
 ) -> tuple[ClusterReport, dict[str, tuple[CheckFinding, ...]]]:
     """Return what the doctor finds in a cluster whose agents answer this, and on its Nodes."""
-    nodes = [{"metadata": {"name": answer.node}} for answer in answers]
+    nodes = [node(answer.node) for answer in answers]
     pods = [agent(answer.node) for answer in answers]
     problem = ProblemStatus(
         subject="Node n1",
@@ -335,7 +349,7 @@ def test_a_leader_is_judged_as_one() -> None:
     seen = cluster(
         deployments=[labelled("leader", "mcagent-leader", "mcs") | {"status": {"readyReplicas": 1}}],
         crds={name_of(one): served(one) for one in wanted_crds(Role.LEADER)},
-        cluster_sets=[{"metadata": {"name": "cs", "namespace": "mcs"}, "spec": {}}],
+        cluster_sets=[ClusterSet(metadata=Metadata(name="cs", namespace="mcs"))],
         leaders=[],
     )
     assert told(seen) == {}

@@ -10,8 +10,7 @@ from mcagent.controller.contract.conditions import TRUE
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import OURS, ExaminedCluster
 from mcagent.kube.source import RawObject
-from mcagent.model.kinds import object_path
-from mcagent.model.objects import Kind
+from mcagent.model.api.kubernetes import ApiNode
 
 CHECK = DoctorCheck(
     name="agents",
@@ -44,9 +43,9 @@ def pods(cluster: ExaminedCluster) -> list[RawObject]:
     return cluster.items("/api/v1/pods", OURS)
 
 
-def nodes(cluster: ExaminedCluster) -> list[RawObject]:
+def nodes(cluster: ExaminedCluster) -> list[ApiNode]:
     """Return the Nodes. Raises SourceError."""
-    return cluster.items(object_path(Kind.NODE, ""))
+    return cluster.objects(ApiNode)
 
 
 def component_of(obj: RawObject) -> str:
@@ -62,7 +61,7 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
         return
     namespace = namespace_of(agents[0]) if agents else "kube-system"
     running = {text_at(pod, "spec", "nodeName") for pod in agents if _ready(pod)} | set(cluster.answered)
-    missing = sorted({name_of(node) for node in cluster.read(nodes)} - running)
+    missing = sorted({node.name for node in cluster.read(nodes)} - running)
     for node in missing:
         states = [_state(pod) for pod in agents if text_at(pod, "spec", "nodeName") == node]
         detail = states[0] if states else "it has no Pod"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.admin.fields import condition_at, name_of, namespace_of, text_at
+from mcagent.controller.admin.fields import text_at
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import condition_of
+from mcagent.model.api.multicluster import ApiServiceExport
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
@@ -33,9 +35,9 @@ CHECK = DoctorCheck(
 )
 
 
-def exports(cluster: ExaminedCluster) -> list[RawObject]:
+def exports(cluster: ExaminedCluster) -> list[ApiServiceExport]:
     """Return the ServiceExports. Raises SourceError."""
-    return cluster.items(object_path(Kind.SERVICE_EXPORT, ""))
+    return cluster.objects(ApiServiceExport)
 
 
 def refusals(cluster: ExaminedCluster) -> list[RawObject]:
@@ -48,10 +50,9 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     exported = cluster.read(exports)
     findings = []
     for export in exported:
-        ready = condition_at(export, "Ready")
-        if text_at(ready, "reason") == "Failed":
-            subject = f"ServiceExport {namespace_of(export)}/{name_of(export)}"
-            findings.append(CHECK.finding("ExportRefused", text_at(ready, "message"), subject=subject))
+        ready = condition_of(export.status.conditions, "Ready")
+        if ready.reason == "Failed":
+            findings.append(CHECK.finding("ExportRefused", ready.message, subject=export.subject))
     yield from findings
     for event in cluster.read(refusals):
         kind, namespace, name = (text_at(event, "involvedObject", key) for key in ("kind", "namespace", "name"))

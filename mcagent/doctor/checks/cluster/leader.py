@@ -13,14 +13,11 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.admin.fields import condition_at, items_at, name_of, namespace_of, text_at
-from mcagent.controller.contract.conditions import TRUE
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.clock import clock_finding
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
-from mcagent.kube.source import RawObject
-from mcagent.model.kinds import object_path
-from mcagent.model.objects import Kind
+from mcagent.model.api.base import condition_of
+from mcagent.model.api.multicluster import ApiClusterInfoImport, ClusterSet
 
 _RENEW = "renew the certificate of that API server (kubeadm certs renew apiserver)"
 CHECK = DoctorCheck(
@@ -55,21 +52,19 @@ class LeaderServer:
     clock: float | None = None
 
 
-def cluster_sets(cluster: ExaminedCluster) -> list[RawObject]:
+def cluster_sets(cluster: ExaminedCluster) -> list[ClusterSet]:
     """Return the ClusterSets. Raises SourceError."""
-    return cluster.items(object_path(Kind.CLUSTER_SET, ""))
+    return cluster.objects(ClusterSet)
 
 
-def imports(cluster: ExaminedCluster) -> list[RawObject]:
+def imports(cluster: ExaminedCluster) -> list[ApiClusterInfoImport]:
     """Return the ClusterInfoImports. Raises SourceError."""
-    return cluster.items(object_path(Kind.CLUSTER_INFO_IMPORT, ""))
+    return cluster.objects(ApiClusterInfoImport)
 
 
 def leader_servers(cluster: ExaminedCluster) -> list[LeaderServer]:
     """Ask the API servers of leaders. Raises SourceError: there is no list of them."""
-    sets = cluster.read(cluster_sets)
-    leaders = (leader for one_set in sets for leader in items_at(one_set, "spec", "leaders"))
-    servers = {text_at(leader, "server") for leader in leaders}
+    servers = {leader.server for cluster_set in cluster.read(cluster_sets) for leader in cluster_set.spec.leaders}
     cluster.progress("the leader's API server")
     return [ask_leader(server) for server in sorted(servers - {""})]
 
@@ -125,19 +120,18 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
         yield CHECK.passed(f"connected{expiry}" if joined else "no leader to connect to")
 
 
-def _server(cluster_set: RawObject) -> str:
+def _server(cluster_set: ClusterSet) -> str:
     """Return the URL of the leader; "" on the leader itself."""
-    return next((text_at(leader, "server") for leader in items_at(cluster_set, "spec", "leaders")), "")
+    return next((leader.server for leader in cluster_set.spec.leaders), "")
 
 
-def _connection(cluster_set: RawObject, server: str) -> Iterator[CheckFinding]:
-    ready = condition_at(cluster_set, "Ready")
-    subject = f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)}"
-    if not ready:
-        yield CHECK.skipped(f"{subject} has no condition Ready: not processed yet")
-    elif ready.get("status") != TRUE:
-        text = f"{ready.get('reason', '')}: {ready.get('message', '')}"
-        yield CHECK.finding("LeaderAway", text, subject=subject, server=server)
+def _connection(cluster_set: ClusterSet, server: str) -> Iterator[CheckFinding]:
+    ready = condition_of(cluster_set.status.conditions, "Ready")
+    if not ready.type:
+        yield CHECK.skipped(f"{cluster_set.subject} has no condition Ready: not processed yet")
+    elif not ready.is_true:
+        text = f"{ready.reason}: {ready.message}"
+        yield CHECK.finding("LeaderAway", text, subject=cluster_set.subject, server=server)
 
 
 def _certificate(cluster: ExaminedCluster, server: LeaderServer) -> Iterator[CheckFinding]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.admin.fields import items_at, text_at, value_at
+from mcagent.controller.admin.fields import items_at, text_at
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import OURS, ExaminedCluster
 from mcagent.kube.source import RawObject
+from mcagent.model.api.decode import read_as
+from mcagent.model.api.kubernetes import ApiEndpointSlice
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
@@ -50,10 +52,9 @@ def ready_endpoints(cluster: ExaminedCluster) -> dict[Service, int]:
     counts = {}
     for namespace, name in sorted({_service(hook) for hook in cluster.read(webhooks)}):
         query = {"labelSelector": f"kubernetes.io/service-name={name}"}
-        slices = cluster.items(object_path(Kind.ENDPOINT_SLICE, namespace), query) if name else []
-        endpoints = [endpoint for slice_ in slices for endpoint in items_at(slice_, "endpoints")]
-        ready = [value_at(endpoint, "conditions", "ready") is not False for endpoint in endpoints]
-        counts[namespace, name] = sum(ready)
+        items = cluster.items(object_path(Kind.ENDPOINT_SLICE, namespace), query) if name else []
+        slices = [read_as(ApiEndpointSlice, item) for item in items]
+        counts[namespace, name] = sum(endpoint.is_ready for slice_ in slices for endpoint in slice_.endpoints)
     return counts
 
 
