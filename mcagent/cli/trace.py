@@ -183,6 +183,7 @@ class _AgentDirectory:
         def settings() -> Settings:
             return load_settings(args, node_needed=False)
 
+        self._clusters: list[Agents] = []
         self._agents: dict[str, Agents] = {}  # by Node
         self.statuses: dict[str, Status] = {}
         self.errors: dict[str, str] = {}
@@ -201,6 +202,7 @@ class _AgentDirectory:
 
     def _ask_for_status(self, agents: Agents) -> None:
         answers = {node: answer for node, answer in ask_nodes(agents).items() if node not in self._agents}
+        self._clusters.append(agents)
         self._agents |= dict.fromkeys(answers, agents)
         statuses, errors = read_statuses(answers)
         self.statuses |= statuses
@@ -221,11 +223,9 @@ class _AgentDirectory:
     def ask_many(self, pages: Mapping[str, str]) -> dict[str, Mapping[str, Any] | str]:
         """Return pages by Node, or why there is none; of each cluster all at once."""
         answers: dict[str, Answer] = {}
-        for agents in dict.fromkeys(map(id, self._agents.values())):
-            of_cluster = {node: page for node, page in pages.items() if id(self._agents[node]) == agents}
-            if of_cluster:
-                agents_of_nodes = self._agents[next(iter(of_cluster))]
-                answers |= {answer.node: answer for answer in ask_all(agents_of_nodes, of_cluster)}
+        for agents in self._clusters:
+            of_cluster = {node: page for node, page in pages.items() if self._agents[node] is agents}
+            answers |= {answer.node: answer for answer in ask_all(agents, of_cluster)}
         return {node: answer.page if answer.page is not None else answer.error for node, answer in answers.items()}
 
 

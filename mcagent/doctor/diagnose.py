@@ -11,10 +11,9 @@ from typing import Any
 
 from mcagent.agent.config import Settings
 from mcagent.agent.dry_run import dry_run
-from mcagent.api import status as api
 from mcagent.api.codec import converted, from_json
 from mcagent.api.doctor import ClusterReport, NodeReport
-from mcagent.api.status import Status, Summary
+from mcagent.api.status import ProblemStatus, Status, Summary
 from mcagent.doctor.catalogue import Scope, examine, names
 from mcagent.doctor.check import received
 from mcagent.doctor.checks.cluster import agents
@@ -58,7 +57,7 @@ def _status_without_agent(settings: Settings) -> Status:
         desired, _ = dry_run(settings, offline=False, timeout=_DRY_RUN)
     except (McagentError, OSError):
         return Status()  # checks report why this fails
-    problems = converted(tuple[api.ProblemStatus, ...], desired.problems)
+    problems = converted(tuple[ProblemStatus, ...], desired.problems)
     return Status(summary=Summary(role=desired.state.role), problems=problems)
 
 

@@ -11,9 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from mcagent.api import status as api
 from mcagent.api.codec import converted, to_json
-from mcagent.api.status import ExportStatus, ReadinessCheck, Status, Summary, TunnelStatus
+from mcagent.api.status import (
+    ExportStatus,
+    InformerStatus,
+    ProblemStatus,
+    ReadinessCheck,
+    Status,
+    Summary,
+    TunnelStatus,
+)
 from mcagent.core.plan.render import node_summary
 from mcagent.core.remote_clusters.implementation import unused_clusters
 from mcagent.http.server import PlainPages
@@ -124,10 +131,10 @@ def status_of(
             ends=ends_of(encryption),
             probed=sources.probes(),
         ),
-        problems=converted(tuple[api.ProblemStatus, ...], problems[:SHOWN_PROBLEMS]),
+        problems=converted(tuple[ProblemStatus, ...], problems[:SHOWN_PROBLEMS]),
         problem_count=len(problems),
         resources=Counter(type(resource).__name__ for resource in report.resources),
-        informers=converted(tuple[api.InformerStatus, ...], tuple(sources.informers())),
+        informers=converted(tuple[InformerStatus, ...], tuple(sources.informers())),
         backends=report.backends,
         passes=report.passes,
         drift_corrections=report.drift,

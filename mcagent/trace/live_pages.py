@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 
 from flows.pipeline import declaration as d
@@ -93,7 +93,7 @@ class SeenPage:
         return answer(lambda: _read_probe(query), self._search, self._limit, "asked too often: ask again")
 
     def _search(self, probe: Probe) -> Page:
-        dump = self._switch.call("dpctl/dump-flows", *_datapath(self._switch), f"filter={MARKED}")
+        dump = self._switch.call("dpctl/dump-flows", _datapath(self._switch), f"filter={MARKED}")
         entries = tracked(_connections(self._switch, whole=True), probe)
         node = self._switch.config.node_name
         return json_page(SeenProbes(node=node, flows=marked_flows(dump, probe), tracked=entries))
@@ -127,18 +127,19 @@ def _as_sent(probe: Probe) -> Probe:
     )
 
 
-def _datapath(switch: VswitchdControl) -> Iterator[str]:
+def _datapath(switch: VswitchdControl) -> str:
+    """Return the datapath of our bridge, by dpctl(8)'s name. Raises BackendError."""
     datapath = datapath_of(switch.call("dpif/show"), switch.config.bridge)
     if not datapath:
         raise BackendError("openflow", "find the datapath of", switch.config.bridge, "Open vSwitch names none")
-    yield datapath
+    return datapath
 
 
 def _connections(switch: VswitchdControl, *, whole: bool = False) -> str:
     """Dump zone ARRIVAL, which has all connections of this Node's Pods; `whole`: all our zones."""
-    base, datapath = switch.config.ct_zone_base, tuple(_datapath(switch))
+    base, datapath = switch.config.ct_zone_base, _datapath(switch)
     zones = [base + zone.offset for zone in ZONES] if whole else [base]
-    dumps = (switch.call("dpctl/dump-conntrack", "-m", "-s", *datapath, f"zone={zone}") for zone in zones)
+    dumps = (switch.call("dpctl/dump-conntrack", "-m", "-s", datapath, f"zone={zone}") for zone in zones)
     return "\n".join(dumps)
 
 

@@ -73,9 +73,7 @@ def report(hops: Sequence[Hop], sights: tuple[Sighting, ...], *, sent: int, answ
     return ProbeReport(sent=sent, answered=answered, sights=sights, verdict=verdict, command=command)
 
 
-def _sighting(
-    hop: Hop, page_before: Mapping[str, Any] | str, page_after: Mapping[str, Any] | str, since: float
-) -> Sighting:
+def _sighting(hop: Hop, page_before: Answer, page_after: Answer, since: float) -> Sighting:
     if not hop.asked or isinstance(page_before, str) or isinstance(page_after, str):
         errors = (page for page in (page_before, page_after) if isinstance(page, str) and page)
         return Sighting(

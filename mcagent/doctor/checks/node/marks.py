@@ -32,9 +32,8 @@ _MANY = 16  # bits: a number with more is a mask of what is kept
 
 def foreign_rules(node: ExaminedNode) -> tuple[Rule, ...]:
     """Return the policy routing rules of other programs that match a mark. Raises BackendError."""
-    our_bit = node.config.route_protocol
     with closing(NetlinkSocket()) as netlink:
-        rules = [rule for protocol, rule, _ in read_all_rules(netlink) if protocol != our_bit]
+        rules = [rule for protocol, rule, _ in read_all_rules(netlink) if protocol != node.config.route_protocol]
     return tuple(rule for rule in rules if rule.family == 4 and rule.fwmask)
 
 
