@@ -52,13 +52,13 @@ class ClusterObjects:
         """The cluster's ID in its configuration, or ""."""
         return self._config[0].cluster_id
 
-    def simulate(self, cluster: str, peer: str, asked: Statuses) -> HopTracer:
+    def simulate(self, cluster: str, peer: str, statuses: Statuses) -> HopTracer:
         """Simulate a Node; `peer`: its name, or its address as a gateway. Raises McagentError."""
         config, origin = self._config
         config = replace(config, cluster_id=cluster)
         config = replace(config, node_name=self._node_of(config, peer))
         self._read(config)
-        return make_tracer(self._snapshot, config, asked, self._dead_links(config), origin)
+        return make_tracer(self._snapshot, config, statuses, self._dead_links(config), origin)
 
     def _read(self, config: Config) -> None:
         self._snapshot = read_once(self._client, config, facts_unseen(config), self._snapshot)
@@ -91,7 +91,7 @@ class Clusters:
     def __init__(self, own: ClusterObjects | None, other: ClusterObjects | None, own_id: str = "") -> None:
         self._own, self._other, self._own_id = own, other, own_id
 
-    def simulate(self, cluster: str, peer: str, asked: Statuses) -> HopTracer | None:
+    def simulate(self, cluster: str, peer: str, statuses: Statuses) -> HopTracer | None:
         """Simulate a Node of a cluster ("": that of the first Node); None if that cluster cannot be read.
 
         Raises McagentError.
@@ -102,32 +102,32 @@ class Clusters:
                 return None
             if not own_id:
                 raise McagentError("the ID of its cluster is not known: give --config, or the right to ConfigMaps")
-            return self._own.simulate(own_id, peer, asked)
+            return self._own.simulate(own_id, peer, statuses)
         if self._other is None:
             return None
         if self._other.cluster_id not in ("", cluster):
             raise McagentError(f"the remote context leads to cluster {self._other.cluster_id}, not to {cluster}")
-        return self._other.simulate(cluster, peer, asked)
+        return self._other.simulate(cluster, peer, statuses)
 
 
 def make_tracer(
-    snapshot: Snapshot, config: Config, asked: Statuses, dead_links: Mapping[str, str], origin: str
+    snapshot: Snapshot, config: Config, statuses: Statuses, dead_links: Mapping[str, str], origin: str
 ) -> HopTracer:
     """Simulate the Node `config.node_name`; `origin`: of its configuration.
 
     If its agent has answered with /status but not with a trace, that status is used.
     """
     node, facts = config.node_name, facts_unseen(config)
-    own = asked.get(node)
+    own = statuses.get(node)
     if own is not None and own.cluster_id != config.cluster_id:
         own = None  # a Node of that name in the other cluster
     if own is not None:
         numbers = {tunnel.name: tunnel.ofport for tunnel in own.tunnels}
         facts = replace(facts, ofports=numbers, bfd_seen=frozenset(numbers))
-    same_cluster = [status for status in asked.values() if status.cluster_id == config.cluster_id]
+    same_cluster = [status for status in statuses.values() if status.cluster_id == config.cluster_id]
     facts = replace(facts, bfd_unanswered=frozenset(_to_antrea(same_cluster)))
     simulated = simulate(snapshot, with_assumed_wireguard(snapshot, facts, config), config)
-    lost_gateways = lost_tunnels(node, own or _status(simulated, {}), asked, dead_links)
+    lost_gateways = lost_tunnels(node, own or _status(simulated, {}), statuses, dead_links)
 
     def trace(probe: Probe) -> NodeTrace:
         hop = simulated.trace(probe, lost_gateways)
@@ -141,9 +141,9 @@ def make_tracer(
     )
 
 
-def _to_antrea(asked: Iterable[Status]) -> Iterator[str]:
+def _to_antrea(statuses: Iterable[Status]) -> Iterator[str]:
     """Yield the tunnels to gateways that run Antrea; they have the same names on all gateways of a cluster."""
-    for status in asked:
+    for status in statuses:
         clusters = status.summary.antrea_clusters
         yield from (tunnel.name for tunnel in status.tunnels if tunnel.peer in clusters)
 

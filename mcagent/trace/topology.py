@@ -69,7 +69,9 @@ def port_to(status: Status, before: Status, node: str) -> int | None:
     return None
 
 
-def lost_tunnels(node: str, status: Status, asked: Statuses, links: Mapping[str, str]) -> dict[str, GatewayStatus]:
+def lost_tunnels(
+    node: str, status: Status, statuses: Statuses, links: Mapping[str, str]
+) -> dict[str, GatewayStatus]:
     """Return the tunnels of a Node that are known not to be live, each with the status of its gateway.
 
     By the status of the Node itself or of the other end, else of all Nodes with a tunnel to the same gateway, else
@@ -77,7 +79,7 @@ def lost_tunnels(node: str, status: Status, asked: Statuses, links: Mapping[str,
     """
     lost_by_tunnel = {}
     for tunnel in status.tunnels:
-        from_ends, from_siblings = _views_of(node, status, tunnel, asked)
+        from_ends, from_siblings = _views_of(node, status, tunnel, statuses)
         dead = [gateway for gateway in from_ends or from_siblings if not gateway.live]
         if dead and (from_ends or len(dead) == len(from_siblings)):
             lost_by_tunnel[tunnel.name] = dead[0]
@@ -87,14 +89,16 @@ def lost_tunnels(node: str, status: Status, asked: Statuses, links: Mapping[str,
 
 
 def _views_of(
-    node: str, status: Status, tunnel: TunnelStatus, asked: Statuses
+    node: str, status: Status, tunnel: TunnelStatus, statuses: Statuses
 ) -> tuple[list[GatewayStatus], list[GatewayStatus]]:
     """Return the status of a gateway on both ends of a tunnel, and on other Nodes of the cluster."""
     peer = address_of_peer(status, tunnel) if tunnel.remote else tunnel.peer
-    far = asked.get(next_node(status, tunnel, asked) or "")
+    far = statuses.get(next_node(status, tunnel, statuses) or "")
     cluster, names = (status.cluster_id, tunnel_ends(status, node)) if tunnel.remote else ("", {node})
-    own = asked[node].gateways_by_tunnel.get(tunnel.name) if node in asked else None
-    siblings = [other for name, other in asked.items() if name != node and other.cluster_id == status.cluster_id]
+    own = statuses[node].gateways_by_tunnel.get(tunnel.name) if node in statuses else None
+    siblings = [
+        other for name, other in statuses.items() if name != node and other.cluster_id == status.cluster_id
+    ]
     return (
         [*([own] if own is not None else []), *(_gateways(far, cluster, names) if far is not None else ())],
         [view for other in siblings for view in _gateways(other, tunnel.peer if tunnel.remote else "", {peer})],

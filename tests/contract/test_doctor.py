@@ -114,10 +114,12 @@ def test_either_way_is_enough(network: tuple[str, str, str], monkeypatch: pytest
 
 def node_with(**readings: object) -> ExaminedNode:
     """Return a Node whose only peer is FAR, without Open vSwitch; `readings` are taken as read."""
-    known = {"switch": Switch(), "peers": {FAR: False}, **readings}
+    readings_by_name = {"switch": Switch(), "peers": {FAR: False}, **readings}
     readers = {"switch": switch, "peers": underlay.peers, "lookups": lookups}
     settings = Settings(core=Config(node_name="n"))
-    return ExaminedNode(settings, Status(), readings={readers[name]: value for name, value in known.items()})
+    return ExaminedNode(
+        settings, Status(), readings={readers[name]: value for name, value in readings_by_name.items()}
+    )
 
 
 def test_a_foreign_rule_before_ours_shows_in_the_lookup(network: tuple[str, str, str]) -> None:
@@ -131,15 +133,15 @@ def test_a_foreign_rule_before_ours_shows_in_the_lookup(network: tuple[str, str,
     netns.ip(node, "rule", "add", "priority", "300", "table", table, "protocol", protocol)
     seen = netns.call(node, lambda: underlay.underlay(node_with()))
     assert (seen.host_mtu, seen.wanted_mtu, seen.uplink, seen.uplink_mtu) == (1450, 1450, "eth0", 1500)
-    found = netns.call(node, lambda: lookups(node_with()))
-    assert [(str(one.destination), one.device) for one in found.lookups] == [("10.2.0.0/16", "mc-gw0")]
-    assert found.rule_exists
+    reading = netns.call(node, lambda: lookups(node_with()))
+    assert [(str(result.destination), result.device) for result in reading.lookups] == [("10.2.0.0/16", "mc-gw0")]
+    assert reading.rule_exists
     assert netns.call(node, lambda: rp_filter.return_devices(node_with())) == ((FAR, "eth0"),)
     netns.ip(node, "route", "add", "10.0.0.0/8", "dev", "eth0", "table", "99")
     netns.ip(node, "rule", "add", "priority", "100", "fwmark", "0", "table", "99")
     netns.ip(node, "rule", "add", "priority", "101", "fwmark", "0x1000/0x1000", "table", "98")
-    found = netns.call(node, lambda: lookups(node_with()))
-    assert [(one.device, one.table) for one in found.lookups] == [("eth0", 99)]
+    reading = netns.call(node, lambda: lookups(node_with()))
+    assert [(result.device, result.table) for result in reading.lookups] == [("eth0", 99)]
     rules = netns.call(node, lambda: marks.foreign_rules(node_with()))
     assert [(rule.priority, rule.fwmask) for rule in rules] == [(101, 0x1000)]
 
@@ -166,8 +168,8 @@ def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> Non
                 one.sendto(b"x", (str(FAR), port))
 
         def look() -> tuple[int, list[tuple[str, ...]]]:
-            number, found = connections_to([ip_network("198.51.100.0/24")], [ip_network("10.1.1.0/24")])
-            return number, [tuple(map(str, one)) for one in found]
+            count, translated = connections_to([ip_network("198.51.100.0/24")], [ip_network("10.1.1.0/24")])
+            return count, [tuple(map(str, connection)) for connection in translated]
 
         assert netns.call(node, look) == (0, [])
         netns.call(pod, lambda: send(9))
@@ -176,7 +178,7 @@ def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> Non
         assert netns.call(node, look) == (2, [("10.1.1.2", str(FAR), str(NEAR))])
         far = RouteLookup(destination=ip_network("198.51.100.0/24"), address=FAR, device="mc-gw0", table=1)
         seen = node_with(lookups=RouteLookups(lookups=(far,)))
-        assert [(str(one), one.priority) for one in netns.call(node, lambda: chains(seen))] == [
+        assert [(str(chain), chain.priority) for chain in netns.call(node, lambda: chains(seen))] == [
             ("ip cni post", 100)
         ]
         assert list(map(str, netns.call(node, lambda: published_pods(seen)))) == ["10.1.1.0/24"]

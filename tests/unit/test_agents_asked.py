@@ -223,7 +223,7 @@ def test_a_command_that_goes_wrong_ends_in_words() -> None:
 def test_agents_of_a_cluster_are_asked_in_their_pods() -> None:
     """A Node without a running Pod is a row that says so, and what would help."""
     with serving(lambda command: channel(1, json.dumps({"page": command[-1]})) + ended()) as (_, client):
-        found = ask_nodes(ClusterAgents(client=client), "/status", timeout=5.0)
-    assert found["a"].page == {"page": "/status"}
-    assert "no running Pod" in found["b"].error
-    assert "--agents-ca" in found["b"].error
+        answers = ask_nodes(ClusterAgents(client=client), "/status", timeout=5.0)
+    assert answers["a"].page == {"page": "/status"}
+    assert "no running Pod" in answers["b"].error
+    assert "--agents-ca" in answers["b"].error

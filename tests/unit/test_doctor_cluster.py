@@ -112,7 +112,7 @@ READERS = {
     "leaders": leader.leader_servers,
     "problems": cidrs.input_problems,
 }
-CRDS = {name_of(one): served(one) for one in wanted_crds(Role.MEMBER)}
+CRDS = {name_of(crd): served(crd) for crd in wanted_crds(Role.MEMBER)}
 READINGS: Mapping[str, Any] = {
     "nodes": [node("n1")],
     "pods": [agent("n1")],
@@ -126,7 +126,7 @@ READINGS: Mapping[str, Any] = {
     "imports": [],
     "exports": [],
     "refusals": [],
-    "reviews": Reviews(asked=40),
+    "reviews": Reviews(checked=40),
     "leaders": [LeaderServer(server=LEADER, expires=NOW + 300 * 86400, clock=0.2)],
     "problems": (),
 }
@@ -162,14 +162,18 @@ def findings(seen: ExaminedCluster) -> tuple[CheckFinding, ...]:
 
 def told(seen: ExaminedCluster) -> dict[str, str]:
     """Return the reasons of all findings that are not fine."""
-    return {one.reason or one.check: one.level for one in findings(seen) if one.level != FindingLevel.OK}
+    return {
+        finding.reason or finding.check: finding.level
+        for finding in findings(seen)
+        if finding.level != FindingLevel.OK
+    }
 
 
 def gateway_crd(change: RawObject | None) -> ExaminedCluster:
     """Return a cluster whose CRD of gateways is another one, or not there."""
     name = "gateways.multicluster.crd.antrea.io"
-    others = {key: one for key, one in CRDS.items() if key != name}
-    return cluster(crds=others | ({name: change} if change is not None else {}))
+    other_crds = {crd_name: crd for crd_name, crd in CRDS.items() if crd_name != name}
+    return cluster(crds=other_crds | ({name: change} if change is not None else {}))
 
 
 def older(*, fields: bool) -> RawObject:
@@ -185,9 +189,9 @@ def older(*, fields: bool) -> RawObject:
 
 def test_a_good_cluster_is_fine() -> None:
     """There is a line for each check."""
-    found = findings(cluster())
-    assert [one.check for one in found] == list(names(Scope.CLUSTER))
-    assert worst(found) is FindingLevel.OK, found
+    results = findings(cluster())
+    assert [finding.check for finding in results] == list(names(Scope.CLUSTER))
+    assert worst(results) is FindingLevel.OK, results
 
 
 HOOKS = {"name": "x", "clientConfig": {"service": {"name": "s", "namespace": "n"}}}
@@ -209,7 +213,7 @@ FAULTS = {
         gateway_crd(dict(CRDS["gateways.multicluster.crd.antrea.io"]) | {"status": {}}), {"CrdVersion"}
     ),
     "a right that is missing": (
-        cluster(reviews=Reviews(forbidden=((Account("agent", "k", "a"), "k", "list", "nodes"),), asked=1)),
+        cluster(reviews=Reviews(forbidden=((Account("agent", "k", "a"), "k", "list", "nodes"),), checked=1)),
         {"AccountForbidden"},
     ),
     "a webhook without endpoints": (cluster(endpoints={}), {"WebhookAway"}),
@@ -268,15 +272,15 @@ def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
 
 def test_agents_outside_of_pods_count() -> None:
     """A Node whose agent answers needs no Pod."""
-    found = findings(cluster(pods=[], answered=("n1",)))
-    assert worst(found) is FindingLevel.OK, found
+    results = findings(cluster(pods=[], answered=("n1",)))
+    assert worst(results) is FindingLevel.OK, results
 
 
 def test_a_cluster_that_is_away_is_one_finding() -> None:
     """Nothing else can be said of it."""
     client: Any = NoServer()
     report = diagnose_cluster(client, "east", Config(node_name="n1"), (), lambda _: None)
-    assert [(one.reason, one.seen) for one in report.findings] == [("ClusterAway", "refused")]
+    assert [(finding.reason, finding.seen) for finding in report.findings] == [("ClusterAway", "refused")]
     assert (report.cluster, report.server) == ("east", "https://api:6443")
 
 
@@ -305,7 +309,7 @@ def examined(
     report, reports = command._cluster(
         client, "east", None, Settings(core=Config(node_name="n1")), lambda text: None
     )
-    return report, {one.node: one.findings for one in reports}
+    return report, {node_report.node: node_report.findings for node_report in reports}
 
 
 OPEN_VSWITCH = openvswitch.CHECK.passed("version 3.1.0")
@@ -348,7 +352,7 @@ def test_a_leader_is_judged_as_one() -> None:
     """It has other CRDs, and follows no leader."""
     seen = cluster(
         deployments=[labelled("leader", "mcagent-leader", "mcs") | {"status": {"readyReplicas": 1}}],
-        crds={name_of(one): served(one) for one in wanted_crds(Role.LEADER)},
+        crds={name_of(crd): served(crd) for crd in wanted_crds(Role.LEADER)},
         cluster_sets=[ClusterSet(metadata=Metadata(name="cs", namespace="mcs"))],
         leaders=[],
     )

@@ -75,7 +75,7 @@ LOOKUP = RouteLookup(
 PODS = ip_network("10.1.1.0/24")
 SWITCH = Switch(version="3.1.0", datapath=DatapathType.SYSTEM, flows=50, tunnels=(TUNNEL,))
 UNDERLAY = Underlay(host_mtu=1450, wanted_mtu=1450, uplink="eth0", uplink_mtu=1500, strict=True)
-API = ApiServer(server="https://api:6443", clock=0.3, asked=20)
+API = ApiServer(server="https://api:6443", clock=0.3, checked=20)
 STATUS = Status(
     version="1", ready=True, alive=True, summary=Summary(role="gateway"), encryption=EncryptionStatus()
 )
@@ -141,14 +141,18 @@ def switch(**values: Any) -> ExaminedNode:
 
 def told(seen: ExaminedNode) -> dict[str, str]:
     """Return the reasons of all findings that are not fine."""
-    return {one.reason or one.check: one.level for one in findings(seen) if one.level != FindingLevel.OK}
+    return {
+        finding.reason or finding.check: finding.level
+        for finding in findings(seen)
+        if finding.level != FindingLevel.OK
+    }
 
 
 def test_a_good_node_is_fine_in_every_check() -> None:
     """There is one line for each check, and each says ✓; without encryption nothing is said of WireGuard."""
-    found = findings(GOOD)
-    assert [one.check for one in found] == [name for name in names(Scope.NODE) if name != "wireguard"]
-    assert worst(found) is FindingLevel.OK
+    results = findings(GOOD)
+    assert [finding.check for finding in results] == [name for name in names(Scope.NODE) if name != "wireguard"]
+    assert worst(results) is FindingLevel.OK
 
 
 def test_a_node_with_nothing_to_do_is_fine() -> None:
@@ -256,10 +260,10 @@ FAULTS = {
 def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     """One fault in a good Node gives its reason, and no other; what cannot be looked at is skipped."""
     seen, reasons = FAULTS[fault]
-    found = told(seen)
-    assert set(found) == reasons
-    skipped = {one.check for one in findings(seen) if one.level == FindingLevel.SKIPPED}
-    assert {one for one in reasons if one in names(Scope.NODE)} == skipped
+    levels = told(seen)
+    assert set(levels) == reasons
+    skipped = {finding.check for finding in findings(seen) if finding.level == FindingLevel.SKIPPED}
+    assert {reason for reason in reasons if reason in names(Scope.NODE)} == skipped
 
 
 def chain(*rules: str, hook: str = "", policy: str = "accept", **more: Any) -> ExaminedNode:
@@ -308,8 +312,8 @@ def problem(path: str, reason: str, message: str, severity: str = "error") -> Pr
 def test_the_mtu_to_set_is_told() -> None:
     """It is what passes, less what the tunnel adds."""
     seen = node(paths=(replace(PATH, full=False, passes=1400),))
-    (one,) = (one for one in findings(seen) if one.reason == "MtuTooLarge")
-    assert "mtu: 1350 in the configuration" in one.do
+    (finding,) = (finding for finding in findings(seen) if finding.reason == "MtuTooLarge")
+    assert "mtu: 1350 in the configuration" in finding.do
 
 
 def test_what_the_agents_probes_found_is_told_where_the_doctor_measured_nothing() -> None:
@@ -327,12 +331,12 @@ def test_problems_keep_their_severity_and_have_words() -> None:
         problem("", "NewReason", "of a later version"),
     )
     status = structs.replace(STATUS, problems=problems)
-    found = {one.reason: one for one in findings(tunnel(status=status, **NEVER_HEARD))}
-    assert found["OverlapsLocal"].check == "cidrs"
-    assert found["OverlapsLocal"].level == FindingLevel.FAILED
-    assert "another network" in found["OverlapsLocal"].do
-    assert found["NewReason"].check == "input"
-    assert "PeerSilent" not in found
+    by_reason = {finding.reason: finding for finding in findings(tunnel(status=status, **NEVER_HEARD))}
+    assert by_reason["OverlapsLocal"].check == "cidrs"
+    assert by_reason["OverlapsLocal"].level == FindingLevel.FAILED
+    assert "another network" in by_reason["OverlapsLocal"].do
+    assert by_reason["NewReason"].check == "input"
+    assert "PeerSilent" not in by_reason
     assert told(node(status))["PeerSilent"] == FindingLevel.WARNING
 
 
@@ -343,7 +347,7 @@ def test_an_antrea_peer_needs_no_bfd() -> None:
     )
     heard = tunnel(status=status, **{**NEVER_HEARD, "received": 100})
     assert told(heard) == {}
-    assert any("run Antrea: west" in one.seen for one in findings(heard))
+    assert any("run Antrea: west" in finding.seen for finding in findings(heard))
     assert told(tunnel(status=status, **NEVER_HEARD)) == {}
     silent = structs.replace(status, problems=(problem("spec", "PeerSilent", "nothing came", "warning"),))
     assert set(told(tunnel(status=silent, **NEVER_HEARD))) == {"PeerNeverHeard"}
@@ -372,9 +376,9 @@ def test_encryption_without_a_handshake_names_its_cause() -> None:
     """The likeliest cause is shown; a tunnel behind WireGuard says nothing more."""
     causes = ("UDP port 51821 is closed", "or not")
     seen = encrypted(state="never", text="has never shaken hands", causes=causes)
-    (one,) = (one for one in findings(seen) if one.level == FindingLevel.FAILED)
-    assert one.reason == "NoHandshake"
-    assert "UDP port 51821 is closed" in one.seen
+    (finding,) = (finding for finding in findings(seen) if finding.level == FindingLevel.FAILED)
+    assert finding.reason == "NoHandshake"
+    assert "UDP port 51821 is closed" in finding.seen
 
 
 def test_a_gateway_that_is_reached_in_the_clear_is_named() -> None:
@@ -383,7 +387,9 @@ def test_a_gateway_that_is_reached_in_the_clear_is_named() -> None:
     clear_peer = EncryptedPeer(cluster="west", gateway=str(PEER), state="clear", text=text)
     encrypted_peer = EncryptedPeer(cluster="south", gateway="192.168.3.11", state="established", port=51821)
     status = structs.replace(STATUS, encryption=EncryptionStatus(peers=(clear_peer, encrypted_peer)))
-    (finding,) = (one for one in findings(node(status, config=WIREGUARD)) if one.level != FindingLevel.OK)
+    (finding,) = (
+        finding for finding in findings(node(status, config=WIREGUARD)) if finding.level != FindingLevel.OK
+    )
     assert (finding.check, finding.reason, finding.level) == ("wireguard", "ReachedInClear", FindingLevel.WARNING)
     assert (finding.subject, finding.seen) == (f"west {PEER}", text)
     assert "encryptionFallback: allowClear" in finding.why
@@ -393,8 +399,8 @@ def test_a_gateway_that_is_reached_in_the_clear_is_named() -> None:
 
 def test_wireguards_port_that_was_closed_after_the_handshake_is_named() -> None:
     """The session lasts three minutes more; BFD inside it ends at once."""
-    (one,) = (one for one in findings(encrypted()) if one.level == FindingLevel.FAILED)
-    assert (one.reason, "open UDP 51821" in one.do) == ("PortBlocked", True)
+    (finding,) = (finding for finding in findings(encrypted()) if finding.level == FindingLevel.FAILED)
+    assert (finding.reason, "open UDP 51821" in finding.do) == ("PortBlocked", True)
 
 
 def test_every_cause_has_a_check_and_words_that_can_be_filled_in() -> None:
@@ -412,9 +418,9 @@ def test_every_cause_has_a_check_and_words_that_can_be_filled_in() -> None:
 
 def test_findings_survive_json() -> None:
     """What another Node's doctor says is read back as it was; what is none is left out."""
-    found = findings(FAULTS["a blocked port"][0])
-    report = from_json(NodeReport, to_json(NodeReport(findings=found)), "an agent")
-    assert received(report.findings, names(Scope.NODE)) == found
+    results = findings(FAULTS["a blocked port"][0])
+    report = from_json(NodeReport, to_json(NodeReport(findings=results)), "an agent")
+    assert received(report.findings, names(Scope.NODE)) == results
     odd = (CheckFinding(level="great", check="tunnels"), CheckFinding(level="ok", check="<script>"))
     assert received(odd, names(Scope.NODE)) == ()
     (escaped,) = received((CheckFinding(check="agent", seen="\x1b[2J"),), names(Scope.NODE))

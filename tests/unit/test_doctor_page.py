@@ -28,10 +28,10 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_a_node_that_has_nothing_is_looked_at(settings: Settings) -> None:
     """No part that is missing stops another one."""
-    found = diagnose(settings, None, "no agent answers").findings
-    reasons = {one.reason for one in found}
+    findings = diagnose(settings, None, "no agent answers").findings
+    reasons = {finding.reason for finding in findings}
     assert {"AgentSilent", "OvsdbAway"} <= reasons
-    assert {"routes", "forwarding", "marks", "api"} <= {one.check for one in found}
+    assert {"routes", "forwarding", "marks", "api"} <= {finding.check for finding in findings}
 
 
 def test_many_requests_are_one_look(settings: Settings) -> None:

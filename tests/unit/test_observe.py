@@ -213,17 +213,17 @@ def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> N
         )
         agent.report = replace(GOOD, desired=replace(DESIRED, state=state))
         lines = get(agent.port, "/metrics")[2].splitlines()
-        found = text(from_json(Status, json.loads(get(agent.port, "/status")[2]), "the agent"))
-        said = [line for line in found.splitlines() if line.startswith("  exports")]
-        return {line for line in lines if line.startswith("mcagent_exported")}, "".join(said)
+        status_text = text(from_json(Status, json.loads(get(agent.port, "/status")[2]), "the agent"))
+        exports_line = [line for line in status_text.splitlines() if line.startswith("  exports")]
+        return {line for line in lines if line.startswith("mcagent_exported")}, "".join(exports_line)
 
-    metrics, said = shown("10.1.0.1", "10.1.0.2", nodes=("a", "b"))
+    metrics, exports_line = shown("10.1.0.1", "10.1.0.2", nodes=("a", "b"))
     assert 'mcagent_exported_connections_total{export="shop/web"} 9.0' in metrics
     assert 'mcagent_exported_endpoints{export="shop/web"} 4.0' in metrics
-    assert "Services: 1, endpoints: 4, hash: " in said
-    assert shown("10.1.0.1", "10.1.0.2", nodes=("a", "c")) == (metrics, said)
+    assert "Services: 1, endpoints: 4, hash: " in exports_line
+    assert shown("10.1.0.1", "10.1.0.2", nodes=("a", "c")) == (metrics, exports_line)
     others = [shown("10.1.0.1"), shown("10.1.0.1", "10.1.0.3"), shown()]
-    assert len({said, *(text for _, text in others)}) == 4
+    assert len({exports_line, *(text for _, text in others)}) == 4
     hashes = {line for found, _ in others for line in found if "_hash{" in line}
     assert len(hashes | {line for line in metrics if "_hash{" in line}) == 4
     assert shown("10.1.0.1", role=Role.WORKER) == (set(), "")

@@ -116,7 +116,7 @@ def judge(
     hops: list[Hop], *seen: bool | None, answered: bool = False, last: Mapping[str, Any] | None = None
 ) -> ProbeReport:
     """Return what it means that these Nodes have seen probes."""
-    sights = [Sighting(node=hop.node, seen=one) for hop, one in zip(hops, seen, strict=True)]
+    sights = [Sighting(node=hop.node, seen=sighted) for hop, sighted in zip(hops, seen, strict=True)]
     sights[-1] = replace(sights[-1], **(last or {}))
     return report(hops, tuple(sights), sent=3, answered=answered)
 

@@ -64,11 +64,11 @@ EVERYWHERE: dict[str, object] = {}  # configured
 Asked = Mapping[str, Status]
 
 
-def stand_in(of: str, who: str, asked: Asked, links: Mapping[str, str] | None = None) -> HopTracer:
+def stand_in(of: str, who: str, statuses: Asked, links: Mapping[str, str] | None = None) -> HopTracer:
     """Return a Node of a cluster; the first one is cluster "home"'s."""
     name = of or "home"
     settings = config(WHO.get(who, who), cluster_id=name, **EVERYWHERE)
-    return make_tracer(SNAPSHOTS[name], settings, asked, links or {}, "the configuration of a test")
+    return make_tracer(SNAPSHOTS[name], settings, statuses, links or {}, "the configuration of a test")
 
 
 @pytest.fixture(params=[False, True], ids=["clear", "encrypted"])
@@ -131,26 +131,26 @@ def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
 def test_a_simulated_hop_is_told_as_such() -> None:
     """In text with what is assumed, once; in JSON by where it is from; and nobody looks for probes there."""
     hops, back = traced(frozenset({"r1"}))
-    found = PathReport(
+    report = PathReport(
         target=TraceTarget(address=PROBE.destination, port=80), status=every()["w1"].status, hops=hops, back=back
     )
-    said = found.as_text()
-    assert max(map(len, said.splitlines())) <= WIDTH
-    assert " ".join(said.split()).count("Assumed: the configuration of a test;") == 1
-    assert "   simulated   as above" in said
-    assert "if flows are as simulated: r1" in said
-    assert [(hop["node"], hop["from"], hop["asked"]) for hop in found.as_json()["hops"]] == [
+    text = report.as_text()
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert " ".join(text.split()).count("Assumed: the configuration of a test;") == 1
+    assert "   simulated   as above" in text
+    assert "if flows are as simulated: r1" in text
+    assert [(hop["node"], hop["from"], hop["asked"]) for hop in report.as_json()["hops"]] == [
         (hop.node, "simulator" if hop.node == "r1" else "switch", hop.node != "r1") for hop in hops
     ]
-    asked: list[str] = []
+    nodes_asked: list[str] = []
 
     def seen(pages: Mapping[str, str]) -> dict[str, Any]:
-        asked.extend(pages)
+        nodes_asked.extend(pages)
         return {node: {"flows": [], "tracked": []} for node in pages}
 
     live = send(hops, 3, seen, lambda *_: {"sent": 3, "answered": True})
-    assert "r1" not in asked
-    sight = next(one for one in live.sights if one.node == "r1")
+    assert "r1" not in nodes_asked
+    sight = next(sighting for sighting in live.sights if sighting.node == "r1")
     assert (sight.seen, sight.why) == (None, "it did not answer within 10 s")
 
 
@@ -186,15 +186,15 @@ def test_a_node_of_the_same_name_elsewhere_is_not_taken_for_it() -> None:
 
 def test_antreas_gateways_are_not_simulated() -> None:
     """Their flows are not ours; and what a gateway here sends them is translated, as the other one has it."""
-    (unanswered,) = (one.name for one in stand_in("home", "g2", {}).status.tunnels if one.peer == "east")
+    (unanswered,) = (tunnel.name for tunnel in stand_in("home", "g2", {}).status.tunnels if tunnel.peer == "east")
     facts = Facts(bfd_unanswered=frozenset({unanswered}))
     g2 = simulate(SNAPSHOTS["home"], facts, config("g2"))
-    asked = structs.replace(stand_in("home", "g2", {}).status, summary=node_summary(g2.desired.state))
-    found = stand_in("home", "g1", {"g2": asked})
-    assert found.status.summary.clusters == asked.summary.clusters
+    g2_status = structs.replace(stand_in("home", "g2", {}).status, summary=node_summary(g2.desired.state))
+    tracer_of_g1 = stand_in("home", "g1", {"g2": g2_status})
+    assert tracer_of_g1.status.summary.clusters == g2_status.summary.clusters
     nodes = every()
     tracer = PathTracer(
-        statuses={"w1": nodes["w1"].status, "g1": found.status, "g2": asked},
+        statuses={"w1": nodes["w1"].status, "g1": tracer_of_g1.status, "g2": g2_status},
         ask=lambda name, page: page_of(nodes[name], page),
         simulate=stand_in,
     )
@@ -210,8 +210,8 @@ def with_gateways(status: Status, why: str, live: bool | Mapping[str, bool]) -> 
         structs.replace(
             group,
             gateways=tuple(
-                structs.replace(one, live=live if isinstance(live, bool) else live[one.name], why=why)
-                for one in group.gateways
+                structs.replace(gateway, live=live if isinstance(live, bool) else live[gateway.name], why=why)
+                for gateway in group.gateways
             ),
         )
         for group in status.gateways
@@ -223,13 +223,13 @@ def test_an_agent_that_tells_its_status_alone_is_believed() -> None:
     """Its own port numbers and liveness count for what is simulated of its flows."""
     nodes = every()
     own = with_gateways(nodes["w1"].status, "BFD is down", {"g1": False, "g2": True})
-    tunnels = (structs.replace(one, ofport=number) for number, one in enumerate(own.tunnels, 7))
+    tunnels = (structs.replace(tunnel, ofport=number) for number, tunnel in enumerate(own.tunnels, 7))
     own = structs.replace(own, tunnels=tuple(tunnels))
-    found = stand_in("home", "w1", {"w1": own})
-    trace = found.trace(PROBE)
-    assert found.status is own
-    assert next(one.peer for one in own.tunnels if one.ofport == trace.out_port) == "g2"
-    assert "port numbers" not in " ".join(found.assumed)
+    node_tracer = stand_in("home", "w1", {"w1": own})
+    trace = node_tracer.trace(PROBE)
+    assert node_tracer.status is own
+    assert next(tunnel.peer for tunnel in own.tunnels if tunnel.ofport == trace.out_port) == "g2"
+    assert "port numbers" not in " ".join(node_tracer.assumed)
 
 
 @pytest.mark.usefixtures("encrypted")
@@ -241,8 +241,9 @@ def test_tunnels_are_lost_where_somebody_says_so() -> None:
 
     def lost(asked: Asked, links: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
         status = stand_in("home", "g1", {}).status
-        peers = {one.name: one.peer for one in status.tunnels}
-        return {(peers[name], one.why) for name, one in lost_tunnels("g1", status, asked, links or {}).items()}
+        peers = {tunnel.name: tunnel.peer for tunnel in status.tunnels}
+        lost_gateways = lost_tunnels("g1", status, asked, links or {})
+        return {(peers[name], gateway.why) for name, gateway in lost_gateways.items()}
 
     assert not lost({})
     assert lost({"r1": says("east", "r1", live=False)}) == {("east", "r1: BFD is down")}
@@ -260,10 +261,10 @@ def test_tunnels_are_lost_where_somebody_says_so() -> None:
 def test_encryption_is_assumed_to_work_where_the_gateway_has_a_key() -> None:
     """A gateway that has published none encrypts to nobody, and drops what would be sent in clear."""
 
-    def at_gateway(found: Snapshot) -> NodeTrace:
+    def at_gateway(objects: Snapshot) -> NodeTrace:
         settings = config("g1", encryption=TrafficEncryption.WIREGUARD)
         own = replace(PROBE, source=IPv4Address("10.10.1.5"))
-        return make_tracer(found, settings, {}, {}, "").trace(own)
+        return make_tracer(objects, settings, {}, {}, "").trace(own)
 
     info = replace(
         cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",)), wireguard=WireGuardInfo(public_key=key(9))

@@ -78,9 +78,9 @@ def walk_of(outcome: TraceOutcome, out_port: int | None, **more: object) -> dict
 def shown(hops: list[Hop], back: tuple[Hop, ...] = ()) -> str:
     """Return the trace for people; no line is too wide."""
     target = TraceTarget(address=PROBE.destination, port=80)
-    said = PathReport(target=target, status=statuses("w")["w"], hops=hops, back=back).as_text()
-    assert max(map(len, said.splitlines())) <= WIDTH
-    return said
+    text = PathReport(target=target, status=statuses("w")["w"], hops=hops, back=back).as_text()
+    assert max(map(len, text.splitlines())) <= WIDTH
+    return text
 
 
 KEPT = {node: [{"zone": 28003, "mark": number, "label": 7}] for number, node in enumerate("wgr", 1)}
@@ -155,8 +155,8 @@ def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
     """A cluster without a context, agents that fail or do not answer, an address that no other cluster has."""
     some = statuses(*"wg")
 
-    def trace(asked: Mapping[str, Status], ask: Any, **errors: str) -> list[Hop]:
-        return list(PathTracer(statuses=asked, ask=ask, errors=errors).forward("w", PROBE))
+    def trace(known_statuses: Mapping[str, Status], ask: Any, **errors: str) -> list[Hop]:
+        return list(PathTracer(statuses=known_statuses, ask=ask, errors=errors).forward("w", PROBE))
 
     hops = trace(some, lambda node, _: FORTH[node])
     assert "--remote-context" in shown(hops)
@@ -182,19 +182,19 @@ def test_encrypted_tunnels_lead_to_the_gateway_behind_them() -> None:
     """They end at addresses of their own; /status says which gateway that is, on both sides."""
     pages = {node: deepcopy(PAGES[node]) for node in "wgr"}
     for node, port, address in (("g", "mc-7", "192.168.2.11"), ("r", "mc-8", "192.168.1.11")):
-        for one in pages[node]["tunnels"]:
-            one["remoteIP"] = "240.1.2.3" if one["name"] == port else one["remoteIP"]
-        for one in pages[node]["gateways"][0]["gateways"]:
-            one["address"] = address if one["tunnel"] == port else ""
-    asked = statuses(*"wgr", pages=pages)
-    hops = list(PathTracer(statuses=asked, ask=lambda node, _: FORTH[node]).forward("w", PROBE))
+        for entry in pages[node]["tunnels"]:
+            entry["remoteIP"] = "240.1.2.3" if entry["name"] == port else entry["remoteIP"]
+        for entry in pages[node]["gateways"][0]["gateways"]:
+            entry["address"] = address if entry["tunnel"] == port else ""
+    known_statuses = statuses(*"wgr", pages=pages)
+    hops = list(PathTracer(statuses=known_statuses, ask=lambda node, _: FORTH[node]).forward("w", PROBE))
     assert [hop.node for hop in hops] == ["w", "g", "r"]
 
 
 def test_a_loop_ends() -> None:
     """Nodes that hand a packet to each other end the trace, not the patience."""
-    said = {"w": walk_of(TraceOutcome.TUNNEL, 5), "g": walk_of(TraceOutcome.TUNNEL, 6)}
-    hops = list(PathTracer(statuses=statuses(*"wgr"), ask=lambda node, _: said[node]).forward("w", PROBE))
+    page_by_node = {"w": walk_of(TraceOutcome.TUNNEL, 5), "g": walk_of(TraceOutcome.TUNNEL, 6)}
+    hops = list(PathTracer(statuses=statuses(*"wgr"), ask=lambda node, _: page_by_node[node]).forward("w", PROBE))
     assert len(hops) == 8
     assert not delivered(hops)
 
@@ -202,19 +202,19 @@ def test_a_loop_ends() -> None:
 def test_a_policy_that_drops_is_named() -> None:
     """With the rule, the command that explains it for these very ends, and the counter of that rule."""
     rule = {"policy": "ClusterNetworkPolicy/no-web", "rule": "r1", "direction": "egress", "verdict": "drop"}
-    said = walk_of(TraceOutcome.DROPPED, None, reason="policy", table="EgressTiers", policies=[rule])
-    told = shown(list(PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: said).forward("w", PROBE)))
-    assert "policy      ClusterNetworkPolicy/no-web, rule r1 (egress): drop" in told
-    assert "next        mcagent policy explain --from 10.1.3.2 --to 10.102.0.80 --port 80/TCP" in told
-    assert 'mcagent_policy_rule_packets_total{policy="ClusterNetworkPolicy/no-web",rule="r1"}' in told
-    said = walk_of(
+    page = walk_of(TraceOutcome.DROPPED, None, reason="policy", table="EgressTiers", policies=[rule])
+    text = shown(list(PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: page).forward("w", PROBE)))
+    assert "policy      ClusterNetworkPolicy/no-web, rule r1 (egress): drop" in text
+    assert "next        mcagent policy explain --from 10.1.3.2 --to 10.102.0.80 --port 80/TCP" in text
+    assert 'mcagent_policy_rule_packets_total{policy="ClusterNetworkPolicy/no-web",rule="r1"}' in text
+    page = walk_of(
         *(TraceOutcome.DROPPED, None),
         reason="isolated",
         table="EgressNetworkPolicy",
         isolatedBy=["NetworkPolicy shop/deny"],
     )
-    told = shown(list(PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: said).forward("w", PROBE)))
-    assert "policy      isolated by NetworkPolicy shop/deny, and no NetworkPolicy allows this" in told
+    text = shown(list(PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: page).forward("w", PROBE)))
+    assert "policy      isolated by NetworkPolicy shop/deny, and no NetworkPolicy allows this" in text
 
 
 def test_who_gets_connections_to_a_service_is_told() -> None:
@@ -227,9 +227,11 @@ def test_who_gets_connections_to_a_service_is_told() -> None:
         address=IPv4Address("10.96.0.7"), port=80, name="shop/antrea-mc-web", choices=choices, by="the agent of w"
     )
     hops = [Hop(node="w", cluster="east", role="", probe=PROBE, why="not asked")]
-    told = PathReport(target=target, status=statuses("w")["w"], hops=hops, back=()).as_text().splitlines()
-    assert told[1] == "of the Service shop/antrea-mc-web, 10.96.0.7:80, whose new connections the agent of w gives"
-    assert told[2:4] == [
+    lines = PathReport(target=target, status=statuses("w")["w"], hops=hops, back=()).as_text().splitlines()
+    assert (
+        lines[1] == "of the Service shop/antrea-mc-web, 10.96.0.7:80, whose new connections the agent of w gives"
+    )
+    assert lines[2:4] == [
         "    75%  10.102.0.80:80 (cluster x)  <- traced",
         "    25%  10.1.9.9:80 (cluster east, this one)",
     ]

@@ -125,11 +125,11 @@ def test_a_clock_that_was_set_back_is_told() -> None:
 def test_a_gateway_that_is_not_used_is_told_with_its_reason() -> None:
     """It publishes no key, so it is no peer: its absence would say nothing."""
     problem = Problem(subject="ClusterInfoImport mc/east", path="spec", reason="NotEncrypted", message="no key")
-    known = replace(summary(PUBLISHED), problems=(problem, replace(problem, severity=Severity.WARNING)))
-    found = encryption_of(known, WireGuardReport(peers=(status(11), status(12)), now=NOW))
-    assert [one.reason for one in found.not_used] == ["NotEncrypted"]
-    assert "NotEncrypted: no key" in text(found)
-    assert "NotEncrypted" not in text(found, not_used=False)
+    state = replace(summary(PUBLISHED), problems=(problem, replace(problem, severity=Severity.WARNING)))
+    encryption = encryption_of(state, WireGuardReport(peers=(status(11), status(12)), now=NOW))
+    assert [refusal.reason for refusal in encryption.not_used] == ["NotEncrypted"]
+    assert "NotEncrypted: no key" in text(encryption)
+    assert "NotEncrypted" not in text(encryption, not_used=False)
 
 
 def test_a_stale_peer_and_one_that_is_missing() -> None:
@@ -296,5 +296,5 @@ def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFi
 )
 def test_of_two_gateways_with_announced_keys_the_lower_goes_first(peer: dict[str, str], free: bool) -> None:
     """One that is not there is not waited for."""
-    found = {"publicKey": "B", "peers": [{"state": "established"} | peer]}
-    assert our_turn(from_json(EncryptionStatus, found, "the agent")) is free
+    members = {"publicKey": "B", "peers": [{"state": "established"} | peer]}
+    assert our_turn(from_json(EncryptionStatus, members, "the agent")) is free

@@ -49,10 +49,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviews:
-    """Missing permissions: account, namespace, verb, resource. `error`: why not all were checked."""
+    """Of `checked` permissions, the missing ones: account, namespace, verb, resource.
+
+    `error`: why not all were checked.
+    """
 
     forbidden: tuple[tuple[Account, str, str, str], ...] = ()
-    asked: int = 0
+    checked: int = 0
     error: str = ""
 
 
@@ -65,17 +68,17 @@ def reviews(cluster: ExaminedCluster) -> Reviews:
         for right in sorted(_rights(account)):
             if time.monotonic() > end:
                 error = f"not all could be checked within {_REVIEWS_TIMEOUT:g} s"
-                return Reviews(forbidden=tuple(forbidden), asked=count, error=error)
+                return Reviews(forbidden=tuple(forbidden), checked=count, error=error)
             try:
                 permitted = _allowed(cluster, account, right)
             except SourceError as error:
-                return Reviews(forbidden=tuple(forbidden), asked=count, error=str(error))
+                return Reviews(forbidden=tuple(forbidden), checked=count, error=str(error))
             count += 1
             if not permitted:
                 namespace, verb, group, resource = right
                 named = f"{resource}.{group}" if group else resource
                 forbidden.append((account, namespace or account.namespace, verb, named))
-    return Reviews(forbidden=tuple(forbidden), asked=count)
+    return Reviews(forbidden=tuple(forbidden), checked=count)
 
 
 def _accounts(cluster: ExaminedCluster) -> list[Account]:
@@ -136,5 +139,5 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
         )
     if answers.error:
         yield CHECK.skipped(answers.error)
-    elif answers.asked and not answers.forbidden:
-        yield CHECK.passed(f"all {answers.asked} that the installed roles need")
+    elif answers.checked and not answers.forbidden:
+        yield CHECK.passed(f"all {answers.checked} that the installed roles need")

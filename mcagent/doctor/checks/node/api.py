@@ -56,7 +56,7 @@ _POLICY_KINDS = frozenset(
 class ApiServer:
     """This Node's API server. `clock`: how far it is ahead of this Node, in seconds; None: unknown.
 
-    `forbidden`: missing permissions of the agent's account, as (verb, resource), of `asked` ones.
+    `forbidden`: of `checked` permissions, those that the agent's account lacks, as (verb, resource).
     """
 
     used: bool = True  # False: objects come from a directory
@@ -64,7 +64,7 @@ class ApiServer:
     error: str = ""
     clock: float | None = None
     forbidden: tuple[tuple[str, str], ...] = ()
-    asked: int = 0
+    checked: int = 0
     review_error: str = ""
 
 
@@ -104,7 +104,7 @@ def ask(kubeconfig: str | RawObject, *, policies: bool) -> ApiServer:
     permissions = list(needs(policies=policies))
     try:
         forbidden = tuple(_forbidden(client, permissions))
-        return ApiServer(server=client.server, clock=ahead, forbidden=forbidden, asked=len(permissions))
+        return ApiServer(server=client.server, clock=ahead, forbidden=forbidden, checked=len(permissions))
     except SourceError as error:
         return ApiServer(server=client.server, clock=ahead, review_error=str(error))
     finally:

@@ -34,4 +34,4 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
     for verb, resource in api.forbidden:
         yield CHECK.finding("NotAllowed403", f"may not {verb} {resource}", verb=verb, resource=resource)
     if not api.forbidden:
-        yield CHECK.passed(f"all {api.asked} that the agent needs")
+        yield CHECK.passed(f"all {api.checked} that the agent needs")
