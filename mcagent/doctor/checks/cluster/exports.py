@@ -47,18 +47,14 @@ def refusals(cluster: ExaminedCluster) -> list[RawObject]:
 
 def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     """Report the refusals of the leader and of this cluster."""
-    exported = cluster.read(exports)
-    findings = []
-    for export in exported:
-        ready = condition_of(export.status.conditions, "Ready")
-        if ready.reason == "Failed":
-            findings.append(CHECK.finding("ExportRefused", ready.message, subject=export.subject))
-    yield from findings
-    for event in cluster.read(refusals):
+    conditions = [(export, condition_of(export.status.conditions, "Ready")) for export in cluster.read(exports)]
+    refused = [(export, ready) for export, ready in conditions if ready.reason == "Failed"]
+    for export, ready in refused:
+        yield CHECK.finding("ExportRefused", ready.message, subject=export.subject)
+    events = cluster.read(refusals)
+    for event in events:
         kind, namespace, name = (text_at(event, "involvedObject", key) for key in ("kind", "namespace", "name"))
-        findings.append(
-            CHECK.finding("EndpointsRefused", text_at(event, "message"), subject=f"{kind} {namespace}/{name}")
-        )
-        yield findings[-1]
-    if not findings:
-        yield CHECK.passed(f"{len(exported)} exported, none is refused")
+        subject = f"{kind} {namespace}/{name}"
+        yield CHECK.finding("EndpointsRefused", text_at(event, "message"), subject=subject)
+    if not refused and not events:
+        yield CHECK.passed(f"{len(conditions)} exported, none is refused")
