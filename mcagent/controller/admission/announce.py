@@ -36,16 +36,17 @@ def review_announce(request: Request, lookup: Lookup, accounts: Accounts) -> Dec
         return no_account(request) if caller is None else denied(f"{caller} is no member, and announces none")
     if caller is None:
         return no_account(request)
+    old, new = request.of(MemberClusterAnnounce)
     trusted = caller in accounts.controllers and request.operation is not Operation.CREATE
     if not trusted:
         if caller.namespace != request.namespace:
             return denied(f"{caller} is not in namespace {request.namespace}, where the members' accounts are")
-        decision = _identity(request, caller, lookup)
+        decision = _identity(request, old, new, caller, lookup)
         if decision is not None:
             return decision
     if request.operation is Operation.CREATE:
-        return _create(request, lookup)
-    return _update(request) if request.operation is Operation.UPDATE else ALLOWED
+        return _create(request, new, lookup)
+    return _update(old, new) if request.operation is Operation.UPDATE else ALLOWED
 
 
 def _only_housekeeping(request: Request) -> bool:
@@ -53,10 +54,15 @@ def _only_housekeeping(request: Request) -> bool:
     return changing and changed_parts(request.old, request.object) <= HOUSEKEEPING
 
 
-def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | None:
+def _identity(
+    request: Request,
+    old: MemberClusterAnnounce,
+    new: MemberClusterAnnounce,
+    caller: Caller,
+    lookup: Lookup,
+) -> Decision | None:
     """Return the decision if the caller alone settles it; None: go on."""
     account = lookup.service_account(caller.namespace, caller.name)
-    old, new = request.of(MemberClusterAnnounce)
     if account is None:
         gone = request.operation is Operation.DELETE and old.is_deleting
         return ALLOWED if gone else denied(f"{caller} is not found", code=412)
@@ -72,8 +78,7 @@ def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | No
     return None
 
 
-def _create(request: Request, lookup: Lookup) -> Decision:
-    _, new = request.of(MemberClusterAnnounce)
+def _create(request: Request, new: MemberClusterAnnounce, lookup: Lookup) -> Decision:
     cluster = new.cluster_id
     sets = lookup.cluster_sets(request.namespace)
     if not sets:
@@ -95,8 +100,7 @@ def _create(request: Request, lookup: Lookup) -> Decision:
     return ALLOWED
 
 
-def _update(request: Request) -> Decision:
-    old, new = request.of(MemberClusterAnnounce)
+def _update(old: MemberClusterAnnounce, new: MemberClusterAnnounce) -> Decision:
     fixed = {
         "ClusterID (clusterID)": old.cluster_id == new.cluster_id,
         "ClusterSet ID (clusterSetID)": old.cluster_set_id == new.cluster_set_id,

@@ -31,28 +31,28 @@ from mcagent.model.errors import InputError
 _SHOWN = 8  # claims that are named in a message
 
 
-def refuse_claims(request: Request, cluster: str, lookup: Lookup) -> Decision | None:
+def refuse_claims(
+    request: Request, old: ResourceExport, new: ResourceExport, cluster: str, lookup: Lookup
+) -> Decision | None:
     """Return the refusal of a ClusterInfo with new claims to what its member may not have, or others have."""
-    old, export = request.of(ResourceExport)
-    if export.spec.kind != ExportKind.CLUSTER_INFO:
+    if new.spec.kind != ExportKind.CLUSTER_INFO:
         return None
     before = set(claims_in(old))
-    new = [claim for claim in claims_in(export) if claim not in before]
-    if not new:
+    new_claims = [claim for claim in claims_in(new) if claim not in before]
+    if not new_claims:
         return None
     accounts = (a for a in lookup.service_accounts(request.namespace) if stands_for(a) == cluster)
     bounds = bounds_of_accounts(accounts, defaults_of(lookup.limits))
-    refused = refusals(new, cluster, bounds, allowed_ranges(lookup.limits))
-    held = _held(request.namespace, cluster, [claim for claim in new if claim.text not in refused], lookup)
+    refused = refusals(new_claims, cluster, bounds, allowed_ranges(lookup.limits))
+    held = _held(request.namespace, cluster, [claim for claim in new_claims if claim.text not in refused], lookup)
     refused |= held
-    if not refused or _brings_more(request, refused):
+    if not refused or _brings_more(request, old, new, refused):
         return None
     return denied("; ".join(list(refused.values())[:_SHOWN]), code=409 if held else 403)
 
 
-def _brings_more(request: Request, refused: Mapping[str, str]) -> bool:
+def _brings_more(request: Request, old: ResourceExport, new: ResourceExport, refused: Mapping[str, str]) -> bool:
     """Tell whether a request changes anything but by what is refused; one that cannot be read does."""
-    old, new = request.of(ResourceExport)
     try:
         rightful = without(read_cluster_info(new), refused)
         if request.operation is Operation.CREATE:

@@ -68,7 +68,7 @@ class Lookup(Protocol):
         ...
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
-        """Return the ResourceImports that `cluster_claims.GRANTED` files under any of these, as far as known."""
+        """Return the ResourceImports that `cidr_claims.GRANTED` files under any of these, as far as known."""
         ...
 
     def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:

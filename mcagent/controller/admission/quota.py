@@ -21,9 +21,8 @@ from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.field import printable
 
 
-def refuse_size(request: Request, lookup: Lookup) -> Decision | None:
+def refuse_size(request: Request, export: ResourceExport, lookup: Lookup) -> Decision | None:
     """Return the refusal of an export that is too large, before anything else looks into it."""
-    _, export = request.of(ResourceExport)
     content = {key: value for key, value in request.object.items() if key != "status"}
     if isinstance(meta := content.get("metadata"), dict):
         content["metadata"] = {key: value for key, value in meta.items() if key != "managedFields"}
@@ -34,9 +33,8 @@ def refuse_size(request: Request, lookup: Lookup) -> Decision | None:
     return denied(f"the export is refused: {why}") if why else None
 
 
-def refuse_bounds(request: Request, cluster: str, lookup: Lookup) -> Decision | None:
+def refuse_bounds(request: Request, export: ResourceExport, cluster: str, lookup: Lookup) -> Decision | None:
     """Return the refusal of an export that its member may not make."""
-    _, export = request.of(ResourceExport)
     kind, namespace = export.spec.kind, export.spec.namespace
     accounts = lookup.service_accounts(request.namespace)
     bounds = bounds_of_accounts((a for a in accounts if stands_for(a) == cluster), defaults_of(lookup.limits))

@@ -72,11 +72,11 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
         if request.operation is Operation.DELETE:
             return ALLOWED
     return (
-        refuse_size(request, lookup)
+        refuse_size(request, new, lookup)
         or _finalizer(request, old, new)
         or _content(request, old, new, cluster)
-        or refuse_bounds(request, cluster, lookup)
-        or refuse_claims(request, cluster, lookup)
+        or refuse_bounds(request, new, cluster, lookup)
+        or refuse_claims(request, old, new, cluster, lookup)
         or ALLOWED
     )
 

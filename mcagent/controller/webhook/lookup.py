@@ -50,7 +50,7 @@ class ClusterLookup:
         return self._cache.count_indexed(BY_KIND, by_kind(namespace, cluster_id, kind))
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
-        """Return the ResourceImports that `cluster_claims.GRANTED` files under any of these.
+        """Return the ResourceImports that `cidr_claims.GRANTED` files under any of these.
 
         Only what was read already: none on a member, and none in a namespace that the leader does not look after.
         """

@@ -57,15 +57,12 @@ _JSON_TYPES: Mapping[str, type] = {"str": str, "int": int, "bool": bool, "array"
 
 def read_as(cls: type[_Object], raw: Mapping[str, Any]) -> _Object:
     """Return an object as a struct. Fields that the struct does not have are passed over."""
-    try:
-        return msgspec.convert(raw, cls)
-    except msgspec.ValidationError:
-        obj, faults = _without_faults(cls, raw)
-        if faults:
-            subject = _subject(cls, raw)
-            errors = [InputError(subject, path, reason, code=code) for path, reason, code in faults]
-            msgspec.structs.force_setattr(obj, "fault", Fault(errors))
-        return obj
+    obj, faults = _without_faults(cls, raw)
+    if faults:
+        subject = _subject(cls, raw)
+        errors = [InputError(subject, path, reason, code=code) for path, reason, code in faults]
+        msgspec.structs.force_setattr(obj, "fault", Fault(errors))
+    return obj
 
 
 def read_part(cls: type[_Part], raw: Mapping[str, Any]) -> _Part:
@@ -78,12 +75,15 @@ def read_object(kind: Kind, raw: Mapping[str, Any]) -> ApiObject:
     return read_as(TYPES[kind], raw)
 
 
-def _without_faults(cls: type[_Part], raw: Mapping[str, Any]) -> tuple[_Part, list[Sequence[str]]]:
+def _without_faults(cls: type[_Part], raw: Mapping[str, Any]) -> tuple[_Part, Sequence[Sequence[str]]]:
     """Return a struct without what is null, which is the same as absent, and without what has a wrong type.
 
     Beside it, for each such value: where it stands, what it should be, and the word for that.
     """
-    value = _without_nulls(raw)
+    try:
+        return msgspec.convert(raw, cls), ()
+    except msgspec.ValidationError:
+        value = _without_nulls(raw)
     faults: list[Sequence[str]] = []
     for count in range(10 * _MOST):
         try:
