@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 from mcagent.model.errors import InputError
 from mcagent.model.net import Address, Network, parse_address, parse_network
@@ -105,10 +105,10 @@ class Field:
             raise self.error("is empty", "Missing")
         raise self.error(f'not a name (RFC 1123 subdomain): "{printable(text)}"', "InvalidName")
 
-    def flag(self, *, default: bool = False) -> bool:
-        """Return the boolean; `default` when absent."""
+    def flag(self) -> bool:
+        """Return the boolean; False when absent."""
         if self.value is None:
-            return default
+            return False
         if isinstance(self.value, bool):
             return self.value
         raise self.error(f"must be true or false, is {describe(self.value)}")
@@ -162,17 +162,13 @@ class Field:
 
     def timestamp(self) -> str:
         """Return an RFC 3339 time as text in UTC to the second ("" when absent): such texts sort by time."""
-        value = self.value
-        if value is None:
+        if self.value is None:
             return ""
+        if not isinstance(self.value, str):
+            raise self.error(f"must be a time (RFC 3339), is {describe(self.value)}", "InvalidTime")
         try:
-            if isinstance(value, str):
-                value = datetime.fromisoformat(value)
-            elif isinstance(value, date) and not isinstance(value, datetime):  # YAML reads some as dates
-                value = datetime(value.year, value.month, value.day, tzinfo=UTC)
-            if not isinstance(value, datetime):
-                raise self.error(f"must be a time (RFC 3339), is {describe(value)}", "InvalidTime")
-            value = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+            time = datetime.fromisoformat(self.value)
+            time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
         except (ValueError, OverflowError):
-            raise self.error(f'not a time (RFC 3339): "{printable(str(value))}"', "InvalidTime") from None
-        return value.isoformat(timespec="seconds").replace("+00:00", "Z")
+            raise self.error(f'not a time (RFC 3339): "{printable(self.value)}"', "InvalidTime") from None
+        return time.isoformat(timespec="seconds").replace("+00:00", "Z")

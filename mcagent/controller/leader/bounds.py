@@ -54,8 +54,7 @@ def read_bounds(account: ServiceAccount, defaults: Bounds) -> Bounds:
     if not wrong and account.fault is not None:
         wrong = f"{account.fault.errors[0].path} {account.fault.errors[0].reason}"
     if wrong:
-        who = f"ServiceAccount {account.key}"
-        problem = f"{who}: {wrong}: nothing is allowed until it is fixed"
+        problem = f"{account.subject}: {wrong}: nothing is allowed until it is fixed"
         return Bounds(cidrs=(), namespaces=frozenset(), max_exports=0, problem=problem)
     cidrs, namespaces, most = given.values()
     found = defaults

@@ -117,8 +117,7 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
     status, reason, message = ready
     connected = TRUE if status == TRUE else FALSE
     before = cluster_set.status.conditions
-    leader = next((leader_cluster.cluster_id for leader_cluster in cluster_set.spec.leaders), "")
-    last = cluster_set.conditions_of(leader)
+    last = cluster_set.conditions_of(cluster_set.leader_id)
     own = condition(before, "Ready", status, reason=reason, message=message, now=now)
     conditions = [
         condition(last, "Ready", status, reason=reason, message=message, now=now),
@@ -130,7 +129,7 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
         "readyClusters": 1 if status == TRUE else 0,
         "observedGeneration": cluster_set.metadata.generation,
         "conditions": [own, *others(before, "Ready")],
-        "clusterStatuses": [{"clusterID": leader, "conditions": conditions}],
+        "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
     }
 
 

@@ -14,11 +14,7 @@ NOT_TAKEN = "AnnounceFailed"  # reason of a ClusterSet's Ready: the leader does 
 def cluster_set_of(view: View) -> ClusterSet | None:
     """Return the ClusterSet that counts: the oldest one here that names the server of a leader."""
     cluster_sets = view.list(ClusterSet, namespace=view.namespace)
-    joined = [
-        cluster_set
-        for cluster_set in cluster_sets
-        if any(leader.server for leader in cluster_set.spec.leaders[:1])
-    ]
+    joined = [cluster_set for cluster_set in cluster_sets if cluster_set.leader_server]
     return min(joined, key=lambda cluster_set: cluster_set.age, default=None)
 
 

@@ -36,9 +36,9 @@ class ApiGateway(ApiObject, frozen=True):
 
     KIND: ClassVar[Kind] = Kind.GATEWAY
 
-    gateway_ip: str = field(default="", name="gatewayIP")
-    internal_ip: str = field(default="", name="internalIP")
-    service_cidr: str = field(default="", name="serviceCIDR")
+    gateway_ip: str = ""
+    internal_ip: str = ""
+    service_cidr: str = ""
     wireguard: WireGuard | None = field(default=None, name="wireGuard")
     status: ApiGatewayStatus = ApiGatewayStatus()
 
@@ -121,6 +121,11 @@ class ClusterSet(ApiObject, frozen=True):
         """The cluster ID of the leader; "" if none is named."""
         return self.spec.leaders[0].cluster_id if self.spec.leaders else ""
 
+    @property
+    def leader_server(self) -> str:
+        """The URL of the leader's API server; "" if none is named, as in a leader's own ClusterSet."""
+        return self.spec.leaders[0].server if self.spec.leaders else ""
+
     def conditions_of(self, cluster_id: str) -> tuple[Condition, ...]:
         """Return the conditions of a cluster."""
         return conditions_of(self.status.cluster_statuses, cluster_id)
@@ -140,9 +145,9 @@ class MemberClusterAnnounce(ApiObject, frozen=True):
 
     KIND: ClassVar[Kind] = Kind.MEMBER_CLUSTER_ANNOUNCE
 
-    cluster_id: str = field(default="", name="clusterID")
-    cluster_set_id: str = field(default="", name="clusterSetID")
-    leader_cluster_id: str = field(default="", name="leaderClusterID")
+    cluster_id: str = ""
+    cluster_set_id: str = ""
+    leader_cluster_id: str = ""
 
 
 # --- exports and imports ----------------------------------------------------------------------------------

@@ -53,18 +53,14 @@ def membership(cluster_sets: Sequence[ClusterSet], claims: Iterable[ClusterClaim
 
     Raises InputError for a ClusterSet that cannot be used; the text says what would be right.
     """
-    candidates = [
-        cluster_set
-        for cluster_set in cluster_sets
-        if any(leader.server for leader in cluster_set.spec.leaders[:1])
-    ]
+    candidates = [cluster_set for cluster_set in cluster_sets if cluster_set.leader_server]
     candidates += [cluster_set for cluster_set in cluster_sets if cluster_set.is_faulty("spec.leaders")]
     if not candidates:
         return None
-    cluster_set = min(candidates, key=lambda one: (one.metadata.creation_timestamp, one.name))
+    cluster_set = min(candidates, key=lambda cluster_set: cluster_set.age)
     cluster_set.check("spec.leaders")
     spec, leader = cluster_set.spec, cluster_set.spec.leaders[0]
-    subject = f"ClusterSet {cluster_set.key}"
+    subject = cluster_set.subject
     cluster_id = spec.cluster_id or claimed(claims)
     if not is_cluster_id(cluster_id):
         raise InputError(
