@@ -105,6 +105,11 @@ def is_cluster_id(text: str) -> bool:
     return len(text) <= MAX_LABEL and is_subdomain(text)
 
 
+def is_export_limit(text: str) -> bool:
+    """Tell whether a text can be the value of MAX_EXPORTS_ANNOTATION."""
+    return text.isascii() and text.isdecimal() and len(text) <= 6
+
+
 def announce(cluster_id: str) -> str:
     """Return the name of a cluster's MemberClusterAnnounce."""
     return f"member-announce-from-{cluster_id}"

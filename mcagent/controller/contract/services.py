@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.exported_metadata import Texts
+from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
 from mcagent.controller.machinery.reconciler import Json
 from mcagent.model.api import kubernetes
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiServiceSpec as Spec
 from mcagent.model.api.kubernetes import EndpointAddress, ServiceFields, Subsets
+from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import IpProtocol
@@ -68,6 +70,22 @@ Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services),
 
 
 # --- reading ----------------------------------------------------------------------------------------------
+
+
+def import_target(resource_import: ResourceImport | None) -> str:
+    """Return "namespace/name" of the Service that a ResourceImport is about.
+
+    "" when it is about none, when the names are none, or when its own name is not the one that follows from them:
+    names are concatenated, and two objects must not stand for one Service.
+    """
+    if resource_import is None:
+        return ""
+    spec = resource_import.spec
+    named = {SERVICE_IMPORT: names.service_import, ExportKind.ENDPOINTS: names.endpoints_import}.get(spec.kind)
+    if named is None or not names.is_label(spec.namespace) or not names.is_label(spec.name):
+        return ""
+    follows = resource_import.name == named(spec.namespace, spec.name)
+    return f"{spec.namespace}/{spec.name}" if follows else ""
 
 
 def read_service_spec(spec: ServiceFields, obj: ApiObject, path: str) -> ServiceSpec:

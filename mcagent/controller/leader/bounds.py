@@ -145,8 +145,11 @@ def _entries(text: str) -> list[str]:
 def _wrong(key: str, text: str) -> str:
     """Return what is wrong with the value of an annotation; "" if nothing. An empty list allows nothing."""
     if key == names.MAX_EXPORTS_ANNOTATION:
-        good = text.isascii() and text.isdecimal() and len(text) <= 6
-        return "" if good else f'must be a whole number of at most 6 digits, not "{printable(text)}"'
+        return (
+            ""
+            if names.is_export_limit(text)
+            else f'must be a whole number of at most 6 digits, not "{printable(text)}"'
+        )
     entries = [] if text == ANY else _entries(text)
     if len(entries) > MAX_NAMED:
         return f"has {len(entries)} entries, at most {MAX_NAMED} allowed"

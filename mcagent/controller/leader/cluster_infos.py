@@ -8,14 +8,13 @@ which are not granted. An export that becomes unreadable leaves its last good co
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, without
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.leader.announces import announces, is_member, not_a_member
-from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, defaults_of, said
+from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, defaults_of, said, stands_for
 from mcagent.controller.leader.export_status import export_ref, failed, reason_of, released, succeeded
 from mcagent.controller.leader.exports import BY_CLUSTER, CLUSTER_INFOS, Header, read_header
 from mcagent.controller.leader.ledger import Ledger, granted_in, touched
@@ -23,6 +22,7 @@ from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
+    Json,
     ObjectChange,
     Ref,
     View,
@@ -64,7 +64,8 @@ class ClusterInfoCopy:
                     return []
                 return self._with_those_in_the_way(view, area, cluster_id)
             case ServiceAccount():
-                ids = _members(old) | _members(new) if said(old) != said(new) else ()
+                accounts = change.of(ServiceAccount) if said(old) != said(new) else ()
+                ids = {stands_for(account) for account in accounts if account is not None} - {""}
                 return [f"{area}/{names.cluster_info(cluster_id)}" for cluster_id in ids]
             case ResourceImport() as found:
                 if not _key_of_import(found):
@@ -98,7 +99,7 @@ class ClusterInfoCopy:
         if export is None or not _is_cluster_info(export):
             return DesiredObjects(steps=gone)
         if export.is_deleting:
-            return DesiredObjects(steps=[*gone, *filter(None, (released(export),))])
+            return DesiredObjects(steps=[*gone, *released(export)])
         try:
             header = read_header(export)
             if not is_member(view, area, header.cluster_id):
@@ -113,14 +114,18 @@ class ClusterInfoCopy:
         decision = self._ledger.decide(view, export, now)
         note = _shown(list(decision.refused.values()))
         events = [Event(subject=str(export_ref(export)), reason="ClaimRefused", message=note)] if note else []
-        copy = _copy(target, present, header, without(info, decision.refused), now)
         most = bounds_of(view, area, header.cluster_id, defaults_of(self._settings.limits)).max_exports
         annotations = {
             **_settings(export),
             CLAIMS_ANNOTATION: granted_text(decision.times),
             names.MAX_EXPORTS_ANNOTATION: str(most),  # for the member, whose namespaces share it
         }
-        copy = replace(copy, body={**copy.body, "metadata": {"annotations": annotations}})
+        spec = _spec(header, without(info, decision.refused))
+        copy = Wanted(
+            ref=target,
+            body={"metadata": {"annotations": annotations}, "spec": spec},
+            status=_status(present, header.cluster_id, now),
+        )
         return DesiredObjects(
             steps=[copy, succeeded(export, now, note)], events=events, again=_AGAIN if decision.waits else None
         )
@@ -139,12 +144,6 @@ def _is_cluster_info(export: ApiObject | None) -> bool:
 def _key_of_import(found: ResourceImport) -> list[str]:
     ours = found.spec.kind == ExportKind.CLUSTER_INFO and found.name.endswith(names.cluster_info(""))
     return [found.key] if ours else []
-
-
-def _members(account: ApiObject | None) -> set[str]:
-    """Return the cluster that a ServiceAccount stands for."""
-    cluster = account.annotation(names.CLUSTER_ID_ANNOTATION) if account is not None else None
-    return {cluster} if cluster else set()
 
 
 def _shown(notes: Sequence[str]) -> str:
@@ -166,18 +165,18 @@ def _settings(export: ResourceExport) -> dict[str, str | None]:
     return {key: text if names.is_label(text.lower()) else None for key, text in found.items()}
 
 
-def _copy(target: Ref, there: ResourceImport | None, header: Header, info: ClusterInfo, now: float) -> Wanted:
-    """Return the ResourceImport."""
-    spec = {
+def _spec(header: Header, info: ClusterInfo) -> Json:
+    """Return the spec of the ResourceImport."""
+    return {
         "name": header.name or None,
         "namespace": header.namespace or None,
         "kind": str(ExportKind.CLUSTER_INFO),
         "clusterinfo": complete(info),
     }
-    statuses = there.status.cluster_statuses if there is not None else ()
-    made = condition(statuses[0].conditions if statuses else (), "Succeeded", TRUE, now=now)
-    return Wanted(
-        ref=target,
-        body={"spec": spec},
-        status={"clusterStatuses": [{"clusterID": header.cluster_id, "conditions": [made]}]},
-    )
+
+
+def _status(present: ResourceImport | None, cluster_id: str, now: float) -> Json:
+    """Return the status of the ResourceImport, which is `present` as it was; None: it is new."""
+    statuses = present.status.cluster_statuses if present is not None else ()
+    succeeded_condition = condition(statuses[0].conditions if statuses else (), "Succeeded", TRUE, now=now)
+    return {"clusterStatuses": [{"clusterID": cluster_id, "conditions": [succeeded_condition]}]}

@@ -54,10 +54,10 @@ def _status(export: ResourceExport, conditions: list[Json]) -> Wanted:
     return Wanted(ref=export_ref(export), status={"conditions": conditions}, create=False)
 
 
-def released(export: ResourceExport) -> Wanted | None:
-    """Return an export that is being deleted without our finalizers, the legacy one too; None if it has none."""
-    held = export.metadata.finalizers
-    rest = [finalizer for finalizer in held if finalizer not in EXPORT_FINALIZERS]
-    if len(rest) == len(held):
-        return None
-    return Wanted(ref=export_ref(export), body={"metadata": {"finalizers": rest or None}}, create=False)
+def released(export: ResourceExport) -> list[Wanted]:
+    """Return the write that takes our finalizers, the legacy one too, off a deleted export; []: it has none."""
+    finalizers = export.metadata.finalizers
+    foreign = [finalizer for finalizer in finalizers if finalizer not in EXPORT_FINALIZERS]
+    if len(foreign) == len(finalizers):
+        return []
+    return [Wanted(ref=export_ref(export), body={"metadata": {"finalizers": foreign or None}}, create=False)]

@@ -35,7 +35,7 @@ from mcagent.controller.leader.exports import (
     label_of,
     read_header,
 )
-from mcagent.controller.leader.offers import at_the_limit, oldest, over_quota
+from mcagent.controller.leader.offers import at_the_limit, is_over, over_quota
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -122,7 +122,7 @@ class LabelIdentities:
         taken: list[ResourceExport] = []
         for export in sorted(view.indexed(BY_LABEL, key), key=lambda export: export.age):
             if export.is_deleting:
-                steps += filter(None, (released(export),))
+                steps += released(export)
                 continue
             label = label_of(taken[0]) if taken else _label_in(there, name)
             why = self._refusal(view, area, export, label)
@@ -160,10 +160,8 @@ class LabelIdentities:
             return why
         if label and label != label_of(export):
             return "spec.labelIdentity.normalizedLabel has the same hash as older labels"
-        value = by_kind(area, cluster, ExportKind.LABEL_IDENTITY)
-        limit = bounds.max_exports
-        if view.count(BY_KIND, value) > limit and export.age not in oldest(view.indexed(BY_KIND, value), limit):
-            return over_quota(cluster, limit, _WHAT)
+        if is_over(view, export, bounds.max_exports):
+            return over_quota(cluster, bounds.max_exports, _WHAT)
         return ""
 
     @staticmethod

@@ -107,16 +107,9 @@ class Offers:
         named = named_for(view, area, header.namespace)
         if why := refuse_namespace(cluster, header.namespace, bounds, named):
             return NOT_ALLOWED, why
-        if header.kind is ExportKind.SERVICE and self._is_over(view, export, header, bounds.max_exports):
+        if header.kind is ExportKind.SERVICE and is_over(view, export, bounds.max_exports):
             return QUOTA, over_quota(cluster, bounds.max_exports)
         return TOO_LARGE, too_large((export.metadata, export.spec), header.kind, self._limits.max_export_bytes)
-
-    @staticmethod
-    def _is_over(view: View, export: ResourceExport, header: Header, limit: int) -> bool:
-        value = by_kind(header.area, header.cluster_id, ExportKind.SERVICE)
-        if header.deleting or view.count(BY_KIND, value) <= limit:
-            return False
-        return export.age not in oldest(view.indexed(BY_KIND, value), limit)
 
     def max_exports(self, view: View, area: str, cluster_id: str) -> int:
         """Return how many Services a member may export."""
@@ -178,10 +171,14 @@ def at_the_limit(
     value, limit = by_kind(export.namespace, export.spec.cluster_id, kind), limit_of(export.spec.cluster_id)
     if view.count(BY_KIND, value) < limit:
         return ()
-    oldest = sorted((e for e in view.indexed(BY_KIND, value) if not e.is_deleting), key=lambda e: e.age)
-    return oldest[max(0, limit - 1) : limit + 1]
+    by_age = sorted((e for e in view.indexed(BY_KIND, value) if not e.is_deleting), key=lambda e: e.age)
+    return by_age[max(0, limit - 1) : limit + 1]
 
 
-def oldest(exports: Iterable[ResourceExport], limit: int) -> list[tuple[str, str, str]]:
-    """Return the ages of the exports that stay when there may be so many: those that are not about to go."""
-    return heapq.nsmallest(limit, (export.age for export in exports if not export.is_deleting))
+def is_over(view: View, export: ResourceExport, limit: int) -> bool:
+    """Tell whether `limit` older exports of its cluster and kind stay; False for one that is being deleted."""
+    value = by_kind(export.namespace, export.spec.cluster_id, export.spec.kind)
+    if export.is_deleting or view.count(BY_KIND, value) <= limit:
+        return False
+    ages = (other.age for other in view.indexed(BY_KIND, value) if not other.is_deleting)
+    return export.age not in heapq.nsmallest(limit, ages)

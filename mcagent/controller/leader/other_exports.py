@@ -33,7 +33,7 @@ class OtherExports:
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
         """Return the export that changed, if it is of another kind."""
         _, new = change.of(ResourceExport)
-        return _key(new) if new is not None and self._settings.namespace in ("", new.namespace) else []
+        return _key(new) if new is not None and self._settings.covers(new.namespace) else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all exports of other kinds."""
@@ -47,7 +47,7 @@ class OtherExports:
         if export is None or not _key(export):
             return DesiredObjects()
         if export.is_deleting:
-            return DesiredObjects(steps=[step for step in (released(export),) if step])
+            return DesiredObjects(steps=released(export))
         why = f'this leader does not merge exports of kind "{printable(export.spec.kind)}"'
         return DesiredObjects(steps=[failed(export, why, now)])
 

@@ -138,7 +138,7 @@ class PolicyCopies:
         first = ""
         for export in sorted(view.indexed(self._policies, key), key=lambda export: export.age):
             if export.is_deleting:
-                steps += filter(None, (released(export),))
+                steps += released(export)
                 continue
             if copy is not None:
                 steps.append(failed(export, f"ResourceExport {first} defines the policy {printable(name)}", now))

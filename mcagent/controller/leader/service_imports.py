@@ -13,6 +13,7 @@ from mcagent.controller.contract.services import (
     HEADLESS,
     ServiceSpec,
     grouped_subsets,
+    import_target,
     service_fields,
     service_ports,
     session_affinity,
@@ -24,17 +25,11 @@ from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION
 
-_IMPORT_KINDS = frozenset({names.SERVICE_IMPORT, ExportKind.ENDPOINTS})
 
-
-def key_of_import(found: ResourceImport) -> list[str]:
+def key_of_import(resource_import: ResourceImport) -> list[str]:
     """Return the key of a ResourceImport that is ours: of our kinds, and named as we name them."""
-    kind, namespace, name = found.spec.kind, found.spec.namespace, found.spec.name
-    named = names.service_import if kind == names.SERVICE_IMPORT else names.endpoints_import
-    if kind not in _IMPORT_KINDS or found.name != named(namespace, name):
-        return []
-    good = names.is_label(namespace) and names.is_label(name)
-    return [f"{found.namespace}/{namespace}/{name}"] if good else []
+    target = import_target(resource_import)
+    return [f"{resource_import.namespace}/{target}"] if target else []
 
 
 def service_imports(

@@ -149,7 +149,7 @@ class ServiceMerge:
                 events.append(Event(subject=subject, reason="NotMerged", message=result.note))
             if conflict := result.conflict:
                 events.append(Event(subject=subject, reason=conflict.reason, message=conflict.message))
-        steps += filter(None, (released(export.object) for export in mine if export.object.is_deleting))
+        steps += [step for export in mine if export.object.is_deleting for step in released(export.object)]
         return DesiredObjects(steps=steps, events=events)
 
     def _nameless(self, found: ResourceExport | None, view: View, now: float) -> DesiredObjects:
@@ -157,7 +157,7 @@ class ServiceMerge:
         if found is None:
             return DesiredObjects()
         if found.is_deleting:
-            return DesiredObjects(steps=[step for step in (released(found),) if step])
+            return DesiredObjects(steps=released(found))
         export = self._offers.read(view, found, target_key(found))
         if export.header is None and export.refused is not None:
             return DesiredObjects(steps=[failed(found, export.refused.note, now)])

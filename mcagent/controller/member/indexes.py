@@ -5,31 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import block_of
+from mcagent.controller.contract.services import import_target
 from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode, ApiService
 from mcagent.model.api.multicluster import ResourceImport
 
 
-def import_target(found: ResourceImport | None) -> str:
-    """Return "namespace/name" of the Service that a ResourceImport is about.
-
-    "" when it is about none, when the names are none, or when its own name is not the one that follows from them:
-    names are concatenated, and two objects must not stand for one Service.
-    """
-    if found is None:
-        return ""
-    spec = found.spec
-    named = {SERVICE_IMPORT: names.service_import, ExportKind.ENDPOINTS: names.endpoints_import}.get(spec.kind)
-    if named is None or not names.is_label(spec.namespace) or not names.is_label(spec.name):
-        return ""
-    return f"{spec.namespace}/{spec.name}" if found.name == named(spec.namespace, spec.name) else ""
-
-
-def service_of(found: ApiEndpointSlice) -> str:
+def service_of(endpoint_slice: ApiEndpointSlice) -> str:
     """Return the name of the Service that an EndpointSlice is of; "" if of none."""
-    return found.labels.get(names.SERVICE_NAME_LABEL, "")
+    return endpoint_slice.labels.get(names.SERVICE_NAME_LABEL, "")
 
 
 def _by_service(obj: ApiEndpointSlice) -> Iterable[str]:
@@ -38,13 +24,13 @@ def _by_service(obj: ApiEndpointSlice) -> Iterable[str]:
 
 
 def _by_target(obj: ResourceImport) -> Iterable[str]:
-    found = import_target(obj)
-    return [found] if found else []
+    target = import_target(obj)
+    return [target] if target else []
 
 
 def _by_namespace(obj: ResourceImport) -> Iterable[str]:
-    found = import_target(obj)
-    return [found.partition("/")[0]] if found else []
+    target = import_target(obj)
+    return [target.partition("/")[0]] if target else []
 
 
 def _by_block(obj: ResourceImport) -> Iterable[str]:

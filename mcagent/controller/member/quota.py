@@ -86,7 +86,7 @@ def max_exports(view: View, leader: Leader) -> int | None:
     ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
     copy = view.get(ref, ResourceImport)
     text = (copy.annotation(names.MAX_EXPORTS_ANNOTATION) if copy is not None else None) or ""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 6 else None
+    return int(text) if names.is_export_limit(text) else None
 
 
 def _by_kind(export: ResourceExport) -> Iterable[str]:

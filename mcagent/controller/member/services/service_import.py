@@ -14,7 +14,7 @@ from itertools import islice
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
-from mcagent.controller.contract.services import ServiceSpec
+from mcagent.controller.contract.services import ServiceSpec, import_target
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -34,7 +34,6 @@ from mcagent.controller.member.indexes import (
     IMPORTS_BY_TARGET,
     NODES_BY_ADDRESS,
     SLICES_BY_SERVICE,
-    import_target,
     service_of,
 )
 from mcagent.controller.member.membership import (
