@@ -84,12 +84,13 @@ class ClusterInfoExport:
         if leader is None or cluster_set is None:
             return DesiredObjects()
         ref = export_ref(leader, names.cluster_info(leader.cluster_id))
-        there = view.get(ref, ResourceExport)
-        if there is not None and there.is_deleting:
+        present = view.get(ref, ResourceExport)
+        if present is not None and present.is_deleting:
             return DesiredObjects()  # made anew once it is gone
-        gateways = self._gateways(view)
-        if not gateways:
-            return DesiredObjects(steps=[ref] if there is not None else [])
+        serving_gateways = self._serving(view)
+        infos = _gateway_infos(serving_gateways)
+        if not infos:
+            return DesiredObjects(steps=[ref] if present is not None else [])
         events = []
         about = cluster_set_ref(cluster_set, view)
         if self._settings.service_cidr is None:
@@ -103,20 +104,10 @@ class ClusterInfoExport:
             "name": leader.cluster_id,
             "namespace": view.namespace,
             "kind": ExportKind.CLUSTER_INFO,
-            "clusterInfo": self._info(leader, gateways),
+            "clusterInfo": self._info(leader, infos),
         }
-        annotations = {**published_settings(self._settings), AGENTS_ANNOTATION: self._agents(view)}
-        return DesiredObjects(steps=[resource_export(ref, spec, there, annotations)], events=events)
-
-    def _agents(self, view: View) -> str | None:
-        """Return whose agents run on the gateways, None where nothing says that they are ours.
-
-        Agents write how they reach other clusters, and the port of their WireGuard device: Antrea's neither.
-        """
-        for gateway in self._serving(view):
-            if gateway.status.links or (gateway.wireguard is not None and gateway.wireguard.port):
-                return OUR_AGENTS
-        return None
+        annotations = {**published_settings(self._settings), AGENTS_ANNOTATION: _agents(serving_gateways)}
+        return DesiredObjects(steps=[resource_export(ref, spec, present, annotations)], events=events)
 
     def _serving(self, view: View) -> list[ApiGateway]:
         """Return the Gateway objects that other clusters should use, the longest-serving first."""
@@ -125,26 +116,38 @@ class ClusterInfoExport:
         )
         return [gateway for ref in refs if (gateway := view.get(ref, ApiGateway)) is not None]
 
-    def _gateways(self, view: View) -> list[GatewayInfo]:
-        """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""
-        found: dict[str, GatewayInfo] = {}
-        for obj in self._serving(view):
-            try:
-                gateway = read_gateway(obj)
-            except InputError:
-                continue  # somebody wrote into it; the election mends it
-            if refuse_underlay(gateway.gateway_ip) is None:
-                address = str(gateway.gateway_ip)
-                found.setdefault(address, GatewayInfo(gateway_ip=address, wireguard=published(gateway.wireguard)))
-        return list(found.values())
-
-    def _info(self, leader: Leader, gateways: list[GatewayInfo]) -> Json:
+    def _info(self, leader: Leader, infos: list[GatewayInfo]) -> Json:
         """Return the payload."""
         info = ClusterInfo(
             cluster_id=leader.cluster_id,
             service_cidr=self._settings.service_cidr or "",
             pod_cidrs=self._settings.pod_cidrs,
-            gateway_infos=tuple(gateways),
-            wireguard=gateways[0].wireguard,
+            gateway_infos=tuple(infos),
+            wireguard=infos[0].wireguard,
         )
         return complete(info)
+
+
+def _agents(gateways: Iterable[ApiGateway]) -> str | None:
+    """Return whose agents run on the gateways, None where nothing says that they are ours.
+
+    Agents write how they reach other clusters, and the port of their WireGuard device: Antrea's neither.
+    """
+    for gateway in gateways:
+        if gateway.status.links or (gateway.wireguard is not None and gateway.wireguard.port):
+            return OUR_AGENTS
+    return None
+
+
+def _gateway_infos(gateways: Iterable[ApiGateway]) -> list[GatewayInfo]:
+    """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""
+    by_address: dict[str, GatewayInfo] = {}
+    for obj in gateways:
+        try:
+            gateway = read_gateway(obj)
+        except InputError:
+            continue  # somebody wrote into it; the election mends it
+        if refuse_underlay(gateway.gateway_ip) is None:
+            address = str(gateway.gateway_ip)
+            by_address.setdefault(address, GatewayInfo(gateway_ip=address, wireguard=published(gateway.wireguard)))
+    return list(by_address.values())

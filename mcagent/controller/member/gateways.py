@@ -6,7 +6,8 @@ made before old ones are deleted, so that there is always one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.machinery.reconciler import (
@@ -17,7 +18,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.election import addresses, by_age, candidate, elect, relevant
+from mcagent.controller.member.election import GatewayCandidate, addresses, by_age, candidate, elect, relevant
 from mcagent.controller.member.membership import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiNode
@@ -59,33 +60,31 @@ class GatewayElection:
         cluster_set = cluster_set_of(view)
         if cluster_set is None or not is_joined(view):
             return DesiredObjects()  # leaving cleans up
-        nodes = view.list(ApiNode)
-        found = {c.name: c for node in nodes if (c := candidate(node, self._settings.gateway_ip_precedence))}
-        there = [gateway.name for gateway in by_age(view.list(ApiGateway, namespace=view.namespace))]
-        chosen = elect(found.values(), there, self._settings.max_active_gateways)
+        election = _election(view, self._settings)
+        candidates, present, chosen = election.candidates, election.present, election.chosen
         events = [
             Event(
                 subject=str(Ref(kind=Kind.NODE, name=c.name)),
                 reason=c.reason,
                 message=f"{c.why}: {'its Gateway keeps its addresses' if c.name in chosen else 'no gateway'}",
             )
-            for c in found.values()
+            for c in candidates.values()
             if c.reason
         ]
-        if found and not chosen:
-            message = f"no gateway: none of {len(found)} annotated Nodes is Ready with a usable address"
+        if candidates and not chosen:
+            message = f"no gateway: none of {len(candidates)} annotated Nodes is Ready with a usable address"
             events.append(
                 Event(subject=str(cluster_set_ref(cluster_set, view)), reason="NoGateway", message=message)
             )
         steps: list[Wanted | Ref] = []
         for name in chosen:
-            where = addresses(found[name])
-            if not where:
+            fields = addresses(candidates[name])
+            if not fields:
                 continue  # stays with the addresses that it has
             cidr = {"serviceCIDR": self._settings.service_cidr} if self._settings.service_cidr else {}
             labels = {"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}}
-            steps.append(Wanted(ref=self._ref(name, view), body={**labels, **where, **cidr}))
-        steps += [self._ref(name, view) for name in there if name not in chosen]
+            steps.append(Wanted(ref=self._ref(name, view), body={**labels, **fields, **cidr}))
+        steps += [self._ref(name, view) for name in present if name not in chosen]
         return DesiredObjects(steps=steps, events=events)
 
     def _ref(self, name: str, view: View) -> Ref:
@@ -97,8 +96,22 @@ def serving(view: View, settings: MemberSettings) -> list[str]:
 
     While a new gateway is being made its predecessor still counts: there is none only if there is no Gateway.
     """
+    election = _election(view, settings)
+    return [name for name in election.present if name in election.chosen] or election.present
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Election:
+    """Candidates by the name of their Node, the names of the Gateways that stay, by age, and of those to be."""
+
+    candidates: Mapping[str, GatewayCandidate]
+    present: list[str]
+    chosen: Sequence[str]
+
+
+def _election(view: View, settings: MemberSettings) -> _Election:
     nodes = view.list(ApiNode)
-    found = [c for node in nodes if (c := candidate(node, settings.gateway_ip_precedence))]
-    there = [gateway.name for gateway in by_age(view.list(ApiGateway, namespace=view.namespace))]
-    chosen = elect(found, there, settings.max_active_gateways)
-    return [name for name in there if name in chosen] or there
+    candidates = {c.name: c for node in nodes if (c := candidate(node, settings.gateway_ip_precedence))}
+    present = [gateway.name for gateway in by_age(view.list(ApiGateway, namespace=view.namespace))]
+    chosen = elect(candidates.values(), present, settings.max_active_gateways)
+    return _Election(candidates=candidates, present=present, chosen=chosen)
