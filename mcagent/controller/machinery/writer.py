@@ -64,9 +64,11 @@ class Writer:
 
     def plan(self, wanted: Wanted | Ref, present: ApiObject | None) -> Write | None:
         """Return the next write, without what the API server is known not to keep."""
+        return self._plan(wanted, None if present is None else as_json(present))
+
+    def _plan(self, wanted: Wanted | Ref, present: Json | None) -> Write | None:
         ref = wanted if isinstance(wanted, Ref) else wanted.ref
-        current = None if present is None else as_json(present)
-        return plan(wanted, current, self._unkept.of(ref, current, self._epoch, time.monotonic()))
+        return plan(wanted, present, self._unkept.of(ref, present, self._epoch, time.monotonic()))
 
     def carry_out(
         self,
@@ -91,16 +93,16 @@ class Writer:
 
     def _next(self, wanted: Wanted | Ref, write: Write, answer: ApiObject | None) -> Write | None:
         """Return the next write after one that was answered; what the answer lacks is not sent again."""
-        left = self.plan(wanted, answer)
-        if left is None or answer is None or left.verb in (Verb.CREATE, Verb.DELETE):
-            return left
-        current = as_json(answer)
-        if not (found := not_kept(write.body, left.body, current)):
-            return left
-        if news := self._unkept.note(write.ref, found, current, self._epoch, time.monotonic()):
+        present = None if answer is None else as_json(answer)
+        following = self._plan(wanted, present)
+        if following is None or present is None or following.verb in (Verb.CREATE, Verb.DELETE):
+            return following
+        if not (unkept := not_kept(write.body, following.body, present)):
+            return following
+        if news := self._unkept.note(write.ref, unkept, present, self._epoch, time.monotonic()):
             fields = ", ".join(sorted(news))
             log.warning("%s: the API server drops %s: not sent again for an hour", write.ref, fields)
-        return self.plan(wanted, answer)
+        return self._plan(wanted, present)
 
     def read(self, ref: Ref) -> ApiObject | None:
         """Return an object as the API server has it now; None: there is none."""

@@ -95,4 +95,4 @@ def _word(told: Condition) -> str:
 
 
 def _port_set(ports: Iterable[ApiServicePort]) -> frozenset[tuple[str, str, int]]:
-    return frozenset((port.name, port.protocol or "TCP", port.port) for port in ports)
+    return frozenset((port.name, port.protocol, port.port) for port in ports)
