@@ -165,9 +165,9 @@ class Reviewer:
         user = status.get("user")
         if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
             return UNKNOWN
-        asked = {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": verb}}
-        asked |= {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
-        status = self._post(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", asked)
+        review_spec = {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": verb}}
+        review_spec |= {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
+        status = self._post(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", review_spec)
         return OK if status.get("allowed") is True and status.get("denied") is not True else FORBIDDEN
 
     def _post(self, path: str, api_version: str, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:

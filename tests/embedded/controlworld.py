@@ -166,17 +166,17 @@ class Copier:
             raise RuntimeError(key)
         namespace = NAMESPACE if self.side is Side.LOCAL else COMMON_AREA
         copy = Ref(side=self.side, kind=self.target, namespace=namespace, name=f"copy-{key}")
-        found = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key), ApiServiceExport)
-        if found is None:
+        export = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key), ApiServiceExport)
+        if export is None:
             return DesiredObjects(steps=(copy,))
         events = (
             (Event(subject=str(copy), reason="Refused", message=view.failure(copy)),) if view.failure(copy) else ()
         )
-        said = found.labels.get("said", "")
+        label = export.labels.get("said", "")
         content: RawObject = (
-            {"data": {"said": said}}
+            {"data": {"said": label}}
             if self.side is Side.LOCAL
-            else {"spec": {"name": said, "kind": "Service", "clusterID": "east"}}
+            else {"spec": {"name": label, "kind": "Service", "clusterID": "east"}}
         )
         labels = {"labels": {"sourceClusterID": "east"}}  # members read only what has it
         return DesiredObjects(steps=(Wanted(ref=copy, body={"metadata": labels, **content}),), events=events)

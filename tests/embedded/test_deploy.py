@@ -221,19 +221,19 @@ def test_what_was_configured_stays_when_it_is_applied_again(site: Site) -> None:
         return {key: content[key] for key in ("clusterID", "mtu", "logLevel") if key in content}
 
     def pods() -> dict[str, Any]:
-        found: dict[str, Any] = site.client.request("GET", f"{DAEMONS}/mcagent-agent")["spec"]["template"]
-        return found
+        template: dict[str, Any] = site.client.request("GET", f"{DAEMONS}/mcagent-agent")["spec"]["template"]
+        return template
 
-    code, said = site.run(*again)
-    assert (code, said.splitlines()[-1]) == (
+    code, output = site.run(*again)
+    assert (code, output.splitlines()[-1]) == (
         2,
         "mcagent deploy: --clusterid: is required: the ID of this cluster in the ClusterSet, such as east",
     )
     sets = ("--set", "agent.config.mtu=1300", "--set", "agent.config.logLevel=debug")
     assert site.run(*again, "--clusterid", "east", *sets)[0] == 0
     before = pods()
-    code, said = site.run(*again)
-    assert "configuration of agent kept, unless given again: clusterID, logLevel, mtu" in said
+    code, output = site.run(*again)
+    assert "configuration of agent kept, unless given again: clusterID, logLevel, mtu" in output
     assert (code, config(), pods()) == (0, {"clusterID": "east", "mtu": 1300, "logLevel": "debug"}, before)
     assert site.run(*again, "--set", "agent.config.mtu=1280")[0] == 0
     assert config() == {"clusterID": "east", "mtu": 1280, "logLevel": "debug"}
@@ -251,10 +251,10 @@ def test_a_crd_of_others_is_kept(site: Site) -> None:
     names = {"kind": "Gateway", "plural": "gateways", "singular": "gateway", "listKind": "GatewayList"}
     spec = {"group": GROUP, "scope": "Namespaced", "names": names, "versions": versions}
     site.post(crds, "CustomResourceDefinition", f"gateways.{GROUP}", spec=spec)
-    code, said = site.run("deploy", "--clusterid", "east", "--without", "member", "--apply", "--no-wait")
-    assert code == 0, said
-    assert f"CustomResourceDefinition gateways.{GROUP} kept: it is there, and somebody else's" in said
-    assert f"CustomResourceDefinition clusterinfoimports.{GROUP} created" in said
+    code, output = site.run("deploy", "--clusterid", "east", "--without", "member", "--apply", "--no-wait")
+    assert code == 0, output
+    assert f"CustomResourceDefinition gateways.{GROUP} kept: it is there, and somebody else's" in output
+    assert f"CustomResourceDefinition clusterinfoimports.{GROUP} created" in output
 
 
 # --- uninstall

@@ -563,13 +563,13 @@ def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:
         "spec": {"nodeName": "n", "containers": [{"image": "x"}]},
         "status": "odd",
     }
-    kept = read_object(Kind.POD, pod)
-    assert as_json(kept) == {
+    decoded = read_object(Kind.POD, pod)
+    assert as_json(decoded) == {
         "metadata": {"name": "a", "labels": {"app": "x"}},
         "spec": {"nodeName": "n", "containers": [{}]},
     }
-    assert kept.fault is not None
-    assert [(error.path, error.reason) for error in kept.fault.errors] == [
+    assert decoded.fault is not None
+    assert [(error.path, error.reason) for error in decoded.fault.errors] == [
         ("metadata.annotations", "must be a mapping, is a number"),
         ("status", "must be a mapping, is a string"),
     ]

@@ -241,17 +241,19 @@ def test_pod_monitors_are_as_their_operator_declares_them(helm: Helm, cluster: C
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.client.request("POST", crds, body=pod_monitor_crd())
     values = ("leader.enabled=true", "leader.namespace=default", "podMonitor.enabled=true")
-    made = list(filter(None, yaml.safe_load_all(helm("template", "m", str(CHART), "-n", here, *sets(values)))))
-    monitors = [obj for obj in made if obj["kind"] == "PodMonitor"]
+    chart_objects = list(
+        filter(None, yaml.safe_load_all(helm("template", "m", str(CHART), "-n", here, *sets(values))))
+    )
+    monitors = [obj for obj in chart_objects if obj["kind"] == "PodMonitor"]
     path = f"/apis/monitoring.coreos.com/v1/namespaces/{here}/podmonitors"
     wait_until(lambda: is_served(server, path), "PodMonitors to be served", timeout=20)
     for monitor in monitors:
         server.client.request("POST", path, {"dryRun": "All", "fieldValidation": "Strict"}, body=monitor)
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         token = endpoint["authorization"]["credentials"]["name"]
-        assert [obj["type"] for obj in made if obj["kind"] == "Secret" and obj["metadata"]["name"] == token] == [
-            "kubernetes.io/service-account-token"
-        ]
+        assert [
+            obj["type"] for obj in chart_objects if obj["kind"] == "Secret" and obj["metadata"]["name"] == token
+        ] == ["kubernetes.io/service-account-token"]
     assert [monitor["spec"]["namespaceSelector"]["matchNames"] for monitor in monitors] == [
         [here],
         [here],

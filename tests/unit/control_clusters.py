@@ -52,16 +52,16 @@ class Member:
         """Follow the ClusterSet, as `mcagent.controller.machinery.connection.connection` does."""
         try:
             cluster_sets = self.view.list(ClusterSet, namespace=HOME)
-            found = membership(cluster_sets, self.view.list(ClusterClaim, namespace=HOME))
+            joined = membership(cluster_sets, self.view.list(ClusterClaim, namespace=HOME))
         except InputError:
-            found = None
+            joined = None
         new = None
-        if found is not None:
+        if joined is not None:
             new = Leader(
-                cluster_set=found.cluster_set,
-                cluster_id=found.cluster_id,
-                leader_cluster_id=found.leader_cluster_id,
-                namespace=found.namespace,
+                cluster_set=joined.cluster_set,
+                cluster_id=joined.cluster_id,
+                leader_cluster_id=joined.leader_cluster_id,
+                namespace=joined.namespace,
                 connected=not self.away,
                 synced=not self.away or (self.view.leader is not None and self.view.leader.synced),
             )
@@ -170,7 +170,7 @@ class Clusters:
 
     def service_accounts(self, namespace: str) -> Sequence[ServiceAccount]:
         """Return all ServiceAccounts."""
-        return [found for name in self.members if (found := self.service_account(namespace, name))]
+        return [account for name in self.members if (account := self.service_account(namespace, name))]
 
     @property
     def limits(self) -> MemberLimits:
@@ -184,8 +184,8 @@ class Clusters:
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
         """Return the ResourceImports that are filed under any of these."""
-        rows = [found for value in values for found in self.view.indexed(GRANTED, value)]
-        return list({found.name: found for found in rows}.values())
+        rows = [resource_import for value in values for resource_import in self.view.indexed(GRANTED, value)]
+        return list({resource_import.name: resource_import for resource_import in rows}.values())
 
     def cluster_sets(self, namespace: str) -> Sequence[ClusterSet]:
         """Return the ClusterSets of a namespace of the leader."""

@@ -28,9 +28,9 @@ def export(**spec: Any) -> ResourceExport:
 def test_what_controllers_of_antrea_wrote_has_no_fault(version: str) -> None:
     """Objects that were recorded decode, with null and fields that are not known."""
     for raw in written_by(version).values():
-        found = read_object(Kind(raw["kind"]), raw)
-        assert found.fault is None
-        assert found.name == raw["metadata"]["name"]
+        decoded = read_object(Kind(raw["kind"]), raw)
+        assert decoded.fault is None
+        assert decoded.name == raw["metadata"]["name"]
 
 
 def test_null_and_absent_are_the_same() -> None:
@@ -72,21 +72,21 @@ def ports(*entries: dict[str, Any]) -> dict[str, Any]:
 )
 def test_a_wrong_type_is_left_out_and_named(spec: dict[str, Any], path: str, reason: str) -> None:
     """The object, the field and what would be right are named; the other fields are there."""
-    found = export(**spec)
-    assert found.spec.cluster_id == "east"
+    decoded = export(**spec)
+    assert decoded.spec.cluster_id == "east"
     with pytest.raises(InputError) as info:
-        found.check("spec")
+        decoded.check("spec")
     assert (info.value.subject, info.value.path) == ("ResourceExport mcs/east-shop-web-service", path)
     assert info.value.reason == reason
-    found.check("status")
-    found.check("spec.clusterID")
+    decoded.check("status")
+    decoded.check("spec.clusterID")
 
 
 def test_thousands_of_wrong_values_end() -> None:
     """They take the field at the top with them, and no time."""
-    found = export(endpoints={"subsets": list(range(100_000))}, name="web")
-    assert found.spec == ResourceExport().spec
-    assert found.name == META["name"]
+    decoded = export(endpoints={"subsets": list(range(100_000))}, name="web")
+    assert decoded.spec == ResourceExport().spec
+    assert decoded.name == META["name"]
 
 
 def test_threads_may_decode_a_kind_for_the_first_time_together() -> None:

@@ -56,8 +56,8 @@ class World:
 
     def version(self, name: str) -> str | None:
         """Return the version known of an object."""
-        found = self.cache.get(ref(name), ServiceAccount)
-        return None if found is None else found.metadata.resource_version
+        account = self.cache.get(ref(name), ServiceAccount)
+        return None if account is None else account.metadata.resource_version
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ def cluster_set(name: str = "blue", created: str = "2026-01-01T00:00:00Z", **spe
 
 def membership(cluster_sets: list[Any], claims: Sequence[Any] = ()) -> Membership | None:
     """Return the membership that objects say."""
-    found = [typed(cluster_set, Kind.CLUSTER_SET) for cluster_set in cluster_sets]
-    return read_membership(found, [typed(claim, Kind.CLUSTER_CLAIM) for claim in claims])
+    typed_sets = [typed(cluster_set, Kind.CLUSTER_SET) for cluster_set in cluster_sets]
+    return read_membership(typed_sets, [typed(claim, Kind.CLUSTER_CLAIM) for claim in claims])
 
 
 def credentials(subject: str, secret: Any) -> Credentials:

@@ -44,9 +44,9 @@ class Counting(MemoryView):
         """Return the objects that an index files under a value."""
         return self._counted(super().indexed(index, value))
 
-    def _counted(self, found: Sequence[Object]) -> Sequence[Object]:
-        self.handed += sum(isinstance(obj, ResourceExport | ResourceImport) for obj in found)
-        return found
+    def _counted(self, objects: Sequence[Object]) -> Sequence[Object]:
+        self.handed += sum(isinstance(obj, ResourceExport | ResourceImport) for obj in objects)
+        return objects
 
 
 def test_a_heartbeat_and_a_write_about_an_export_lead_past_all_other_exports() -> None:

@@ -35,8 +35,8 @@ OPEN = defaults_of(MemberLimits())
 
 def account(cluster: str, **annotations: str) -> ServiceAccount:
     """Return the ServiceAccount of a member."""
-    found: ServiceAccount = typed(account_json(cluster, **annotations))
-    return found
+    typed_account: ServiceAccount = typed(account_json(cluster, **annotations))
+    return typed_account
 
 
 def test_an_account_that_says_nothing_has_the_defaults() -> None:
@@ -125,10 +125,10 @@ def test_any_text_is_read_or_told(notes: dict[str, str]) -> None:
     """Whatever stands there: it is either told what is wrong, and nothing allowed, or read."""
     raw = account_json("east")
     raw["metadata"]["annotations"] |= notes
-    found = read_bounds(typed(raw), OPEN)
-    assert bool(found.problem) == bool(problem_of(notes))
-    if found.problem:
-        assert (found.cidrs, found.namespaces, found.max_exports) == ((), frozenset(), 0)
+    bounds = read_bounds(typed(raw), OPEN)
+    assert bool(bounds.problem) == bool(problem_of(notes))
+    if bounds.problem:
+        assert (bounds.cidrs, bounds.namespaces, bounds.max_exports) == ((), frozenset(), 0)
 
 
 # --- the leader's configuration, and what a change touches ---------------------------------------------------

@@ -113,8 +113,8 @@ def test_endpoints_outside_of_what_their_cluster_publishes() -> None:
         }
         for cluster, ip in (("east", "10.96.0.7"), ("east", "10.1.0.7"), ("west", "10.96.0.8"))
     ]
-    found = check(Role.LEADER, objects_of(namespace=AREA, exports=exports, imports=[{"spec": info}]))
-    east, west = texts(found, Level.LOST)
+    findings = check(Role.LEADER, objects_of(namespace=AREA, exports=exports, imports=[{"spec": info}]))
+    east, west = texts(findings, Level.LOST)
     assert "cluster east: 1 endpoints that it exports (10.1.0.7, ...)" in east
     assert "cluster west: 1 endpoints" in west
     assert "allowedEndpointCIDRs" in east
@@ -147,19 +147,19 @@ def test_a_cluster_set_of_v1alpha1(claims: list[dict[str, Any]], level: Level, s
         "metadata": {"name": "blue"},
         "spec": {"leaders": [{"clusterID": "north", "server": "https://x"}]},
     }
-    found = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
-    assert said in "".join(texts(found, level))
-    assert "mcagent.io/member" in "".join(texts(found, Level.CHANGES))
+    findings = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
+    assert said in "".join(texts(findings, level))
+    assert "mcagent.io/member" in "".join(texts(findings, Level.CHANGES))
 
 
 def test_the_secret_of_the_leader_has_to_be_readable() -> None:
     """Our controller reads one Secret only, by a Role that Antrea's needs not."""
     leader = {"clusterID": "north", "server": "https://x", "secret": "member-east"}
     cluster_set = {"metadata": {"name": "blue"}, "spec": {"clusterID": "east", "leaders": [leader]}}
-    found = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set]))
-    (said,) = texts(found, Level.MUST)
-    assert "create role mcagent-leader-token --verb=get,list,watch --resource=secrets" in said
-    assert "--resource-name=member-east" in said
+    findings = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set]))
+    (required,) = texts(findings, Level.MUST)
+    assert "create role mcagent-leader-token --verb=get,list,watch --resource=secrets" in required
+    assert "--resource-name=member-east" in required
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["member-east"]}
     role = {"metadata": {"name": "mcagent-leader-token"}, "rules": [rule]}
     assert (
@@ -173,14 +173,14 @@ def test_the_configuration_is_read() -> None:
     good = config(
         'apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: MultiClusterConfig\npodCIDRs: ["10.1.1.1/16"]'
     )
-    found = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}]))
-    assert "can be used as it is" in texts(found, Level.KEPT)[0]
-    assert "used as 10.1.0.0/16" in texts(found, Level.CHANGES)[0]
-    found = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
-    assert "allowedEndpointCIDRs in the leader" in texts(found, Level.MUST)[0]
-    found = check(
+    findings = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}]))
+    assert "can be used as it is" in texts(findings, Level.KEPT)[0]
+    assert "used as 10.1.0.0/16" in texts(findings, Level.CHANGES)[0]
+    findings = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
+    assert "allowedEndpointCIDRs in the leader" in texts(findings, Level.MUST)[0]
+    findings = check(
         Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("enableStretchedNetworkPolicy: true")])
     )
-    assert "our controller reads Pods" in "".join(texts(found, Level.CHANGES))
-    found = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("unheardOf: 1")]))
-    assert "unheardOf: unknown key" in texts(found, Level.MUST)[0]
+    assert "our controller reads Pods" in "".join(texts(findings, Level.CHANGES))
+    findings = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("unheardOf: 1")]))
+    assert "unheardOf: unknown key" in texts(findings, Level.MUST)[0]

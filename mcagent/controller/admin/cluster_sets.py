@@ -142,8 +142,8 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
 
     def ready() -> bool:
         nonlocal last, told, said
-        found = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
-        last = condition_of(found.status.conditions, "Ready")
+        cluster_set = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
+        last = condition_of(cluster_set.status.conditions, "Ready")
         if last.is_true:
             return True
         message = last.message

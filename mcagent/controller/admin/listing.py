@@ -72,9 +72,9 @@ def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
     own = (obj.namespace, obj.name, obj.spec.cluster_id, role, total)
     rows = [(*own, ready.status or "-", age(obj, now), _message(ready.message))]
     for status in obj.status.cluster_statuses:
-        one = condition_of(status.conditions, "Ready")
-        words = (one.status or "-", since(one.last_transition_time, now))
-        rows.append(("", "", status.cluster_id, "", "", *words, _message(one.message)))
+        cluster_ready = condition_of(status.conditions, "Ready")
+        words = (cluster_ready.status or "-", since(cluster_ready.last_transition_time, now))
+        rows.append(("", "", status.cluster_id, "", "", *words, _message(cluster_ready.message)))
     return rows
 
 
@@ -166,14 +166,14 @@ def objects(
 ) -> list[RawObject]:
     """Return the objects to show. Raises McagentError, also when the one that is named is not there."""
     listing = LISTINGS[what]
-    found = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
+    selected = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
     if name:
-        found = [obj for obj in found if obj["metadata"]["name"] == name]
-        if not found:
+        selected = [obj for obj in selected if obj["metadata"]["name"] == name]
+        if not selected:
             raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}")
     if cluster_id:
-        found = [obj for obj in found if read_as(ResourceExport, obj).spec.cluster_id == cluster_id]
-    return found
+        selected = [obj for obj in selected if read_as(ResourceExport, obj).spec.cluster_id == cluster_id]
+    return selected
 
 
 def rows(what: str, found: Sequence[RawObject], now: float) -> list[Sequence[str]]:

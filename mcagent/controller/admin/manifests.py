@@ -88,20 +88,20 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
     wanted = set(parts)
     if wanted >= {Part.LEADER, Part.MEMBER} and site.namespace == site.leader_namespace:
         raise InputError("--leader-namespace", "", f'must not be that of the member, "{site.namespace}"')
-    found: dict[str, RawObject] = {}  # a CRD of both roles is one
+    objects_by_label: dict[str, RawObject] = {}  # a CRD of both roles is one
     if Part.CRDS in wanted:
-        found = {_label(obj): obj for obj in _crds(wanted)}
+        objects_by_label = {_label(obj): obj for obj in _crds(wanted)}
     for part in (part for part in Part if part in wanted - {Part.CRDS}):
         home = site.home(part)
-        made = _with_digest([_put_in(obj, part, site) for obj in _read(part) if obj["kind"] != CRD])
+        part_objects = _with_digest([_put_in(obj, part, site) for obj in _read(part) if obj["kind"] != CRD])
         if (
             part is not Part.LEADER
             and home != MEMBER_NAMESPACE
-            and any("namespace" in o["metadata"] for o in made)
+            and any("namespace" in o["metadata"] for o in part_objects)
         ):
-            made.insert(0, _namespace(home))
-        found |= {_label(obj): obj for obj in made if _label(obj) not in found}
-    return sorted(found.values(), key=lambda obj: obj["kind"] != NAMESPACE)
+            part_objects.insert(0, _namespace(home))
+        objects_by_label |= {_label(obj): obj for obj in part_objects if _label(obj) not in objects_by_label}
+    return sorted(objects_by_label.values(), key=lambda obj: obj["kind"] != NAMESPACE)
 
 
 def _crds(wanted: set[Part]) -> list[RawObject]:

@@ -120,7 +120,7 @@ def check(role: Role, objects: Objects) -> list[Finding]:
 
 def _controller(objects: Objects) -> Iterator[Finding]:
     """Yield what Antrea's controller leaves behind. The last steps: from here on nobody writes until ours does."""
-    where, found = objects.namespace, objects.deployment
+    where, deployment = objects.namespace, objects.deployment
     for hook in objects.webhooks:
         services = {text_at(item, "clientConfig", "service", "namespace") for item in items_at(hook, "webhooks")}
         labels = value_at(hook, "metadata", "labels")
@@ -132,7 +132,7 @@ def _controller(objects: Objects) -> Iterator[Finding]:
                 "too, would be refused. Delete it right before",
                 command=f"kubectl delete {text_at(hook, 'kind').lower()} {name_of(hook)}",
             )
-    if found is not None and value_at(found, "spec", "replicas") != 0:
+    if deployment is not None and value_at(deployment, "spec", "replicas") != 0:
         yield Finding(
             level=Level.MUST,
             about=f"Deployment {where}/{DEPLOYMENT}",
@@ -260,7 +260,7 @@ def _one_of(clusters: set[str]) -> str:
 
 
 def _member(objects: Objects) -> Iterator[Finding]:
-    joined = [claims for claims in objects.cluster_sets if any(leader.server for leader in claims.spec.leaders)]
+    joined = [item for item in objects.cluster_sets if any(leader.server for leader in item.spec.leaders)]
     if len(joined) > 1:
         about = ", ".join(f"ClusterSet {objects.namespace}/{item.name}" for item in joined)
         text = "a cluster is a member of one ClusterSet: of these only the oldest counts"
@@ -268,10 +268,11 @@ def _member(objects: Objects) -> Iterator[Finding]:
     for item in joined:
         about = f"ClusterSet {objects.namespace}/{item.name}"
         if not item.spec.cluster_id:
-            claims = claimed(objects.claims)
-            if names.is_cluster_id(claims):
+            cluster_id = claimed(objects.claims)
+            if names.is_cluster_id(cluster_id):
                 text = (
-                    f'made before Antrea 1.13: spec.clusterID is filled in, "{claims}", as its ClusterClaim says'
+                    f'made before Antrea 1.13: spec.clusterID is filled in, "{cluster_id}", as its ClusterClaim '
+                    "says"
                 )
                 yield Finding(level=Level.CHANGES, about=about, text=text)
             else:

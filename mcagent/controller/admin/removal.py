@@ -117,12 +117,20 @@ def _sets(cluster: Cluster, removal: Removal) -> list[RawObject]:
     """Return the ClusterSets to leave and to destroy, in that order."""
     everywhere = _stored(cluster, Kind.CLUSTER_SET)
     member, leader = removal.site.namespace, removal.site.leader_namespace
-    found = []
+    cluster_sets = []
     if _MEMBERS in removal.roles:
-        found += [one for one in everywhere if namespace_of(one) == member and not _is_leaders(one)]
+        cluster_sets += [
+            cluster_set
+            for cluster_set in everywhere
+            if namespace_of(cluster_set) == member and not _is_leaders(cluster_set)
+        ]
     if _LEADERS in removal.roles:
-        found += [one for one in everywhere if _is_leaders(one) and namespace_of(one) == leader]
-    return found
+        cluster_sets += [
+            cluster_set
+            for cluster_set in everywhere
+            if _is_leaders(cluster_set) and namespace_of(cluster_set) == leader
+        ]
+    return cluster_sets
 
 
 def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[RawObject], other: str) -> None:
@@ -131,20 +139,20 @@ def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[RawObject], other
         raise AdminError(f"--crds: the {other} needs them (--role all removes both)")
     if _LEADERS not in removal.roles:
         return
-    for one in _stored(cluster, Kind.CLUSTER_SET):
-        if _is_leaders(one) and one not in sets and cluster.there(_ALL_NAMESPACES):
+    for cluster_set in _stored(cluster, Kind.CLUSTER_SET):
+        if _is_leaders(cluster_set) and cluster_set not in sets and cluster.there(_ALL_NAMESPACES):
             raise AdminError(
-                f"ClusterSet {namespace_of(one)}/{name_of(one)} is led here, too: mcagent clusterset destroy first"
+                f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)} is led here, too: "
+                "mcagent clusterset destroy first"
             )
-    leaving = {text_at(one, "spec", "clusterID") for one in sets if not _is_leaders(one)}
+    leaving = {text_at(cluster_set, "spec", "clusterID") for cluster_set in sets if not _is_leaders(cluster_set)}
     announces = _stored(cluster, Kind.MEMBER_CLUSTER_ANNOUNCE, removal.site.leader_namespace)
-    others = {
-        text_at(one, "clusterID"): name_of(one) for one in announces if text_at(one, "clusterID") not in leaving
-    }
-    if others:
-        first, announce = min(others.items())
+    announces_by_id = {text_at(announce, "clusterID"): name_of(announce) for announce in announces}
+    members = {cluster_id: name for cluster_id, name in announces_by_id.items() if cluster_id not in leaving}
+    if members:
+        first, announce = min(members.items())
         raise AdminError(
-            f"this cluster leads {', '.join(sorted(others))}: let each leave first (there: mcagent uninstall "
+            f"this cluster leads {', '.join(sorted(members))}: let each leave first (there: mcagent uninstall "
             f"or clusterset leave; for the member in this cluster: --role all). If {first} is gone for good: "
             f"kubectl delete memberclusterannounce -n {removal.site.leader_namespace} {announce}"
         )

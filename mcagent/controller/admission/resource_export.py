@@ -137,9 +137,9 @@ def _labels(new: ResourceExport) -> Decision | None:
     if spec.kind in SERVICE_KINDS:
         labels |= {names.LABEL_SOURCE_NAME: spec.name, names.LABEL_SOURCE_NAMESPACE: spec.namespace}
     for label, value in labels.items():
-        found = new.labels.get(label, "")
-        if found != value:
-            return denied(f'label {label} must be {value}, as the spec says: it is "{printable(found)}"')
+        actual = new.labels.get(label, "")
+        if actual != value:
+            return denied(f'label {label} must be {value}, as the spec says: it is "{printable(actual)}"')
     return None
 
 

@@ -76,13 +76,13 @@ def claims_of(info: ClusterInfo | None) -> tuple[CidrClaim, ...]:
     """
     if info is None or len(info.pod_cidrs) > _MOST or len(info.gateway_infos) > MAX_GATEWAYS:
         return ()
-    found = [cidr_claim(info.service_cidr, "Service CIDR")] if _short(info.service_cidr) else []
-    found += [cidr_claim(text, "Pod CIDR") for text in info.pod_cidrs if _short(text)]
-    found += _keys(info.wireguard)
+    claims = [cidr_claim(info.service_cidr, "Service CIDR")] if _short(info.service_cidr) else []
+    claims += [cidr_claim(text, "Pod CIDR") for text in info.pod_cidrs if _short(text)]
+    claims += _keys(info.wireguard)
     for gateway in info.gateway_infos:
-        found += [gateway_claim(gateway.gateway_ip)] if _short(gateway.gateway_ip) else []
-        found += _keys(gateway.wireguard)
-    return tuple({claim.text: claim for claim in reversed(found) if claim is not None}.values())[::-1]
+        claims += [gateway_claim(gateway.gateway_ip)] if _short(gateway.gateway_ip) else []
+        claims += _keys(gateway.wireguard)
+    return tuple({claim.text: claim for claim in reversed(claims) if claim is not None}.values())[::-1]
 
 
 def _keys(wireguard: WireGuard | None) -> list[CidrClaim | None]:
@@ -227,8 +227,8 @@ def colliding(claims: Iterable[CidrClaim], area: str, indexed: Callable[[str], I
     `indexed` returns what one of the indexes below files under a value.
     """
     places = dict.fromkeys(place(area, value) for claim in claims for value in asked_for(claim))
-    found = {raw.name: raw for value in places for raw in indexed(value)}
-    return [found[name] for name in sorted(found)]
+    objects_by_name = {raw.name: raw for value in places for raw in indexed(value)}
+    return [objects_by_name[name] for name in sorted(objects_by_name)]
 
 
 # ClusterInfo exports on the leader, under the place of each `filed_under` of each claim.

@@ -24,10 +24,10 @@ def time_text(at: float) -> str:
 def time_of(text: str | None) -> float | None:
     """Return an RFC 3339 time in seconds since the epoch; None when it is none."""
     try:
-        found = datetime.fromisoformat(text or "")
+        moment = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return found.timestamp() if found.tzinfo else None
+    return moment.timestamp() if moment.tzinfo else None
 
 
 def condition(
@@ -39,8 +39,8 @@ def condition(
     """
     last = condition_of(before, kind)
     since = last.last_transition_time if last.status == status else ""
-    made = {"type": kind, "status": status, "lastTransitionTime": since or time_text(now)}
-    return made | {name: text for name, text in (("reason", reason), ("message", message)) if text}
+    fields = {"type": kind, "status": status, "lastTransitionTime": since or time_text(now)}
+    return fields | {name: text for name, text in (("reason", reason), ("message", message)) if text}
 
 
 def others(before: Sequence[Condition], *kinds: str) -> list[Json]:

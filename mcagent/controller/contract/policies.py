@@ -89,9 +89,9 @@ def _decoded(field: Field) -> Manifest:
     return document
 
 
-def only(wanted: Any, there: Any) -> Any:
-    """Return a value for a Wanted such that nothing else stays: what `there` has beside it must be absent."""
-    if not isinstance(wanted, Mapping):
-        return wanted
-    before = there if isinstance(there, Mapping) else {}
-    return {**dict.fromkeys(before), **{key: only(value, before.get(key)) for key, value in wanted.items()}}
+def only(desired: Any, present: Any) -> Any:
+    """Return a value for a Wanted such that nothing else stays: what `present` has beside it must be absent."""
+    if not isinstance(desired, Mapping):
+        return desired
+    before = present if isinstance(present, Mapping) else {}
+    return {**dict.fromkeys(before), **{key: only(value, before.get(key)) for key, value in desired.items()}}

@@ -129,8 +129,8 @@ def said(account: ApiObject | None) -> object:
 
 
 def _said(account: ServiceAccount, key: str) -> str | None:
-    found = account.annotation(key)
-    return None if found is None else found.strip()
+    value = account.annotation(key)
+    return None if value is None else value.strip()
 
 
 def stands_for(account: ServiceAccount) -> str:

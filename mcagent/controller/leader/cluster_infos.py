@@ -67,8 +67,8 @@ class ClusterInfoCopy:
                 accounts = change.of(ServiceAccount) if said(old) != said(new) else ()
                 ids = {stands_for(account) for account in accounts if account is not None} - {""}
                 return [f"{area}/{names.cluster_info(cluster_id)}" for cluster_id in ids]
-            case ResourceImport() as found:
-                if not _key_of_import(found):
+            case ResourceImport() as resource_import:
+                if not _key_of_import(resource_import):
                     return []
                 times = set(granted_in(old).items()) ^ set(granted_in(new).items())
                 changed = {claim for claim, _ in times}
@@ -84,10 +84,10 @@ class ClusterInfoCopy:
         """Return all ClusterInfo exports, and imports of such."""
         area = self._settings.namespace or None
         exports = view.list(ResourceExport, namespace=area)
-        found = {export.key: None for export in exports if _is_cluster_info(export)}
+        keys = {export.key: None for export in exports if _is_cluster_info(export)}
         for resource_import in view.list(ResourceImport, namespace=area):
-            found |= dict.fromkeys(_key_of_import(resource_import))
-        return found
+            keys |= dict.fromkeys(_key_of_import(resource_import))
+        return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the copy, and what is written about the export."""
@@ -141,9 +141,10 @@ def _is_cluster_info(export: ApiObject | None) -> bool:
     return isinstance(export, ResourceExport) and export.spec.kind == ExportKind.CLUSTER_INFO
 
 
-def _key_of_import(found: ResourceImport) -> list[str]:
-    ours = found.spec.kind == ExportKind.CLUSTER_INFO and found.name.endswith(names.cluster_info(""))
-    return [found.key] if ours else []
+def _key_of_import(resource_import: ResourceImport) -> list[str]:
+    is_cluster_info = resource_import.spec.kind == ExportKind.CLUSTER_INFO
+    named = resource_import.name.endswith(names.cluster_info(""))
+    return [resource_import.key] if is_cluster_info and named else []
 
 
 def _shown(notes: Sequence[str]) -> str:
@@ -160,9 +161,9 @@ def _settings(export: ResourceExport) -> dict[str, str | None]:
 
     Antrea's say nothing.
     """
-    said = (*names.SETTING_ANNOTATIONS, AGENTS_ANNOTATION)
-    found = {key: export.annotation(key) or "" for key in said}
-    return {key: text if names.is_label(text.lower()) else None for key, text in found.items()}
+    keys = (*names.SETTING_ANNOTATIONS, AGENTS_ANNOTATION)
+    texts = {key: export.annotation(key) or "" for key in keys}
+    return {key: text if names.is_label(text.lower()) else None for key, text in texts.items()}
 
 
 def _spec(header: Header, info: ClusterInfo) -> Json:

@@ -110,13 +110,15 @@ class ClusterSetStatus:
                 continue
             cluster = announce.cluster_id
             quiet = view.quiet_for(announce_ref(area, cluster))
-            made = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
-            statuses.append({"clusterID": cluster, "conditions": [made]})
-            if made["status"] == TRUE:
+            ready_condition = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
+            statuses.append({"clusterID": cluster, "conditions": [ready_condition]})
+            if ready_condition["status"] == TRUE:
                 again.append(max(_SOONEST, self._settings.heartbeat_timeout - quiet))
             else:
                 events.append(
-                    Event(subject=str(ref), reason="Disconnected", message=f"{cluster}: {made['message']}")
+                    Event(
+                        subject=str(ref), reason="Disconnected", message=f"{cluster}: {ready_condition['message']}"
+                    )
                 )
         statuses.sort(key=lambda item: str(item["clusterID"]))
         ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
@@ -147,8 +149,8 @@ class ClusterSetStatus:
             f"{_LOST} {heartbeat(announce)}; what it exported is removed at "
             f"{time_text(since + self._settings.stale_after)}"
         )
-        kept = before if lost_before else ()
-        return condition(kept, READY, FALSE, reason="Disconnected", message=message, now=now)
+        earlier = before if lost_before else ()
+        return condition(earlier, READY, FALSE, reason="Disconnected", message=message, now=now)
 
 
 def _overall(before: Sequence[Condition], statuses: Sequence[Json], ready: int, now: float) -> Json:
@@ -169,8 +171,8 @@ def _published(export: ApiObject | None) -> object:
 
 def _settings(export: ResourceExport) -> dict[str, str]:
     """Return what a cluster says of settings that should be the same everywhere; Antrea's say nothing."""
-    found = {key: export.annotation(key) for key in names.SETTING_ANNOTATIONS}
-    return {key: printable(text) for key, text in found.items() if text}
+    texts = {key: export.annotation(key) for key in names.SETTING_ANNOTATIONS}
+    return {key: printable(text) for key, text in texts.items() if text}
 
 
 def _encrypts(export: ResourceExport) -> bool | None:
@@ -183,11 +185,11 @@ def _encrypts(export: ResourceExport) -> bool | None:
 
 def _consistent(view: View, area: str, members: set[str], before: Sequence[Condition], now: float) -> Json:
     infos = [e for e in view.indexed(CLUSTER_INFOS, area) if e.spec.cluster_id in members and not e.is_deleting]
-    found = pairs(((info.spec.cluster_id, claim) for info in infos for claim in claims_in(info)), _COUNTED)
-    notes = [f"{a} of {one} overlaps {b} of {other}" for one, a, other, b in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        notes.append(f"{len(found) - _SHOWN}{' or more' if len(found) == _COUNTED else ''} more overlaps")
-    reason = "OverlappingCIDRs" if found else ""
+    overlaps = pairs(((info.spec.cluster_id, claim) for info in infos for claim in claims_in(info)), _COUNTED)
+    notes = [f"{a} of {first} overlaps {b} of {second}" for first, a, second, b in overlaps[:_SHOWN]]
+    if len(overlaps) > _SHOWN:
+        notes.append(f"{len(overlaps) - _SHOWN}{' or more' if len(overlaps) == _COUNTED else ''} more overlaps")
+    reason = "OverlappingCIDRs" if overlaps else ""
     encrypting = sorted(info.spec.cluster_id for info in infos if _encrypts(info) is True)
     plain = sorted(info.spec.cluster_id for info in infos if _encrypts(info) is False)
     if encrypting and plain:

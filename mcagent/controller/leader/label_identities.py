@@ -81,10 +81,10 @@ class LabelIdentities:
             return []
         match change.object:
             case ResourceImport():
-                found = [o for o in change.of(ResourceImport) if o is not None and _is_ours(o)]
-                numbers = dict.fromkeys(number for o in found for number in _by_number(o))
+                imports = [o for o in change.of(ResourceImport) if o is not None and _is_ours(o)]
+                numbers = dict.fromkeys(number for o in imports for number in _by_number(o))
                 rivals = (r for number in numbers for r in view.indexed(IMPORTS_BY_NUMBER, number))
-                return dict.fromkeys(o.key for o in (*found, *rivals))
+                return dict.fromkeys(o.key for o in (*imports, *rivals))
             case MemberClusterAnnounce(cluster_id=cluster_id):
                 clusters = {cluster_id} if announces(change.old) != announces(change.new) else set()
             case ServiceAccount():
@@ -106,9 +106,9 @@ class LabelIdentities:
         """Return all labels that are exported or have a number."""
         area = self._settings.namespace or None
         exports = view.list(ResourceExport, namespace=area)
-        found = dict.fromkeys(_key(export) for export in exports if _is_ours(export))
+        keys = dict.fromkeys(_key(export) for export in exports if _is_ours(export))
         imports = view.list(ResourceImport, namespace=area)
-        return found | dict.fromkeys(
+        return keys | dict.fromkeys(
             resource_import.key for resource_import in imports if _is_ours(resource_import)
         )
 
@@ -116,31 +116,31 @@ class LabelIdentities:
         """Return the ResourceImport, and what is written about the exports."""
         area, name = key.split("/", 1)
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
-        there = view.get(target, ResourceImport)
-        there = there if there is not None and _is_ours(there) else None
+        present = view.get(target, ResourceImport)
+        present = present if present is not None and _is_ours(present) else None
         steps: list[Wanted | Ref] = []
         taken: list[ResourceExport] = []
         for export in sorted(view.indexed(BY_LABEL, key), key=lambda export: export.age):
             if export.is_deleting:
                 steps += released(export)
                 continue
-            label = label_of(taken[0]) if taken else _label_in(there, name)
+            label = label_of(taken[0]) if taken else _label_in(present, name)
             why = self._refusal(view, area, export, label)
             steps.append(failed(export, why, now) if why else succeeded(export, now))
             taken += [] if why else [export]
-        if there is not None and (there.is_deleting or self._is_younger(view, there)):
+        if present is not None and (present.is_deleting or self._is_younger(view, present)):
             return DesiredObjects(steps=[target, *steps])  # made anew once it is gone, with another number
         if taken:
-            return DesiredObjects(steps=[_import(view, target, there, taken), *steps])
-        if there is None:
+            return DesiredObjects(steps=[_import(view, target, present, taken), *steps])
+        if present is None:
             return DesiredObjects(steps=steps)
-        since = time_of(there.annotation(names.UNUSED_SINCE_ANNOTATION))
-        left = GRACE if since is None else min(GRACE, since + GRACE - now)
-        if left <= 0 or not self._settings.stretched_network_policy:
+        since = time_of(present.annotation(names.UNUSED_SINCE_ANNOTATION))
+        remaining = GRACE if since is None else min(GRACE, since + GRACE - now)
+        if remaining <= 0 or not self._settings.stretched_network_policy:
             return DesiredObjects(steps=[target, *steps])
         unused = {names.UNUSED_SINCE_ANNOTATION: time_text(now), names.EXPORTERS_ANNOTATION: ""}
         begun: list[Wanted | Ref] = [Wanted(ref=target, body={"metadata": {"annotations": unused}}, create=False)]
-        return DesiredObjects(steps=[*(begun if since is None else ()), *steps], again=left)
+        return DesiredObjects(steps=[*(begun if since is None else ()), *steps], again=remaining)
 
     def _refusal(self, view: View, area: str, export: ResourceExport, label: str) -> str:
         """Return why an export does not count; "" if it does. `label` is what the hash stands for, if known."""
@@ -165,21 +165,21 @@ class LabelIdentities:
         return ""
 
     @staticmethod
-    def _is_younger(view: View, there: ResourceImport) -> bool:
+    def _is_younger(view: View, resource_import: ResourceImport) -> bool:
         """Tell whether a ResourceImport has no number, or one that an older one has, too."""
-        found = list(_by_number(there))
-        return not found or any(o.age < there.age for o in view.indexed(IMPORTS_BY_NUMBER, found[0]))
+        places = list(_by_number(resource_import))
+        return not places or any(o.age < resource_import.age for o in view.indexed(IMPORTS_BY_NUMBER, places[0]))
 
 
-def number_of(there: ResourceImport | None) -> int | None:
+def number_of(resource_import: ResourceImport | None) -> int | None:
     """Return the number in a ResourceImport of labels; None when it is none that is given."""
-    found = there.spec.label_identity.id if there is not None else None
-    return found if found is not None and labels.FIRST <= found <= labels.LAST else None
+    number = resource_import.spec.label_identity.id if resource_import is not None else None
+    return number if number is not None and labels.FIRST <= number <= labels.LAST else None
 
 
-def _label_in(there: ResourceImport | None, name: str) -> str:
-    found = there.spec.label_identity.label if there is not None else ""
-    return found if labels.label_hash(found) == name else ""
+def _label_in(resource_import: ResourceImport | None, name: str) -> str:
+    label = resource_import.spec.label_identity.label if resource_import is not None else ""
+    return label if labels.label_hash(label) == name else ""
 
 
 def numbers(name: str) -> Iterator[int]:
@@ -193,9 +193,9 @@ def numbers(name: str) -> Iterator[int]:
         yield labels.FIRST + (number - labels.FIRST + step) % many
 
 
-def _import(view: View, target: Ref, there: ResourceImport | None, taken: list[ResourceExport]) -> Wanted:
+def _import(view: View, target: Ref, present: ResourceImport | None, taken: list[ResourceExport]) -> Wanted:
     area = target.namespace
-    number = number_of(there)
+    number = number_of(present)
     if number is None:
         number = next(n for n in numbers(target.name) if not view.count(IMPORTS_BY_NUMBER, f"{area}/{n}"))
     notes = {

@@ -241,12 +241,12 @@ def granted_in(obj: ApiObject | None) -> dict[CidrClaim, str]:
     """
     if obj is None:
         return {}
-    made = to_microseconds(obj.metadata.creation_timestamp)
+    created = to_microseconds(obj.metadata.creation_timestamp)
     try:
         times = read_granted(obj.annotation(CLAIMS_ANNOTATION) or "{}")
     except ValueError:
         times = {}
-    return {claim: times.get(claim.text) or made for claim in claims_in(obj)}
+    return {claim: times.get(claim.text) or created for claim in claims_in(obj)}
 
 
 def read_claims(export: ResourceExport) -> tuple[CidrClaim, ...] | None:

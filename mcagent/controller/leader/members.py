@@ -80,12 +80,12 @@ class Members:
         finalizers, cluster = list(announce.metadata.finalizers), announce.cluster_id
         if announce.is_deleting:
             exports = view.indexed(BY_CLUSTER, by_cluster(area, cluster)) if cluster else ()
-            left = [export_ref(export) for export in exports if not export.is_deleting]
+            remaining_exports = [export_ref(export) for export in exports if not export.is_deleting]
             if exports:
-                return DesiredObjects(steps=left)  # their going calls for this key again
-            rest = [f for f in finalizers if not f.startswith(_FINALIZER)]
-            released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
-            return DesiredObjects(steps=[released] if rest != finalizers else [])
+                return DesiredObjects(steps=remaining_exports)  # their going calls for this key again
+            foreign = [f for f in finalizers if not f.startswith(_FINALIZER)]
+            released = Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)
+            return DesiredObjects(steps=[released] if foreign != finalizers else [])
         if not announces(announce):
             return DesiredObjects()
         wait = self._until_stale(announce, ref, view, now)

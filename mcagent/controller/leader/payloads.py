@@ -177,15 +177,15 @@ def _gateway_ip(obj: ApiObject, path: str, text: str) -> str:
     return str(address)
 
 
-def _wireguard(obj: ApiObject, path: str, found: WireGuard | None) -> WireGuard | None:
+def _wireguard(obj: ApiObject, path: str, published_info: WireGuard | None) -> WireGuard | None:
     """Return what is published of WireGuard, None when there is no key."""
-    if found is None:
+    if published_info is None:
         return None
-    key = Field(obj.subject, found.public_key, f"{path}.publicKey").public_key()
-    following = Field(obj.subject, found.next_public_key, f"{path}.nextPublicKey").public_key()
+    key = Field(obj.subject, published_info.public_key, f"{path}.publicKey").public_key()
+    following = Field(obj.subject, published_info.next_public_key, f"{path}.nextPublicKey").public_key()
     if not key:
         return None
-    return WireGuard(public_key=key, next_public_key=following, port=found.port)
+    return WireGuard(public_key=key, next_public_key=following, port=published_info.port)
 
 
 def _network(obj: ApiObject, path: str, text: str) -> Network:

@@ -64,11 +64,11 @@ def _kubernetes(export: ResourceExport) -> Mapping[str, Any]:
     return {"data": export.spec.raw.data}
 
 
-def _imported(there: ApiObject | None, form: Form) -> Any:
+def _imported(resource_import: ApiObject | None, form: Form) -> Any:
     """Return what a ResourceImport carries of a policy."""
-    if not isinstance(there, ResourceImport):
+    if not isinstance(resource_import, ResourceImport):
         return None
-    return there.spec.cluster_network_policy if form is ANTREA else as_json(there.spec.raw)
+    return resource_import.spec.cluster_network_policy if form is ANTREA else as_json(resource_import.spec.raw)
 
 
 ANTREA = Form(
@@ -114,12 +114,14 @@ class PolicyCopies:
             touched = {name for name in {**before, **after} if before.get(name) != after.get(name)}
             if not touched or not self._settings.covers(area):  # every heartbeat comes by here
                 return []
-            known = {key.partition("/")[2]: key for key in self.all_keys(view) if key.startswith(f"{area}/")}
-            return [key for name, key in known.items() if self._form.report_name(name) in touched]
+            keys_by_name = {
+                key.partition("/")[2]: key for key in self.all_keys(view) if key.startswith(f"{area}/")
+            }
+            return [key for name, key in keys_by_name.items() if self._form.report_name(name) in touched]
         objects: list[ResourceExport | ResourceImport | None]
         objects = [*change.of(ResourceExport), *change.of(ResourceImport)]
-        found = [o for o in objects if o is not None and self._is_ours(o)]
-        return dict.fromkeys(_key(o) for o in found if self._settings.covers(o.namespace))
+        objects_of_form = [o for o in objects if o is not None and self._is_ours(o)]
+        return dict.fromkeys(_key(o) for o in objects_of_form if self._settings.covers(o.namespace))
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all policies that are exported or imported."""
@@ -133,7 +135,7 @@ class PolicyCopies:
         area, name = key.split("/", 1)
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=self._form.import_name(name))
         steps: list[Wanted | Ref] = []
-        there = view.get(target, ResourceImport)
+        present = view.get(target, ResourceImport)
         copy: Wanted | None = None
         first = ""
         for export in sorted(view.indexed(self._policies, key), key=lambda export: export.age):
@@ -144,15 +146,16 @@ class PolicyCopies:
                 steps.append(failed(export, f"ResourceExport {first} defines the policy {printable(name)}", now))
                 continue
             try:
-                copy, first = self._copy(export, target, name, there), export.name
+                copy, first = self._copy(export, target, name, present), export.name
                 steps.append(succeeded(export, now))
             except InputError as error:
                 steps.append(failed(export, reason_of(error), now))
         if copy is not None:
             return DesiredObjects(steps=[copy, *steps], events=self._events(view, target, name))
-        return DesiredObjects(steps=[*([target] if there is not None and self._is_ours(there) else []), *steps])
+        removed = [target] if present is not None and self._is_ours(present) else []
+        return DesiredObjects(steps=[*removed, *steps])
 
-    def _copy(self, export: ResourceExport, target: Ref, name: str, there: ResourceImport | None) -> Wanted:
+    def _copy(self, export: ResourceExport, target: Ref, name: str, present: ResourceImport | None) -> Wanted:
         """Return the ResourceImport. Raises InputError."""
         form = self._form
         export.check("spec")
@@ -163,19 +166,19 @@ class PolicyCopies:
         if not policy:
             why = f"is missing: an export of kind {form.kind} has it"
             raise InputError(export.subject, f"spec.{form.exported}", why, code="Missing")
-        content = only(policy, _imported(there, form))
+        content = only(policy, _imported(present, form))
         body = {"kind": form.kind, "name": name, "namespace": "", form.imported: content}
         return Wanted(ref=target, body={"spec": body})
 
     def _events(self, view: View, target: Ref, name: str) -> list[Event]:
         """Return what members report of a policy that they do not have."""
-        found = []
+        events = []
         for announce in view.list(MemberClusterAnnounce, namespace=target.namespace):
             if announces(announce) and (why := _problems(announce).get(self._form.report_name(name))):
                 cluster = printable(announce.cluster_id)
                 message = f"cluster {cluster} does not have the policy: {printable(why, 256)}"
-                found.append(Event(subject=str(target), reason=self._form.reason, message=message))
-        return found
+                events.append(Event(subject=str(target), reason=self._form.reason, message=message))
+        return events
 
     def _is_ours(self, obj: ResourceExport | ResourceImport) -> bool:
         return obj.spec.kind == self._form.kind
@@ -188,10 +191,10 @@ def _problems(announce: ApiObject | None) -> dict[str, str]:
     """Return what a member reports of policies, by name. Whatever it wrote, nothing is raised."""
     text = (announce.annotation(names.POLICY_PROBLEMS_ANNOTATION) if announce is not None else None) or ""
     try:
-        found = json.loads(text) if text and len(text) <= _MAX_REPORT else {}
+        report = json.loads(text) if text and len(text) <= _MAX_REPORT else {}
     except (ValueError, RecursionError):
         return {}
-    pairs = found.items() if isinstance(found, dict) else ()
+    pairs = report.items() if isinstance(report, dict) else ()
     return {name: why for name, why in pairs if isinstance(why, str) and names.is_subdomain(name)}
 
 

@@ -85,8 +85,10 @@ def _is_there(view: View, ref: Ref, own: Mapping[str, str]) -> bool:
 
 
 def _import(view: View, ref: Ref, body: Json, results: Mapping[str, MergeResult], now: float) -> Wanted:
-    found = view.get(ref, ResourceImport)
-    before = {status.cluster_id: status.conditions for status in found.status.cluster_statuses} if found else {}
+    present = view.get(ref, ResourceImport)
+    before = (
+        {status.cluster_id: status.conditions for status in present.status.cluster_statuses} if present else {}
+    )
     statuses = [
         {
             "clusterID": cluster,

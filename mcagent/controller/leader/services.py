@@ -87,7 +87,7 @@ class ServiceMerge:
         area = change.object.namespace
         if not self._settings.covers(area):
             return []
-        found: Iterable[ResourceExport]
+        touched_exports: Iterable[ResourceExport]
         match change.object:
             case ResourceImport():
                 own = [
@@ -101,23 +101,23 @@ class ServiceMerge:
                 if announces(change.old) == announces(change.new):
                     return []
                 clusters = dict.fromkeys(a.cluster_id for a in change.of(MemberClusterAnnounce) if a)
-                found = (export for cluster in clusters for export in _of_cluster(view, area, cluster))
+                touched_exports = (export for cluster in clusters for export in _of_cluster(view, area, cluster))
             case ServiceAccount():
-                found = _of_account(view, area, change) if said(change.old) != said(change.new) else ()
+                touched_exports = _of_account(view, area, change) if said(change.old) != said(change.new) else ()
             case _:
                 exports = [e for e in change.of(ResourceExport) if e and e.spec.kind in SERVICE_KINDS]
                 limit = partial(self._offers.max_exports, view, area)
-                found = [*exports, *at_the_limit(view, change, ExportKind.SERVICE, limit)]
-        return dict.fromkeys(_with_rivals(view, found))
+                touched_exports = [*exports, *at_the_limit(view, change, ExportKind.SERVICE, limit)]
+        return dict.fromkeys(_with_rivals(view, touched_exports))
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all Services that are exported or imported."""
         area = self._settings.namespace or None
         exports = view.list(ResourceExport, namespace=area)
-        found = {target_key(export): None for export in exports if export.spec.kind in SERVICE_KINDS}
+        keys = {target_key(export): None for export in exports if export.spec.kind in SERVICE_KINDS}
         for resource_import in view.list(ResourceImport, namespace=area):
-            found |= dict.fromkeys(key_of_import(resource_import))
-        return found
+            keys |= dict.fromkeys(key_of_import(resource_import))
+        return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ResourceImports of a Service, and what is written about its exports."""
@@ -125,8 +125,8 @@ class ServiceMerge:
         if not namespace:
             ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)
             return self._nameless(view.get(ref, ResourceExport), view, now)
-        found = view.indexed(BY_IMPORT, f"{area}/{namespace}-{name}")
-        exports = [self._offers.read(view, export, target_key(export)) for export in found]
+        named_exports = view.indexed(BY_IMPORT, f"{area}/{namespace}-{name}")
+        exports = [self._offers.read(view, export, target_key(export)) for export in named_exports]
         mine = [export for export in exports if export.key == key]
         holder = _holder(exports)
         if holder is not None and holder.target != f"{namespace}/{name}":
@@ -152,15 +152,15 @@ class ServiceMerge:
         steps += [step for export in mine if export.object.is_deleting for step in released(export.object)]
         return DesiredObjects(steps=steps, events=events)
 
-    def _nameless(self, found: ResourceExport | None, view: View, now: float) -> DesiredObjects:
+    def _nameless(self, resource_export: ResourceExport | None, view: View, now: float) -> DesiredObjects:
         """Return what is written about an export that names no Service."""
-        if found is None:
+        if resource_export is None:
             return DesiredObjects()
-        if found.is_deleting:
-            return DesiredObjects(steps=released(found))
-        export = self._offers.read(view, found, target_key(found))
+        if resource_export.is_deleting:
+            return DesiredObjects(steps=released(resource_export))
+        export = self._offers.read(view, resource_export, target_key(resource_export))
         if export.header is None and export.refused is not None:
-            return DesiredObjects(steps=[failed(found, export.refused.note, now)])
+            return DesiredObjects(steps=[failed(resource_export, export.refused.note, now)])
         return DesiredObjects()  # it has come to name one since, and has another key
 
 

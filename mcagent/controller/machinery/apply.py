@@ -40,29 +40,29 @@ class Write:
 
 
 def plan(
-    wanted: Wanted | Ref, present: Json | None, unkept: Mapping[Path, Unkept] = MappingProxyType({})
+    step: Wanted | Ref, present: Json | None, unkept: Mapping[Path, Unkept] = MappingProxyType({})
 ) -> Write | None:
     """Return the next write towards what is wanted; None: nothing is left to do.
 
     Of a Wanted with a status the content comes first; the status follows when `plan` is asked again with what
     the write returned. A Ref alone means that the object must go. `unkept` is what the API server does not keep.
     """
-    if isinstance(wanted, Ref):
-        return _deletion(wanted, present)
+    if isinstance(step, Ref):
+        return _deletion(step, present)
     if present is None:
-        if not wanted.create:
+        if not step.create:
             return None
-        return Write(verb=Verb.CREATE, ref=wanted.ref, body=_new(wanted))
-    body = {key: value for key, value in wanted.body.items() if key not in _IDENTITY}
+        return Write(verb=Verb.CREATE, ref=step.ref, body=_new(step))
+    body = {key: value for key, value in step.body.items() if key not in _IDENTITY}
     if isinstance(meta := body.get("metadata"), dict):
         body["metadata"] = {key: value for key, value in meta.items() if key not in _META_IDENTITY}
     patch = _difference(body, present)
     if isinstance(patch, dict) and (patch := without_unkept(patch, present, unkept)):
-        return Write(verb=Verb.PATCH, ref=wanted.ref, body=_versioned(patch, present))
-    if wanted.status is not None:
-        patch = _difference({"status": wanted.status}, present)
+        return Write(verb=Verb.PATCH, ref=step.ref, body=_versioned(patch, present))
+    if step.status is not None:
+        patch = _difference({"status": step.status}, present)
         if isinstance(patch, dict) and (patch := without_unkept(patch, present, unkept)):
-            return Write(verb=Verb.STATUS, ref=wanted.ref, body=_versioned(patch, present))
+            return Write(verb=Verb.STATUS, ref=step.ref, body=_versioned(patch, present))
     return None
 
 
@@ -79,11 +79,11 @@ def _deletion(ref: Ref, present: Json | None) -> Write | None:
     return Write(verb=Verb.DELETE, ref=ref, body=body)
 
 
-def _new(wanted: Wanted) -> Json:
-    ref = wanted.ref
-    body = _without_none({key: value for key, value in wanted.body.items() if key not in _IDENTITY})
-    given = body.get("metadata")
-    meta = {k: v for k, v in given.items() if k not in _META_IDENTITY} if isinstance(given, dict) else {}
+def _new(step: Wanted) -> Json:
+    ref = step.ref
+    body = _without_none({key: value for key, value in step.body.items() if key not in _IDENTITY})
+    metadata = body.get("metadata")
+    meta = {k: v for k, v in metadata.items() if k not in _META_IDENTITY} if isinstance(metadata, dict) else {}
     meta["name"] = ref.name
     if KINDS[ref.kind].namespaced:
         meta["namespace"] = ref.namespace
@@ -109,54 +109,56 @@ def _holds_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and all(map(_holds_nothing, value.values())))
 
 
-def _difference(wanted: Any, present: Any) -> Any:
-    """Return the merge patch from `present` to `wanted`, or _SAME."""
-    if not isinstance(wanted, Mapping):
-        return _SAME if _equal(wanted, present, "") else _without_none(wanted)
+def _difference(desired: Any, present: Any) -> Any:
+    """Return the merge patch from `present` to `desired`, or _SAME."""
+    if not isinstance(desired, Mapping):
+        return _SAME if _equal(desired, present, "") else _without_none(desired)
     if not isinstance(present, dict):
-        return _SAME if present is None and _holds_nothing(wanted) else _without_none(wanted)
+        return _SAME if present is None and _holds_nothing(desired) else _without_none(desired)
     patch: Json = {}
-    for key, value in wanted.items():
-        there = present.get(key)
+    for key, value in desired.items():
+        present_value = present.get(key)
         if value is None:
-            if there is not None:
+            if present_value is not None:
                 patch[key] = None
         elif isinstance(value, Mapping):
-            if (inner := _difference(value, there)) is not _SAME:
+            if (inner := _difference(value, present_value)) is not _SAME:
                 patch[key] = inner
-        elif not _equal(value, there, key):
+        elif not _equal(value, present_value, key):
             patch[key] = _without_none(value)
     return patch or _SAME
 
 
-def _equal(wanted: Any, present: Any, key: str) -> bool:
+def _equal(desired: Any, present: Any, key: str) -> bool:
     """Compare values that are owned whole; in lists of ports what the server fills in by itself may be there.
 
     A field of None, or an empty text, counts as none. Nothing is copied: lists of the endpoints of 250 clusters
     come by here again and again, and mostly are as they should be.
     """
-    if isinstance(wanted, str):
-        return bool(wanted == present)
-    if isinstance(wanted, dict):
+    if isinstance(desired, str):
+        return bool(desired == present)
+    if isinstance(desired, dict):
         if not isinstance(present, dict):
             return False
-        for name, value in wanted.items():
+        for name, value in desired.items():
             if value not in _NOTHING and not _equal(value, present.get(name), name):
                 return False
-        for name, there in present.items():
-            added = wanted.get(name) in _NOTHING and there not in _NOTHING
+        for name, present_value in present.items():
+            added = desired.get(name) in _NOTHING and present_value not in _NOTHING
             if added and not (key == "ports" and _filled_in(name, present)):
                 return False
         return True
-    if isinstance(wanted, list | tuple):
+    if isinstance(desired, list | tuple):
         if not isinstance(present, list):
-            return not wanted and present is None  # how Go writes, and leaves out, an empty list
-        if len(wanted) != len(present):
+            return not desired and present is None  # how Go writes, and leaves out, an empty list
+        if len(desired) != len(present):
             return False
-        return all(_equal(one, other, key) for one, other in zip(wanted, present, strict=True))
-    if isinstance(wanted, bool) or isinstance(present, bool):
-        return wanted is present
-    return bool(wanted == present)
+        return all(
+            _equal(value, present_value, key) for value, present_value in zip(desired, present, strict=True)
+        )
+    if isinstance(desired, bool) or isinstance(present, bool):
+        return desired is present
+    return bool(desired == present)
 
 
 def _filled_in(name: str, port: Json) -> bool:

@@ -251,9 +251,9 @@ class Engine:
             return
         # For the others it is a change of the ClusterSet, whose status shows it.
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=self._namespace, name=new.cluster_set)
-        found = self.cache.get(ref, ClusterSet)
-        if found is not None:
-            self._changed([ObjectChange(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=found, new=found)])
+        cluster_set = self.cache.get(ref, ClusterSet)
+        if cluster_set is not None:
+            self._changed([ObjectChange(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=cluster_set, new=cluster_set)])
 
     def _enqueue_all(self, reconciler: Reconciler, *, urgent: bool = False, spread: float = 0.0) -> None:
         """Enqueue all keys of a reconciler: now, or one after the other over so many seconds."""

@@ -34,9 +34,9 @@ class PresentObjects:
             return self._cache.get(ref, ApiObject)
         now = time.monotonic()
         with self._lock:
-            known = self._known.get(ref)
-        if known is not None and known[0] == epoch and now < known[1] + FRESH:
-            return known[2]
+            entry = self._known.get(ref)
+        if entry is not None and entry[0] == epoch and now < entry[1] + FRESH:
+            return entry[2]
         obj = read(ref)
         with self._lock:
             if len(self._known) > _MOST:
@@ -52,9 +52,9 @@ class PresentObjects:
             self._cache.wrote(ref, obj, was)
             return
         with self._lock:
-            known = self._known.pop(ref, None)
-            if known is not None and obj is not None:
-                self._known[ref] = (epoch, known[1], obj)
+            entry = self._known.pop(ref, None)
+            if entry is not None and obj is not None:
+                self._known[ref] = (epoch, entry[1], obj)
 
     def forget(self, ref: Ref) -> None:
         """Read it anew next time, if it is not watched."""

@@ -47,25 +47,25 @@ class UnkeptValues:
     def of(self, ref: Ref, present: Json | None, epoch: int, now: float) -> Mapping[Path, Unkept]:
         """Return what is known about an object that is there."""
         with self._lock:
-            known = self._known.get(ref)
-            if known is None:
+            record = self._known.get(ref)
+            if record is None:
                 return {}
-            same = known.uid == _value_at(present, ("metadata", "uid"))
-            if not same or known.epoch != epoch or now > known.since + REMEMBER:
+            same = record.uid == _value_at(present, ("metadata", "uid"))
+            if not same or record.epoch != epoch or now > record.since + REMEMBER:
                 del self._known[ref]
                 return {}
-            return dict(known.values)
+            return dict(record.values)
 
-    def note(self, ref: Ref, found: Mapping[Path, Unkept], answer: Json, epoch: int, now: float) -> set[str]:
+    def note(self, ref: Ref, unkept: Mapping[Path, Unkept], answer: Json, epoch: int, now: float) -> set[str]:
         """Remember what a write's answer has shown. Returns the fields that are news."""
         with self._lock:
-            known = self._known.get(ref)
+            record = self._known.get(ref)
             uid = _value_at(answer, ("metadata", "uid"))
-            if known is None or known.uid != uid or known.epoch != epoch:
-                known = self._known[ref] = _Known(uid, epoch, now, {})
-            before = {field for value in known.values.values() for field in value.fields}
-            known.values |= found
-            return {field for value in found.values() for field in value.fields} - before
+            if record is None or record.uid != uid or record.epoch != epoch:
+                record = self._known[ref] = _Known(uid, epoch, now, {})
+            before = {field for value in record.values.values() for field in value.fields}
+            record.values |= unkept
+            return {field for value in unkept.values() for field in value.fields} - before
 
     def fields(self, side: Side) -> list[str]:
         """Return "Kind field" of all that is not kept on a side, sorted."""
@@ -73,9 +73,9 @@ class UnkeptValues:
             return sorted(
                 {
                     f"{ref.kind} {field}"
-                    for ref, known in self._known.items()
+                    for ref, record in self._known.items()
                     if ref.side is side
-                    for value in known.values.values()
+                    for value in record.values.values()
                     for field in value.fields
                 }
             )
@@ -83,24 +83,24 @@ class UnkeptValues:
     def prune(self, now: float) -> None:
         """Forget what is long past."""
         with self._lock:
-            for ref in [ref for ref, known in self._known.items() if now > known.since + REMEMBER]:
+            for ref in [ref for ref, record in self._known.items() if now > record.since + REMEMBER]:
                 del self._known[ref]
 
 
-def not_kept(sent: Json, left: Json, answer: Json) -> dict[Path, Unkept]:
-    """Return the values of a write that its answer lacks: those that `left`, the next patch, would send again."""
-    found: dict[Path, Unkept] = {}
-    for path, value in leaves(left):
+def not_kept(sent: Json, following: Json, answer: Json) -> dict[Path, Unkept]:
+    """Return the values of a write that its answer lacks: those that `following`, the next patch, sends again."""
+    unkept: dict[Path, Unkept] = {}
+    for path, value in leaves(following):
         if path != ("metadata", "resourceVersion") and _same(_value_at(sent, path), value):
             instead = _value_at(answer, path)
             fields = tuple(dict.fromkeys(_lost(value, instead, ".".join(path))))
-            found[path] = Unkept(sent=value, instead=instead, fields=fields)
-    return found
+            unkept[path] = Unkept(sent=value, instead=instead, fields=fields)
+    return unkept
 
 
-def without_unkept(patch: Json, present: Json, known: Mapping[Path, Unkept]) -> Json:
+def without_unkept(patch: Json, present: Json, unkept: Mapping[Path, Unkept]) -> Json:
     """Return a patch without values that the server is known not to keep; {} if nothing is left."""
-    return _without(patch, present, known, ()) if known else patch
+    return _without(patch, present, unkept, ()) if unkept else patch
 
 
 def leaves(patch: Json, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -112,18 +112,18 @@ def leaves(patch: Json, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield (*path, key), value
 
 
-def _without(patch: Json, present: Any, known: Mapping[Path, Unkept], path: Path) -> Json:
-    found: Json = {}
+def _without(patch: Json, present: Any, unkept_values: Mapping[Path, Unkept], path: Path) -> Json:
+    reduced: Json = {}
     for key, value in patch.items():
-        here, there = (*path, key), _value_at(present, (key,))
+        here, present_value = (*path, key), _value_at(present, (key,))
         if isinstance(value, dict) and value:
-            if inner := _without(value, there, known, here):
-                found[key] = inner
-        elif (unkept := known.get(here)) is None or not (
-            _same(unkept.sent, value) and _same(unkept.instead, there)
+            if inner := _without(value, present_value, unkept_values, here):
+                reduced[key] = inner
+        elif (unkept := unkept_values.get(here)) is None or not (
+            _same(unkept.sent, value) and _same(unkept.instead, present_value)
         ):
-            found[key] = value
-    return found
+            reduced[key] = value
+    return reduced
 
 
 def _value_at(value: Any, path: Path) -> Any:

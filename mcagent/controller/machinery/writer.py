@@ -62,17 +62,17 @@ class Writer:
         self._local, self._connection, self._epoch = local, connection, epoch
         self._permit, self._statistics, self._unkept = permit, statistics, unkept
 
-    def plan(self, wanted: Wanted | Ref, present: ApiObject | None) -> Write | None:
+    def plan(self, step: Wanted | Ref, present: ApiObject | None) -> Write | None:
         """Return the next write, without what the API server is known not to keep."""
-        return self._plan(wanted, None if present is None else as_json(present))
+        return self._plan(step, None if present is None else as_json(present))
 
-    def _plan(self, wanted: Wanted | Ref, present: Json | None) -> Write | None:
-        ref = wanted if isinstance(wanted, Ref) else wanted.ref
-        return plan(wanted, present, self._unkept.of(ref, present, self._epoch, time.monotonic()))
+    def _plan(self, step: Wanted | Ref, present: Json | None) -> Write | None:
+        ref = step if isinstance(step, Ref) else step.ref
+        return plan(step, present, self._unkept.of(ref, present, self._epoch, time.monotonic()))
 
     def carry_out(
         self,
-        wanted: Wanted | Ref,
+        step: Wanted | Ref,
         present: ApiObject | None,
         first: Write,
         wrote: Callable[[Ref, ApiObject | None, ApiObject | None], None],
@@ -88,13 +88,13 @@ class Writer:
             was, present = present, self._send(write)
             written.append(write)
             wrote(write.ref, present, was)
-            write = self._next(wanted, write, present)
+            write = self._next(step, write, present)
         return written
 
-    def _next(self, wanted: Wanted | Ref, write: Write, answer: ApiObject | None) -> Write | None:
+    def _next(self, step: Wanted | Ref, write: Write, answer: ApiObject | None) -> Write | None:
         """Return the next write after one that was answered; what the answer lacks is not sent again."""
         present = None if answer is None else as_json(answer)
-        following = self._plan(wanted, present)
+        following = self._plan(step, present)
         if following is None or present is None or following.verb in (Verb.CREATE, Verb.DELETE):
             return following
         if not (unkept := not_kept(write.body, following.body, present)):
@@ -102,7 +102,7 @@ class Writer:
         if news := self._unkept.note(write.ref, unkept, present, self._epoch, time.monotonic()):
             fields = ", ".join(sorted(news))
             log.warning("%s: the API server drops %s: not sent again for an hour", write.ref, fields)
-        return self._plan(wanted, present)
+        return self._plan(step, present)
 
     def read(self, ref: Ref) -> ApiObject | None:
         """Return an object as the API server has it now; None: there is none."""

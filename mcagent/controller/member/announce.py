@@ -100,15 +100,15 @@ class Announce:
 
 def _policy_problems(view: View) -> str | None:
     """Return which policies are not applied here, and why, as JSON by name; None: all are."""
-    found = sorted({**cluster_policies.report(view), **kubernetes_policies.report(view)}.items())
-    return json.dumps({name: why[:SHOWN] for name, why in found[:MAX_REPORTED]}) if found else None
+    problems = sorted({**cluster_policies.report(view), **kubernetes_policies.report(view)}.items())
+    return json.dumps({name: why[:SHOWN] for name, why in problems[:MAX_REPORTED]}) if problems else None
 
 
 def _links(view: View) -> str | None:
     """Return how this cluster's gateways together reach the others; None: there is nothing to tell."""
     gateways = view.list(ApiGateway, namespace=view.namespace)
-    found = links.most_telling(links.merged(map(_reported, gateways)))
-    return links.as_text(found) if found else None
+    announced = links.most_telling(links.merged(map(_reported, gateways)))
+    return links.as_text(announced) if announced else None
 
 
 def _reported(gateway: ApiObject | None) -> Sequence[Link]:

@@ -22,34 +22,34 @@ API_SERVER = "default/kubernetes"  # the Service whose endpoints are this cluste
 
 
 def granted_times(
-    found: ResourceImport,
-    there: ApiClusterInfoImport | None,
+    resource_import: ResourceImport,
+    present: ApiClusterInfoImport | None,
     imported: Iterable[CidrClaim],
     left_out: Iterable[str],
     now: float,
 ) -> dict[str, str]:
     """Return the claims of a ClusterInfoImport with the time since when each stands; REFUSED: asked for in vain.
 
-    `found` is the ResourceImport, `there` the ClusterInfoImport as it is, `left_out` what is refused here.
+    `present` is the ClusterInfoImport as it is, `left_out` what is refused here.
     """
-    reported, known = _read(found), _read(there)
-    if there is not None and there.annotation(CLAIMS_ANNOTATION) is None:  # made before there was any
-        made = to_microseconds(there.metadata.creation_timestamp)
-        known = {claim.text: made for claim in claims_of(there.spec)}
+    reported, own_times = _read(resource_import), _read(present)
+    if present is not None and present.annotation(CLAIMS_ANNOTATION) is None:  # made before there was any
+        created = to_microseconds(present.metadata.creation_timestamp)
+        own_times = {claim.text: created for claim in claims_of(present.spec)}
     fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
-    times = {claim.text: reported.get(claim.text) or known.get(claim.text) or fresh for claim in imported}
+    times = {claim.text: reported.get(claim.text) or own_times.get(claim.text) or fresh for claim in imported}
     refused = {text for text, time in reported.items() if time == REFUSED and _is_claim(text)} | set(left_out)
     return dict.fromkeys(refused - times.keys(), REFUSED) | times
 
 
-def refused_by_leader(found: ResourceImport) -> list[str]:
+def refused_by_leader(resource_import: ResourceImport) -> list[str]:
     """Return the claims in a ResourceImport that the leader did not grant, sorted."""
-    return sorted(text for text, time in _read(found).items() if time == REFUSED and _is_claim(text))
+    return sorted(text for text, time in _read(resource_import).items() if time == REFUSED and _is_claim(text))
 
 
-def since(there: ApiClusterInfoImport | None, claim: CidrClaim) -> str:
+def since(cluster_info_import: ApiClusterInfoImport | None, claim: CidrClaim) -> str:
     """Return since when a ClusterInfoImport has a claim; "" if it has not."""
-    return _read(there).get(claim.text, "")
+    return _read(cluster_info_import).get(claim.text, "")
 
 
 def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[CidrClaim]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
     These are the leader's API server, this cluster's API servers and its Nodes. Only the leader's own cluster may
     have the leader's address as a gateway: what is one machine can be both.
     """
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     server = f"the leader's API server, which only cluster {leader.leader_cluster_id} may have as a gateway"
     servers = [(c, server) for text in leader.addresses if (c := gateway_claim(text))]
     own = [(c, "an API server of this cluster") for c in _api_servers(view)]
@@ -68,9 +68,9 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
         theirs = [] if claim.gateway and cluster_id == leader.leader_cluster_id else servers
         for address, whose in (*theirs, *own, *_nodes(view, claim)):
             if collide(claim, address):
-                found[claim.text] = f"{claim} of cluster {cluster_id} is ignored: {address.text} is {whose}"
+                messages[claim.text] = f"{claim} of cluster {cluster_id} is ignored: {address.text} is {whose}"
                 break
-    return found
+    return messages
 
 
 def addresses_of(obj: ApiObject | None) -> frozenset[str]:
@@ -100,12 +100,12 @@ def _nodes(view: View, claim: CidrClaim) -> Iterable[tuple[CidrClaim, str]]:
 
 
 def _by_prefix(obj: ApiNode) -> Iterable[str]:
-    found: set[str] = set()
+    prefixes: set[str] = set()
     for address in filter(None, map(gateway_claim, addresses_of(obj))):
         assert address.range is not None
         version, number, _ = address.range
-        found |= {f"{number:x}"} if version == 6 else {f"{number >> 24}/8", f"{number >> 16}/16"}
-    return found
+        prefixes |= {f"{number:x}"} if version == 6 else {f"{number >> 24}/8", f"{number >> 16}/16"}
+    return prefixes
 
 
 # Under the first 8 and the first 16 bits of each IPv4 address, "10/8" and "2560/16"; IPv6: the address.

@@ -115,8 +115,8 @@ class ClusterInfoImports:
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all clusters that are or were imported."""
         imports = view.indexed(CLUSTER_INFOS, ExportKind.CLUSTER_INFO)
-        there = view.list(ApiClusterInfoImport, namespace=view.namespace)
-        return dict.fromkeys(obj.name for obj in (*imports, *there))
+        present = view.list(ApiClusterInfoImport, namespace=view.namespace)
+        return dict.fromkeys(obj.name for obj in (*imports, *present))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ClusterInfoImport."""
@@ -124,7 +124,7 @@ class ClusterInfoImports:
         if leader is None or cluster_set is None:
             return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=key)
-        there = view.get(ref, ApiClusterInfoImport)
+        present = view.get(ref, ApiClusterInfoImport)
         source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
         resource_import = view.get(source, ResourceImport)
         if (
@@ -132,29 +132,29 @@ class ClusterInfoImports:
             or resource_import.spec.kind != ExportKind.CLUSTER_INFO
             or not is_for(resource_import, leader)
         ):
-            ours = there is not None and there.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
+            ours = present is not None and present.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
             return DesiredObjects(steps=[ref] if ours else [])
         cluster_id = resource_import.cluster_id
         if cluster_id == leader.cluster_id:
             events = _own_events(resource_import, cluster_set_ref(cluster_set, view))
-            return DesiredObjects(steps=[ref] if there is not None else [], events=events)
+            return DesiredObjects(steps=[ref] if present is not None else [], events=events)
         try:
             info = _checked(resource_import, key, view.namespace)
         except InputError as err:
-            wrong = Event(
+            invalid = Event(
                 subject=str(cluster_set_ref(cluster_set, view)),
                 reason="InvalidClusterInfo",
                 message=f"{printable(key)} is ignored while invalid: {err.path}: {err.reason}",
             )
-            return DesiredObjects(events=[wrong])
+            return DesiredObjects(events=[invalid])
         left_out = protected(view, leader, cluster_id, claims_of(info))
         info = without(info, left_out)
-        times = granted_times(resource_import, there, claims_of(info), left_out, now)
+        times = granted_times(resource_import, present, claims_of(info), left_out, now)
         problems = [("ProtectedAddress", text) for text in left_out.values()][:_SHOWN]
         problems += islice(self._problems(resource_import, info, times, leader, view), _SHOWN)
         reason = problems[0][0] if problems else "Imported"
         message = "; ".join(text for _, text in problems)
-        before = there.status.conditions if there is not None else ()
+        before = present.status.conditions if present is not None else ()
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
         meta = {
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
@@ -167,9 +167,10 @@ class ClusterInfoImports:
         }
         spec = {**complete(info), "gatewayInfos": as_json(info.gateway_infos)}
         status = {"conditions": [ready, *others(before, "Ready")]}
-        wanted = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status=status)
+        import_step = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status=status)
         return DesiredObjects(
-            steps=[wanted], events=[Event(subject=str(ref), reason=word, message=text) for word, text in problems]
+            steps=[import_step],
+            events=[Event(subject=str(ref), reason=word, message=text) for word, text in problems],
         )
 
     def _problems(
@@ -186,24 +187,26 @@ class ClusterInfoImports:
                     "OverlappingCIDR",
                     f"{other.text} of cluster {cluster_id} overlaps {mine.text} of this cluster",
                 )
-        for found in _colliding(theirs, view):
-            other_id = found.cluster_id
+        for colliding_import in _colliding(theirs, view):
+            other_id = colliding_import.cluster_id
             if other_id in (cluster_id, leader.cluster_id):
                 continue
-            ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=found.name)
-            there = view.get(ref, ApiClusterInfoImport)
-            both = [(cluster_id, claim) for claim in theirs] + [(other_id, claim) for claim in claims_in(found)]
+            ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=colliding_import.name)
+            other_import = view.get(ref, ApiClusterInfoImport)
+            both = [(cluster_id, claim) for claim in theirs] + [
+                (other_id, claim) for claim in claims_in(colliding_import)
+            ]
             for one, a, _, b in pairs(both, _SHOWN):
                 mine, other = (a, b) if one == cluster_id else (b, a)
-                first = since(there, other)
+                first = since(other_import, other)
                 if first and (first, other_id) < (times[mine.text], cluster_id):
                     text = f"{mine.text} of cluster {cluster_id} overlaps {other.text} of cluster {other_id}"
                     yield "OverlappingCIDR", f"{text}, which was first"
         for key, ours in published_settings(self._settings).items():
-            said = source.annotation(key)
-            if said is not None and ours is not None and said != ours:
+            their_setting = source.annotation(key)
+            if their_setting is not None and ours is not None and their_setting != ours:
                 what = names.SETTING_ANNOTATIONS[key]
-                text = f'{what} is "{printable(said)}" in cluster {cluster_id} and "{ours}" here'
+                text = f'{what} is "{printable(their_setting)}" in cluster {cluster_id} and "{ours}" here'
                 yield "SettingsMismatch", text
         gateways = view.list(ApiGateway, namespace=view.namespace)
         encrypted = info.wireguard is not None
@@ -237,9 +240,9 @@ def _checked(source: ResourceImport, name: str, namespace: str) -> ClusterInfo:
     )
 
 
-def _own_events(found: ResourceImport, ref: Ref) -> list[Event]:
+def _own_events(resource_import: ResourceImport, ref: Ref) -> list[Event]:
     """Return what this cluster's administrator should know of its own claims."""
-    refused = refused_by_leader(found)
+    refused = refused_by_leader(resource_import)
     shown = ", ".join(refused[:_SHOWN]) + (f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else "")
     message = f"the leader does not grant this cluster {shown}; the status of its ResourceExport there says why"
     return [Event(subject=str(ref), reason="ClaimRefused", message=message)] if refused else []

@@ -82,9 +82,9 @@ class MemberClusterSet:
         if status == FALSE and reason != NOT_TAKEN:  # of that `announce` makes an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
         written = _status(cluster_set, (status, reason, message), now)
-        wanted = Wanted(ref=ref, body=body, status=written, create=False)
+        status_step = Wanted(ref=ref, body=body, status=written, create=False)
         again = None if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
-        return DesiredObjects(steps=[wanted], events=events, again=again)
+        return DesiredObjects(steps=[status_step], events=events, again=again)
 
 
 def _state(
@@ -137,9 +137,9 @@ def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, no
     """Return what is written about a ClusterSet that does not count: it is a leader's, or not the first."""
     finalizers = cluster_set.metadata.finalizers
     if names.MEMBER_FINALIZER in finalizers and cluster_set.is_deleting:
-        rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
+        foreign = [text for text in finalizers if text != names.MEMBER_FINALIZER]
         return DesiredObjects(
-            steps=[Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)]
+            steps=[Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)]
         )
     if chosen is None or not any(leader.server for leader in cluster_set.spec.leaders):
         return DesiredObjects()

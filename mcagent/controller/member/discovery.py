@@ -40,10 +40,10 @@ def discover_service_cidr(client: Client, namespace: str = "default") -> str:
         if err.code not in (403, 404):
             raise
         return _by_refusal(client, namespace)
-    found = first_ipv4(read_as(ServiceCidr, answer).spec.cidrs if isinstance(answer, dict) else ())
-    if found is None:
+    cidr = first_ipv4(read_as(ServiceCidr, answer).spec.cidrs if isinstance(answer, dict) else ())
+    if cidr is None:
         raise UnknownCidrError("ServiceCIDR kubernetes has no IPv4 CIDR that can be used: set serviceCIDR")
-    return found
+    return cidr
 
 
 def _by_refusal(client: Client, namespace: str) -> str:
@@ -56,17 +56,17 @@ def _by_refusal(client: Client, namespace: str) -> str:
     try:
         client.request("POST", object_path(Kind.SERVICE, namespace), {"dryRun": "All"}, body=body)
     except ApiRefusalError as err:
-        found = cidr_in_refusal(str(err)) if err.code == 422 else None
-        if found is not None:
-            return found
+        cidr = cidr_in_refusal(str(err)) if err.code == 422 else None
+        if cidr is not None:
+            return cidr
         raise UnknownCidrError(f"the Service CIDR cannot be detected: set serviceCIDR ({err})") from err
     raise UnknownCidrError("the Service CIDR cannot be detected: the API server took 0.0.0.0: set serviceCIDR")
 
 
 def cidr_in_refusal(text: str) -> str | None:
     """Return the first IPv4 CIDR in what an API server says of a ClusterIP outside of it; None: it says none."""
-    found = _RANGE.search(text)
-    return first_ipv4(re.split(r"[, ]+", found.group(1))) if found else None
+    match = _RANGE.search(text)
+    return first_ipv4(re.split(r"[, ]+", match.group(1))) if match else None
 
 
 def first_ipv4(cidrs: Iterable[str]) -> str | None:

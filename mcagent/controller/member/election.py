@@ -68,14 +68,16 @@ def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | Non
         return None
     internal = _address(node, "InternalIP")
     gateway, reason, why = internal, "", ""
-    given = node.annotation(names.GATEWAY_IP_ANNOTATION)
+    annotated_ip = node.annotation(names.GATEWAY_IP_ANNOTATION)
     if internal is None:
         reason, why = "NoUsableAddress", "has no InternalIP that other Nodes can reach"
-    elif given:
-        gateway = _usable(given)
+    elif annotated_ip:
+        gateway = _usable(annotated_ip)
         if gateway is None:
             reason = _GATEWAY_IP_REASON
-            why = f'annotation {names.GATEWAY_IP_ANNOTATION} must be a unicast address: "{printable(given)}"'
+            why = (
+                f'annotation {names.GATEWAY_IP_ANNOTATION} must be a unicast address: "{printable(annotated_ip)}"'
+            )
     elif precedence is IpPrecedence.EXTERNAL:
         gateway = _address(node, "ExternalIP")
         if gateway is None:
@@ -95,20 +97,20 @@ def elect(candidates: Iterable[GatewayCandidate], gateways: Sequence[str], most:
     """Return the gateways, at most `most`. `gateways` are those there are, the longest-serving first."""
     by_name = {found.name: found for found in candidates}
     serving = [name for name in gateways if name in by_name]
-    others = sorted(name for name in by_name.keys() - set(serving) if addresses(by_name[name]))
+    waiting = sorted(name for name in by_name.keys() - set(serving) if addresses(by_name[name]))
 
     def of(pool: Iterable[str], standing: Standing) -> list[str]:
         return [name for name in pool if by_name[name].standing is standing]
 
     chosen = of(serving, Standing.FIT)[:most]
     for pool in (
-        of(others, Standing.FIT),
+        of(waiting, Standing.FIT),
         of(serving, Standing.CORDONED),
         of(serving, Standing.DRAINING),
     ):
         chosen += pool[: max(0, most - len(chosen))]
     if not chosen:
-        chosen = (of(others, Standing.CORDONED) or of(serving, Standing.UNFIT))[:most]
+        chosen = (of(waiting, Standing.CORDONED) or of(serving, Standing.UNFIT))[:most]
     return tuple(sorted(chosen, key=lambda name: (serving.index(name) if name in serving else len(serving), name)))
 
 
@@ -117,11 +119,11 @@ def by_age(gateways: Iterable[ApiGateway]) -> list[ApiGateway]:
     return sorted((gateway for gateway in gateways if not gateway.is_deleting), key=lambda gateway: gateway.age)
 
 
-def addresses(found: GatewayCandidate) -> Mapping[str, str]:
+def addresses(gateway: GatewayCandidate) -> Mapping[str, str]:
     """Return the fields of a Gateway object that say where the Node is reached; none while that is unknown."""
-    if found.gateway_ip is None or found.internal_ip is None:
+    if gateway.gateway_ip is None or gateway.internal_ip is None:
         return {}
-    return {"gatewayIP": str(found.gateway_ip), "internalIP": str(found.internal_ip)}
+    return {"gatewayIP": str(gateway.gateway_ip), "internalIP": str(gateway.internal_ip)}
 
 
 def _ready(node: ApiNode) -> bool:

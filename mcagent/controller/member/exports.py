@@ -21,16 +21,16 @@ def export_ref(leader: Leader, name: str) -> Ref:
 
 
 def resource_export(
-    ref: Ref, spec: Json, there: ResourceExport | None, annotations: Mapping[str, str | None] | None = None
+    ref: Ref, spec: Json, present: ResourceExport | None, annotations: Mapping[str, str | None] | None = None
 ) -> Wanted:
     """Return a ResourceExport as the leader's webhook wants it: with labels that repeat `spec`, and the finalizer.
 
-    `there` is the object as it is; finalizers of others stay.
+    `present` is the object as it is; finalizers of others stay.
     """
     labels = {names.LABEL_SOURCE_KIND: spec["kind"], names.LABEL_SOURCE_CLUSTER_ID: spec["clusterID"]}
     if spec["kind"] != ExportKind.CLUSTER_INFO:
         labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
-    held = there.metadata.finalizers if there is not None else ()
+    held = present.metadata.finalizers if present is not None else ()
     meta: Json = {"labels": labels, "finalizers": held_finalizers(held)}
     if annotations:
         meta["annotations"] = dict(annotations)

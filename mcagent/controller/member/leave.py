@@ -60,15 +60,15 @@ class Leave:
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if next(owned(view), None) is not None:
             return DesiredObjects(again=LOOK)
-        rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
-        released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
+        foreign = [text for text in finalizers if text != names.MEMBER_FINALIZER]
+        released = Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)
         late = view.quiet_for(ref) >= PATIENCE
         if leader is not None and leader.connected and leader.synced and not late:
             # With the announcement the leader deletes what was exported; what came after that goes like this.
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
-            left = [export_ref(leader, export.name) for export in exports if not export.is_deleting]
+            remaining_exports = [export_ref(leader, export.name) for export in exports if not export.is_deleting]
             last = [] if exports else [released]
-            return DesiredObjects(steps=[*left, announce_ref(leader), *last], again=LOOK)
+            return DesiredObjects(steps=[*remaining_exports, announce_ref(leader), *last], again=LOOK)
         if not late:
             return DesiredObjects(again=LOOK)
         message = "the leader could not be notified: it removes this cluster after a day without heartbeats"

@@ -35,13 +35,13 @@ def joined_leader(view: View) -> Leader | None:
     return leader if joined else None
 
 
-def is_for(found: ResourceImport, leader: Leader) -> bool:
+def is_for(resource_import: ResourceImport, leader: Leader) -> bool:
     """Tell whether a ResourceImport is for this cluster, and not on its way out.
 
     `spec.clusterID` names the clusters that it is for; none means all (Antrea declares the field and ignores it).
     """
-    clusters = found.spec.cluster_id
-    return not found.is_deleting and (not clusters or leader.cluster_id in clusters)
+    clusters = resource_import.spec.cluster_id
+    return not resource_import.is_deleting and (not clusters or leader.cluster_id in clusters)
 
 
 def is_joined(view: View) -> bool:

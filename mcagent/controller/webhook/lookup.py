@@ -63,9 +63,9 @@ class ClusterLookup:
         """Return a ServiceAccount, None if there is none."""
         if self._knows(Kind.SERVICE_ACCOUNT, namespace):
             ref = Ref(kind=Kind.SERVICE_ACCOUNT, namespace=namespace, name=name)
-            found = self._cache.get(ref, ServiceAccount)
-            if found is not None:
-                return found
+            cached = self._cache.get(ref, ServiceAccount)
+            if cached is not None:
+                return cached
         # Not in the cache: it may have been made this very moment.
         try:
             answer = self._client.request(
@@ -107,5 +107,5 @@ class ClusterLookup:
         if self._knows(cls.KIND, namespace):
             return self._cache.list(cls, Side.LOCAL, namespace)
         path, keep = object_path(cls.KIND, namespace), partial(read_as, cls)
-        found, _ = Lister(self._client, cls.KIND, path, timeout=_TIMEOUT, keep=keep).read()
-        return found
+        listed, _ = Lister(self._client, cls.KIND, path, timeout=_TIMEOUT, keep=keep).read()
+        return listed

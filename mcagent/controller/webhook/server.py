@@ -150,8 +150,8 @@ class _Service:
         return head.keeps
 
     def _decide(self, review: Review, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        named = read_part(AdmissionRequest, request)
-        known = named.kind.kind
+        review_request = read_part(AdmissionRequest, request)
+        kind = review_request.kind.kind
         began = time.perf_counter()
         decision, error = attempt(lambda: _TOO_DEEP if _DEEP in request else review(request))
         if isinstance(error, SourceError):
@@ -161,9 +161,9 @@ class _Service:
             decision = Decision(allowed=False, code=500, message="the review failed: see the controller's log")
         seconds = time.perf_counter() - began
         word = "allowed" if decision.allowed else "error" if decision.code >= 500 else "denied"
-        self._counted(known if known in _KINDS else "other", word, seconds)
+        self._counted(kind if kind in _KINDS else "other", word, seconds)
         if not decision.allowed:
-            log.info("%s %s: denied: %s", printable(known), _named(named), decision.message[:_MESSAGE])
+            log.info("%s %s: denied: %s", printable(kind), _named(review_request), decision.message[:_MESSAGE])
         return answer_of(request, decision)
 
 

@@ -20,10 +20,10 @@ from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
 TYPES: Mapping[Kind, type[ApiObject]] = {
-    found.KIND: found
+    struct.KIND: struct
     for module in (admission, kubernetes, multicluster)
-    for found in vars(module).values()
-    if isinstance(found, type) and issubclass(found, ApiObject) and "KIND" in vars(found)
+    for struct in vars(module).values()
+    if isinstance(struct, type) and issubclass(struct, ApiObject) and "KIND" in vars(struct)
 }
 
 

@@ -65,7 +65,7 @@ def parse_cluster_info(meta: Meta, obj: api.ApiClusterInfoImport, problems: list
         gateway_ips=tuple(gateways),
         pod_cidrs=networks(spec.pod_cidrs, subject, "spec.podCIDRs", problems),
         wireguard=_wireguard(obj, spec.wireguard, "spec.wireGuard", problems),
-        gateway_wireguard=tuple((address, found) for address, found in gateways.items() if found is not None),
+        gateway_wireguard=tuple((address, info) for address, info in gateways.items() if info is not None),
         granted=read_or(annotation(obj, CLAIMS_ANNOTATION), problems, _granted, {}),
         our_agents=obj.annotation(AGENTS_ANNOTATION) == OUR_AGENTS,
     )

@@ -52,8 +52,8 @@ def parse_node(meta: Meta, obj: api.ApiNode, problems: list[Problem]) -> Node:
         field = Field(subject, item.address, f"status.addresses[{number}].address")
         if item.type == "InternalIP":
             internal[field.address()] = None
-        elif item.type == "ExternalIP" and (found := optional_address(field, problems)) is not None:
-            external[found] = None
+        elif item.type == "ExternalIP" and (address := optional_address(field, problems)) is not None:
+            external[address] = None
     pod_cidrs = networks(spec.pod_cidrs, subject, "spec.podCIDRs", problems)
     if not pod_cidrs:
         single = optional_network(Field(subject, spec.pod_cidr, "spec.podCIDR"), problems)

@@ -74,8 +74,8 @@ def test_conditions_that_are_a_map_are_merged(cluster: Cluster) -> None:
             for each in (kind, *kinds)
         ]
         body = head | {"status": {"conditions": conditions}}
-        told = cluster.patch(f"{path}/status", body, "apply", fieldManager=manager)
-        return sorted(condition["type"] for condition in told["status"]["conditions"])
+        answer = cluster.patch(f"{path}/status", body, "apply", fieldManager=manager)
+        return sorted(condition["type"] for condition in answer["status"]["conditions"])
 
     assert tell("Valid", "one", "Exported") == ["Exported", "Valid"]
     assert tell("Conflict", "two") == ["Conflict", "Exported", "Valid"]

@@ -70,9 +70,11 @@ def test_a_cluster_is_read(cluster: Cluster) -> None:
     finally:
         cluster.client.request("DELETE", f"{path}/mcagent-member")
     assert not [finding for finding in findings if finding.level == FindingLevel.SKIPPED], findings
-    by_check = {finding.check: finding for finding in findings}
-    assert by_check["crds"].level == FindingLevel.OK, by_check["crds"]
-    assert by_check["permissions"].reason == "AccountForbidden"
-    assert f"system:serviceaccount:{cluster.namespace}:mcagent-controller" in by_check["permissions"].subject
-    assert by_check["controller"].reason == "ControllerAway"
+    findings_by_check = {finding.check: finding for finding in findings}
+    assert findings_by_check["crds"].level == FindingLevel.OK, findings_by_check["crds"]
+    assert findings_by_check["permissions"].reason == "AccountForbidden"
+    assert (
+        f"system:serviceaccount:{cluster.namespace}:mcagent-controller" in findings_by_check["permissions"].subject
+    )
+    assert findings_by_check["controller"].reason == "ControllerAway"
     assert seen.read(reviews).checked > 50

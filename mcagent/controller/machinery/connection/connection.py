@@ -191,33 +191,33 @@ class LeaderConnection:
         if self._cache.unsynced(Side.LOCAL) & {Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM}:
             return False
         try:
-            wanted = membership(self._cache.list(ClusterSet, Side.LOCAL, self._namespace), self._claims())
+            target = membership(self._cache.list(ClusterSet, Side.LOCAL, self._namespace), self._claims())
         except InputError as err:
             self._say(str(err))
-            wanted = None
+            target = None
         else:
-            if wanted is None:
+            if target is None:
                 self._say("")
-        if wanted is None:
+        if target is None:
             return self._switch(None, None)
-        if not self._secret.knows(wanted.secret):
+        if not self._secret.knows(target.secret):
             if self._secret.error and self._credentials is None:
                 self._say(
-                    f"Secret {self._namespace}/{wanted.secret} cannot be read: {self._secret.error}. "
+                    f"Secret {self._namespace}/{target.secret} cannot be read: {self._secret.error}. "
                     "This needs a Role for that name (docs/multicluster.md, Join)"
                 )
-                return self._switch(wanted, None)
+                return self._switch(target, None)
             return False
         try:
-            found = credentials(f"Secret {self._namespace}/{wanted.secret}", self._secret.secret)
+            new_credentials = credentials(f"Secret {self._namespace}/{target.secret}", self._secret.secret)
         except InputError as err:
-            if wanted.leaving and self._credentials is not None:
-                found = self._credentials  # who leaves may have deleted the Secret already
+            if target.leaving and self._credentials is not None:
+                new_credentials = self._credentials  # who leaves may have deleted the Secret already
             else:
                 self._say(str(err))
-                return self._switch(wanted, None)
+                return self._switch(target, None)
         self._say("")
-        return self._switch(wanted, found)
+        return self._switch(target, new_credentials)
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._problem:
@@ -229,10 +229,10 @@ class LeaderConnection:
             return ()
         return self._cache.list(ClusterClaim, Side.LOCAL, self._namespace)
 
-    def _switch(self, wanted: Membership | None, found: Credentials | None) -> bool:
-        same = _place(self._membership) == _place(wanted)
-        if same and found == self._credentials:
-            self._membership = wanted
+    def _switch(self, target: Membership | None, new_credentials: Credentials | None) -> bool:
+        same = _place(self._membership) == _place(target)
+        if same and new_credentials == self._credentials:
+            self._membership = target
             return False
         self._disconnect()
         if not same:
@@ -244,16 +244,18 @@ class LeaderConnection:
                 self._cache.clear(Side.LEADER)
                 if old is not None:
                     self._changed(old, None)
-        self._membership, self._credentials = wanted, found
+        self._membership, self._credentials = target, new_credentials
         self._failure, self._succeeded = "", 0.0
         self._failures = 0
-        if wanted is None or found is None:
+        if target is None or new_credentials is None:
             return True
-        ca = b"" if wanted.server.startswith("http://") else found.ca
+        ca = b"" if target.server.startswith("http://") else new_credentials.ca
         try:
-            client = Client(token_kubeconfig(wanted.server, ca, found.token), user_agent="mcagent-member")
+            client = Client(
+                token_kubeconfig(target.server, ca, new_credentials.token), user_agent="mcagent-member"
+            )
         except SourceError as err:
-            self._say(f"Secret {self._namespace}/{wanted.secret}: cannot be used: {err}")
+            self._say(f"Secret {self._namespace}/{target.secret}: cannot be used: {err}")
             return True
         sink = self._cache.sink(Side.LEADER)
         informers = [
@@ -261,8 +263,8 @@ class LeaderConnection:
                 kind,
                 client,
                 sink,
-                namespace=wanted.namespace,
-                label_selector=_selector(kind, wanted.cluster_id),
+                namespace=target.namespace,
+                label_selector=_selector(kind, target.cluster_id),
                 timing=self._timing.informers,
                 transform=read_object,
             )
@@ -270,7 +272,7 @@ class LeaderConnection:
         ]
         with self._lock:
             self._client, self._sink, self._informers = client, sink, informers
-        log.info("ClusterSet %s: leader %s at %s", wanted.cluster_set, wanted.leader_cluster_id, wanted.server)
+        log.info("ClusterSet %s: leader %s at %s", target.cluster_set, target.leader_cluster_id, target.server)
         for informer in informers:
             informer.start()
         return True

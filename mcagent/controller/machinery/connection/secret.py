@@ -82,9 +82,9 @@ class _Sink:
             self._keep(None if event.type is EventType.DELETED else event.object)
             self._changed()
 
-    def _keep(self, found: ApiObject | None) -> None:
-        assert found is None or isinstance(found, SecretData)
-        self.secret = found
+    def _keep(self, secret: ApiObject | None) -> None:
+        assert secret is None or isinstance(secret, SecretData)
+        self.secret = secret
 
     def forget(self, kind: Kind) -> None:
         """Nothing."""

@@ -48,8 +48,8 @@ class PolicyImports:
         """Return the policies that a change is about: those of a Tier when that comes or goes."""
         match change.object:
             case ResourceImport():
-                found = dict.fromkeys(_policy_name(o) for o in change.of(ResourceImport) if o is not None)
-                return [*filter(None, found)]
+                policies = dict.fromkeys(_policy_name(o) for o in change.of(ResourceImport) if o is not None)
+                return [*filter(None, policies)]
             case ClusterNetworkPolicy(name=name):
                 ours = name.startswith(names.IMPORTED_PREFIX)
                 return [name.removeprefix(names.IMPORTED_PREFIX)] if ours else []
@@ -60,10 +60,10 @@ class PolicyImports:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all policies that are or were imported."""
-        there = (o for o in view.list(ClusterNetworkPolicy) if is_imported_policy(o))
-        found = dict.fromkeys(map(_policy_name, view.indexed(POLICIES, names.POLICY)))
-        found |= dict.fromkeys(o.name.removeprefix(names.IMPORTED_PREFIX) for o in there)
-        return [*filter(None, found)]
+        present = (o for o in view.list(ClusterNetworkPolicy) if is_imported_policy(o))
+        policies = dict.fromkeys(map(_policy_name, view.indexed(POLICIES, names.POLICY)))
+        policies |= dict.fromkeys(o.name.removeprefix(names.IMPORTED_PREFIX) for o in present)
+        return [*filter(None, policies)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the policy."""
@@ -74,19 +74,19 @@ class PolicyImports:
         source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
         resource_import = view.get(source, ResourceImport)
         ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(key))
-        there = view.get(ref, ClusterNetworkPolicy)
+        present = view.get(ref, ClusterNetworkPolicy)
         if (
             resource_import is None
             or _policy_name(resource_import) != key
             or not is_for(resource_import, leader)
             or _problem(view, resource_import)
         ):
-            return DesiredObjects(steps=[ref] if there is not None and is_imported_policy(there) else [])
+            return DesiredObjects(steps=[ref] if present is not None and is_imported_policy(present) else [])
         meta = {
             "annotations": {names.IMPORTED_POLICY_ANNOTATION: "true"},
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
         }
-        spec = only(resource_import.spec.cluster_network_policy, there.spec if there is not None else None)
+        spec = only(resource_import.spec.cluster_network_policy, present.spec if present is not None else None)
         return DesiredObjects(steps=[Wanted(ref=ref, body={"metadata": meta, "spec": spec})])
 
 
@@ -96,37 +96,37 @@ def is_imported_policy(obj: ApiObject) -> bool:
     return noted and obj.name.startswith(names.IMPORTED_PREFIX)
 
 
-def _problem(view: View, found: ResourceImport) -> str:
+def _problem(view: View, resource_import: ResourceImport) -> str:
     """Return why a policy cannot be here; "" if it can."""
-    if not found.spec.cluster_network_policy:
+    if not resource_import.spec.cluster_network_policy:
         return "the ResourceImport has no policy"
-    tier = found.spec.cluster_network_policy.get("tier")
+    tier = resource_import.spec.cluster_network_policy.get("tier")
     if not view.list(ApiTier):
         return "the cluster has no Antrea: there are no Tiers"
     if isinstance(tier, str) and tier and view.get(Ref(kind=Kind.TIER, name=tier), ApiTier) is None:
         return f"there is no Tier {tier}"
-    name = names.imported(_policy_name(found))
+    name = names.imported(_policy_name(resource_import))
     ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=name)
-    there = view.get(ref, ClusterNetworkPolicy)
-    foreign = there is not None and not is_imported_policy(there)
+    present = view.get(ref, ClusterNetworkPolicy)
+    foreign = present is not None and not is_imported_policy(present)
     return f"there is a ClusterNetworkPolicy {name} that was not imported" if foreign else ""
 
 
 def report(view: View) -> dict[str, str]:
     """Return what is not applied, and why, by the name of the policy."""
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for policy in view.indexed(POLICIES, names.POLICY):
         name = _policy_name(policy)
         refused = view.failure(Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(name)))
-        found[name] = _problem(view, policy) or refused
-    return {name: why for name, why in found.items() if name and why}
+        problems[name] = _problem(view, policy) or refused
+    return {name: why for name, why in problems.items() if name and why}
 
 
-def _policy_name(found: ResourceImport) -> str:
+def _policy_name(resource_import: ResourceImport) -> str:
     """Return which policy a ResourceImport is about; "" when it is about none, or its name does not follow."""
-    name = found.spec.name
-    good = found.spec.kind == names.POLICY and names.is_subdomain(names.imported(name))
-    return name if good and found.name == names.policy_import(name) else ""
+    name = resource_import.spec.name
+    good = resource_import.spec.kind == names.POLICY and names.is_subdomain(names.imported(name))
+    return name if good and resource_import.name == names.policy_import(name) else ""
 
 
 def _policies(obj: ResourceImport) -> Iterable[str]:

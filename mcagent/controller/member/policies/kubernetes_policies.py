@@ -91,13 +91,13 @@ class KubernetesPolicyImports:
 
 def report(view: View) -> dict[str, str]:
     """Return what is not applied, and why, by the name of the ResourceImport."""
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for policy in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY):
         carried, why = _read(policy)
         if carried is not None:
             why = _problem(view, _ref(carried), policy.name) or view.failure(_ref(carried))
-        found[policy.name] = why
-    return {name: why for name, why in found.items() if why}
+        problems[policy.name] = why
+    return {name: why for name, why in problems.items() if why}
 
 
 def is_imported_kubernetes_policy(obj: ApiObject) -> bool:
@@ -105,11 +105,13 @@ def is_imported_kubernetes_policy(obj: ApiObject) -> bool:
     return bool(_copied(obj))
 
 
-def _read(found: ResourceImport) -> tuple[Carried | None, str]:
+def _read(resource_import: ResourceImport) -> tuple[Carried | None, str]:
     """Return the policy of a ResourceImport, or why there is none."""
     try:
-        found.check("spec.raw")
-        data = Field(f"ResourceImport {found.name}", found.spec.raw.data or None, "spec.raw.data")
+        resource_import.check("spec.raw")
+        data = Field(
+            f"ResourceImport {resource_import.name}", resource_import.spec.raw.data or None, "spec.raw.data"
+        )
         return read_carried(data), ""
     except InputError as error:
         return None, f"{error.path}: {error.reason}"
@@ -120,8 +122,8 @@ def _wanted(view: View, ref: Ref, carried: Carried, key: str) -> Wanted:
         "annotations": {names.REPLICATED_POLICY_ANNOTATION: key},
         "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
     }
-    there = view.get(ref, TYPES[ref.kind])
-    before = there.spec if isinstance(there, PolicyObject) else None
+    present = view.get(ref, TYPES[ref.kind])
+    before = present.spec if isinstance(present, PolicyObject) else None
     return Wanted(ref=ref, body={"metadata": meta, "spec": only(carried.spec, before)})
 
 
@@ -129,8 +131,8 @@ def _problem(view: View, ref: Ref, key: str) -> str:
     """Return why the policy of an import cannot be here; "" if it can."""
     if ref.namespace and view.get(Ref(kind=Kind.NAMESPACE, name=ref.namespace), ApiNamespace) is None:
         return f"there is no Namespace {ref.namespace}"
-    there = view.get(ref, TYPES[ref.kind])
-    foreign = there is not None and _copied(there) != [key]
+    present = view.get(ref, TYPES[ref.kind])
+    foreign = present is not None and _copied(present) != [key]
     return f"there is a {ref.kind} {ref.name} that was not made for this import" if foreign else ""
 
 
@@ -138,8 +140,8 @@ def _ref(carried: Carried) -> Ref:
     return Ref(kind=carried.kind, namespace=carried.namespace, name=carried.name)
 
 
-def _imports(found: ResourceImport) -> bool:
-    return found.spec.kind == names.KUBERNETES_POLICY
+def _imports(resource_import: ResourceImport) -> bool:
+    return resource_import.spec.kind == names.KUBERNETES_POLICY
 
 
 def _by_kind(obj: ResourceImport) -> Iterable[str]:
@@ -148,20 +150,20 @@ def _by_kind(obj: ResourceImport) -> Iterable[str]:
 
 def _copied(obj: ApiObject) -> list[str]:
     """Return the name of the ResourceImport that a policy was made for."""
-    found = obj.annotation(names.REPLICATED_POLICY_ANNOTATION)
+    import_name = obj.annotation(names.REPLICATED_POLICY_ANNOTATION)
     ours = obj.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
-    return [found] if found and ours else []
+    return [import_name] if import_name and ours else []
 
 
 def _rivals(view: View, objects: Iterable[ApiObject]) -> list[str]:
     """Return the imports that want the name of a policy that is somebody's own: it may just have gone."""
     taken = {(o.namespace, o.name) for o in objects if not _copied(o)}
-    found = []
+    rivals = []
     for policy in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY) if taken else ():
         carried, _ = _read(policy)
         if carried is not None and (carried.namespace, carried.name) in taken:
-            found.append(policy.name)
-    return found
+            rivals.append(policy.name)
+    return rivals
 
 
 # All under the kind.

@@ -74,15 +74,15 @@ class LabelExports:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return the identities of all Pods, and all that are exported."""
-        leader, found = view.leader, dict[str, None]()
+        leader, keys = view.leader, dict[str, None]()
         if leader is not None:
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
-            found |= dict.fromkeys(_key(export) for export in exports if _is_own(export, leader))
+            keys |= dict.fromkeys(_key(export) for export in exports if _is_own(export, leader))
         if self._on:
             spaces = {namespace.name: _namespace_part(namespace) for namespace in view.list(ApiNamespace)}
             pods = ((spaces.get(pod.namespace), _part(pod)) for pod in view.list(ApiPod))
-            found |= {labels.identity(space, part): None for space, part in pods if space and part is not None}
-        return found
+            keys |= {labels.identity(space, part): None for space, part in pods if space and part is not None}
+        return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the export while a Pod has these labels."""
@@ -92,27 +92,27 @@ class LabelExports:
         if key.startswith("#"):
             return DesiredObjects(steps=[export_ref(leader, key[1:])])
         ref = export_ref(leader, names.label_export(leader.cluster_id, labels.label_hash(key)))
-        there = view.get(ref, ResourceExport)
-        found = _of_pods(key, view) if self._on else None
-        if found is None:
-            return DesiredObjects(steps=[ref] if there is not None else [])
+        present = view.get(ref, ResourceExport)
+        namespace = _of_pods(key, view) if self._on else None
+        if namespace is None:
+            return DesiredObjects(steps=[ref] if present is not None else [])
         try:
             labels.read_labels(Field("labels", key))
         except InputError as error:
-            steps = [ref] if there is not None else []
-            return DesiredObjects(steps=steps, events=[_not_exported(found, key, error.reason)])
-        if there is not None and there.is_deleting:
+            steps = [ref] if present is not None else []
+            return DesiredObjects(steps=steps, events=[_not_exported(namespace, key, error.reason)])
+        if present is not None and present.is_deleting:
             return DesiredObjects()  # made anew once it is gone
-        place = QUOTA.place(view, leader, ref.name, found)
+        place = QUOTA.place(view, leader, ref.name, namespace)
         if place.refusal:
-            steps = [ref] if there is not None else []
-            return DesiredObjects(steps=steps, events=[_not_exported(found, key, place.refusal)], again=RETRY)
+            steps = [ref] if present is not None else []
+            return DesiredObjects(steps=steps, events=[_not_exported(namespace, key, place.refusal)], again=RETRY)
         replaced = [] if place.gives_way is None else [export_ref(leader, place.gives_way.name)]
         why = view.failure(ref)
-        failure = condition_of(there.status.conditions if there is not None else (), "Failure")
+        failure = condition_of(present.status.conditions if present is not None else (), "Failure")
         if not why and failure.is_false:
             why = failure.message
-        events = [_not_exported(found, key, why)] if why else []
+        events = [_not_exported(namespace, key, why)] if why else []
         return DesiredObjects(steps=[*replaced, _export(ref, leader, key)], events=events)
 
 

@@ -66,16 +66,16 @@ class LabelImports:
         if leader is None:
             return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.LABEL_IDENTITY, name=key)
-        there = view.get(ref, ApiLabelIdentity)
+        present = view.get(ref, ApiLabelIdentity)
         source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
         resource_import = view.get(source, ResourceImport)
         if resource_import is None or not self._counts(resource_import, leader, view):
-            ours = there is not None and there.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
+            ours = present is not None and present.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
             return DesiredObjects(steps=[ref] if ours else [])
         label, number = resource_import.spec.label_identity.label, _number(resource_import)
-        if there is not None and there.spec.id != number:
+        if present is not None and present.spec.id != number:
             return DesiredObjects(steps=[ref])  # made anew once it is gone
-        if there is not None and there.is_deleting:
+        if present is not None and present.is_deleting:
             return DesiredObjects()
         meta = {
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
@@ -84,36 +84,41 @@ class LabelImports:
         spec = {"label": label, "id": number}
         return DesiredObjects(steps=[Wanted(ref=ref, body={"metadata": meta, "spec": spec})])
 
-    def _counts(self, found: ResourceImport, leader: Leader, view: View) -> bool:
+    def _counts(self, resource_import: ResourceImport, leader: Leader, view: View) -> bool:
         """Tell whether a ResourceImport gives a number to its labels, as far as can be checked."""
-        label = found.spec.label_identity.label
-        good = self._on and is_for(found, leader) and _is_ours(found) and _number(found) is not None
-        named = labels.label_hash(label) == found.name and labels.parsed(label) is not None
-        return good and named and not _is_younger(view, found)
+        label = resource_import.spec.label_identity.label
+        good = (
+            self._on
+            and is_for(resource_import, leader)
+            and _is_ours(resource_import)
+            and _number(resource_import) is not None
+        )
+        named = labels.label_hash(label) == resource_import.name and labels.parsed(label) is not None
+        return good and named and not _is_younger(view, resource_import)
 
 
-def _is_younger(view: View, found: ResourceImport) -> bool:
+def _is_younger(view: View, resource_import: ResourceImport) -> bool:
     """Tell whether an older ResourceImport has the same number."""
-    numbers = _by_number(found)
-    return any(o.age < found.age for number in numbers for o in view.indexed(IMPORTS_BY_NUMBER, number))
+    numbers = _by_number(resource_import)
+    return any(o.age < resource_import.age for number in numbers for o in view.indexed(IMPORTS_BY_NUMBER, number))
 
 
-def _is_ours(found: ResourceImport) -> bool:
-    return found.spec.kind == ExportKind.LABEL_IDENTITY
+def _is_ours(resource_import: ResourceImport) -> bool:
+    return resource_import.spec.kind == ExportKind.LABEL_IDENTITY
 
 
-def _number(found: ResourceImport) -> int | None:
-    number = found.spec.label_identity.id
+def _number(resource_import: ResourceImport) -> int | None:
+    number = resource_import.spec.label_identity.id
     return number if number is not None and labels.FIRST <= number <= labels.LAST else None
 
 
-def _by_number(found: ResourceImport) -> Iterable[str]:
-    number = _number(found) if _is_ours(found) else None
+def _by_number(resource_import: ResourceImport) -> Iterable[str]:
+    number = _number(resource_import) if _is_ours(resource_import) else None
     return [] if number is None else [str(number)]
 
 
-def _of_labels(found: ResourceImport) -> Iterable[str]:
-    return [ExportKind.LABEL_IDENTITY] if _is_ours(found) else []
+def _of_labels(resource_import: ResourceImport) -> Iterable[str]:
+    return [ExportKind.LABEL_IDENTITY] if _is_ours(resource_import) else []
 
 
 # ResourceImports of labels, under the number.

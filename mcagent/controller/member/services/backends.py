@@ -59,8 +59,8 @@ def is_headless(service: ApiService) -> bool:
 
 def cluster_ips(service: ApiService) -> list[str]:
     """Return the IPv4 ClusterIPs of a Service; none for a headless one."""
-    given = service.spec.cluster_ips or (service.spec.cluster_ip,)
-    return [text for text in dict.fromkeys(given) if _address(text) is not None]
+    addresses = service.spec.cluster_ips or (service.spec.cluster_ip,)
+    return [text for text in dict.fromkeys(addresses) if _address(text) is not None]
 
 
 def cluster_ip_subsets(service: ApiService) -> PortSubsets:
@@ -73,15 +73,15 @@ def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> P
     names_and_protocols = {(port.name, port.protocol) for port in service.spec.ports}
     ready: dict[str, set[EndpointPort]] = {}
     serving: dict[str, set[EndpointPort]] = {}
-    for found in slices:
-        if found.address_type != "IPv4":
+    for endpoint_slice in slices:
+        if endpoint_slice.address_type != "IPv4":
             continue
         ports: set[EndpointPort] = {
             (port.name, port.protocol, port.port)
-            for port in found.ports
+            for port in endpoint_slice.ports
             if port.port is not None and (port.name, port.protocol) in names_and_protocols
         }
-        for endpoint in found.endpoints:
+        for endpoint in endpoint_slice.endpoints:
             for text in endpoint.addresses:
                 if _address(text) is None:
                     continue
@@ -96,8 +96,8 @@ def hostnames_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, str]:
     """Return the hostnames of endpoints that have one, by address: DNS of a headless Service names them."""
     return {
         text: endpoint.hostname
-        for found in slices
-        for endpoint in found.endpoints
+        for endpoint_slice in slices
+        for endpoint in endpoint_slice.endpoints
         for text in endpoint.addresses
         if names.is_label(endpoint.hostname)
     }
@@ -107,8 +107,8 @@ def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, Json]:
     """Return where endpoints are (node, zone, hints), by address, for who prefers near ones."""
     return {
         text: as_json(ApiEndpoint(node_name=endpoint.node_name, zone=endpoint.zone, hints=endpoint.hints))
-        for found in slices
-        for endpoint in found.endpoints
+        for endpoint_slice in slices
+        for endpoint in endpoint_slice.endpoints
         for text in endpoint.addresses[:1]
     }
 
@@ -117,10 +117,10 @@ def count_ready(slices: Iterable[ApiEndpointSlice]) -> int:
     """Return how many endpoints of a Service take connections, of the family that has more."""
     ready: dict[str, set[str]] = {}
     serving: dict[str, set[str]] = {}
-    for found in slices:
-        for endpoint in found.endpoints:
-            kept = ready if endpoint.is_ready else serving if _serves(endpoint) else {}
-            kept.setdefault(found.address_type, set()).update(endpoint.addresses[:1])
+    for endpoint_slice in slices:
+        for endpoint in endpoint_slice.endpoints:
+            counted = ready if endpoint.is_ready else serving if _serves(endpoint) else {}
+            counted.setdefault(endpoint_slice.address_type, set()).update(endpoint.addresses[:1])
     return max(map(len, (ready if any(ready.values()) else serving).values()), default=0)
 
 
@@ -130,7 +130,7 @@ def limited(subsets: PortSubsets, hostnames: Hostnames) -> tuple[PortSubsets, in
     The wire contract has one Endpoints export for a Service, by name, so there is no second one to go on in.
     """
     room = MAX_SIZE
-    kept: dict[Ports, tuple[str, ...]] = {}
+    fitting: dict[Ports, tuple[str, ...]] = {}
     dropped = 0
     for ports, addresses in subsets.items():
         room -= len(json.dumps(endpoint_ports(ports))) + 40
@@ -142,17 +142,17 @@ def limited(subsets: PortSubsets, hostnames: Hostnames) -> tuple[PortSubsets, in
                 taken.append(text)
         dropped += len(addresses) - len(taken)
         if taken:
-            kept[ports] = tuple(taken)
-    return kept, dropped
+            fitting[ports] = tuple(taken)
+    return fitting, dropped
 
 
 def _serves(endpoint: ApiEndpoint) -> bool:
     return endpoint.conditions.serving is True
 
 
-def _subsets(found: Mapping[str, set[EndpointPort]]) -> PortSubsets:
+def _subsets(ports_by_address: Mapping[str, set[EndpointPort]]) -> PortSubsets:
     groups: dict[Ports, list[str]] = {}
-    for address, ports in found.items():
+    for address, ports in ports_by_address.items():
         if ports:
             groups.setdefault(tuple(sorted(ports)), []).append(address)
     return {
@@ -163,7 +163,7 @@ def _subsets(found: Mapping[str, set[EndpointPort]]) -> PortSubsets:
 
 def _address(text: str) -> IPv4Address | None:
     try:
-        found = parse_address(text)
+        address = parse_address(text)
     except ValueError:
         return None
-    return found if isinstance(found, IPv4Address) and refuse_address(found) is None else None
+    return address if isinstance(address, IPv4Address) and refuse_address(address) is None else None

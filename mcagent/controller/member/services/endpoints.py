@@ -68,27 +68,29 @@ class KnownNetworks:
         here = [text for info in infos if info.cluster_id == leader.cluster_id for text in cidrs_of(info)]
         if self._settings.service_cidr is not None:
             here.append(self._settings.service_cidr)
-        found = networks(announced, (*here, *self._settings.pod_cidrs), self._settings.allowed_endpoint_cidrs)
-        self._last = (leader.cluster_id, infos, found)
-        return found
+        own_and_others = networks(
+            announced, (*here, *self._settings.pod_cidrs), self._settings.allowed_endpoint_cidrs
+        )
+        self._last = (leader.cluster_id, infos, own_and_others)
+        return own_and_others
 
 
-def _same(some: Sequence[ResourceImport], others: Sequence[ResourceImport]) -> bool:
-    return len(some) == len(others) and all(map(operator.is_, some, others))
+def _same(before: Sequence[ResourceImport], after: Sequence[ResourceImport]) -> bool:
+    return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
-def exporters_of(found: ResourceImport | None) -> frozenset[str] | None:
+def exporters_of(resource_import: ResourceImport | None) -> frozenset[str] | None:
     """Return the clusters whose endpoints are in a ResourceImport; None if the leader does not say (Antrea's)."""
-    text = None if found is None else found.annotation(names.EXPORTERS_ANNOTATION)
+    text = None if resource_import is None else resource_import.annotation(names.EXPORTERS_ANNOTATION)
     return None if text is None else frozenset(filter(None, text.split(",")))
 
 
 def accept(
-    given: Groups,
+    groups: Groups,
     own: frozenset[str] | None,
     view: View,
     leader: Leader,
-    known: KnownNetworks,
+    known_networks: KnownNetworks,
     *,
     exporters: frozenset[str] | None = None,
 ) -> Accepted:
@@ -99,30 +101,30 @@ def accept(
     Service, or in nobody's network and in what the settings allow. Whose it is follows from where it lies; what
     the leader says of that only decides where it lies in nobody's network, or in those of several clusters.
     """
-    mine, others = known.read(view, leader)
+    own_networks, networks_of_others = known_networks.read(view, leader)
     servers, leaders = _api_servers(view), frozenset(leader.addresses)
-    kept: dict[Group, list[str]] = {}
+    accepted: dict[Group, list[str]] = {}
     clusters: dict[str, None] = {}
     ours: list[str] = []
     of_leader: list[str] = []
     unknown: list[str] = []
     foreign: list[str] = []
-    for (said, ports), addresses in given.items():
+    for (stated_owner, ports), addresses in groups.items():
         for text in addresses:
-            number, cluster = address_of(text), said
+            number, cluster = address_of(text), stated_owner
             if own is not None and text in own and number is not None:
                 cluster = leader.cluster_id
             elif number is None:
                 unknown.append(text)
                 continue
-            elif mine.owners(number) or text in servers or view.indexed(NODES_BY_ADDRESS, text):
+            elif own_networks.owners(number) or text in servers or view.indexed(NODES_BY_ADDRESS, text):
                 ours.append(text)
                 continue
             elif text in leaders:
                 of_leader.append(text)
                 continue
             else:
-                owners = others.owners(number)
+                owners = networks_of_others.owners(number)
                 if not owners:
                     unknown.append(text)
                     continue
@@ -131,11 +133,11 @@ def accept(
                 if clusters_there and not possible:
                     foreign.append(text)
                     continue
-                if possible and said not in possible:
+                if possible and stated_owner not in possible:
                     cluster = min(possible)
             if cluster:
                 clusters[cluster] = None
-            kept.setdefault((cluster, ports), []).append(text)
+            accepted.setdefault((cluster, ports), []).append(text)
     refused = []
     if ours and own is None:  # else they are what this cluster exported a moment ago
         refused.append(f"{_named(ours)}: of this cluster, which does not export the Service")
@@ -147,7 +149,7 @@ def accept(
     if foreign:
         refused.append(f"{_named(foreign)}: of a cluster that does not export the Service")
     return Accepted(
-        groups={group: tuple(addresses) for group, addresses in kept.items()},
+        groups={group: tuple(addresses) for group, addresses in accepted.items()},
         clusters=tuple(sorted(clusters)),
         refused=tuple(refused),
     )
@@ -181,15 +183,15 @@ def behind_own_address(groups: Groups, own: frozenset[str] | None, view: View, l
     ours = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
     if service is None or not any(ours.intersection(addresses) for addresses in groups.values()):
         return groups
-    found: dict[Group, dict[str, None]] = {}
+    with_pods: dict[Group, dict[str, None]] = {}
     serving: set[str] = set()
     for group, addresses in groups.items():
         if ours.intersection(addresses):
             serving.update(port_name for port_name, _, _ in group[1])
-        if kept := [text for text in addresses if text not in ours]:
-            found.setdefault(group, {}).update(dict.fromkeys(kept))
+        if foreign := [text for text in addresses if text not in ours]:
+            with_pods.setdefault(group, {}).update(dict.fromkeys(foreign))
     slices = view.indexed(SLICES_BY_SERVICE, key)
     for ports, pods in pod_ip_subsets(service, slices).items():
         if kept_ports := tuple(port for port in ports if port[0] in serving):
-            found.setdefault((leader.cluster_id, kept_ports), {}).update(dict.fromkeys(pods))
-    return {group: tuple(addresses) for group, addresses in found.items()}
+            with_pods.setdefault((leader.cluster_id, kept_ports), {}).update(dict.fromkeys(pods))
+    return {group: tuple(addresses) for group, addresses in with_pods.items()}

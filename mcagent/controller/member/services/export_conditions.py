@@ -23,27 +23,27 @@ _SHOWN = 512  # characters of a leader's message that are passed on
 
 
 def export_status(
-    export: ApiServiceExport, refusal: tuple[str, str] | None, message: str, told: Sequence[Json], now: float
+    export: ApiServiceExport, refusal: tuple[str, str] | None, message: str, conditions: Sequence[Json], now: float
 ) -> Wanted:
     """Return the status of a ServiceExport. `refusal`: reason and message if nothing is exported.
 
-    `told` are the conditions Ready and Conflict, as far as something is known.
+    `conditions` are Ready and Conflict, as far as something is known.
     """
     before = export.status.conditions
     reason, why = refusal or (VALID, message)
     valid = condition(before, "Valid", FALSE if refusal else TRUE, reason=reason, message=why, now=now)
     if refusal:
-        told = [condition(before, "Ready", FALSE, reason="Failed", message=why, now=now)]
+        conditions = [condition(before, "Ready", FALSE, reason="Failed", message=why, now=now)]
     # metav1.Condition requires a message, empty or not
     stamp = {"message": "", "observedGeneration": export.metadata.generation}
-    ours = [stamp | found for found in (valid, *told)]
+    ours = [stamp | fields for fields in (valid, *conditions)]
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
     return Wanted(ref=ref, status={"conditions": [*ours, *others(before, *_TYPES)]}, create=False)
 
 
 def told_by_leader(
     export: ApiServiceExport,
-    there: Iterable[ResourceExport | None],
+    exports: Iterable[ResourceExport | None],
     ports: Iterable[ApiServicePort],
     view: View,
     now: float,
@@ -54,8 +54,8 @@ def told_by_leader(
     """
     before = export.status.conditions
     taken, conflict = False, None
-    for found in there:
-        conditions = found.status.conditions if found is not None else ()
+    for resource_export in exports:
+        conditions = resource_export.status.conditions if resource_export is not None else ()
         if (failure := condition_of(conditions, "Failure")).type:
             message = printable(failure.message, _SHOWN)
             reason = _conflict_reason(failure, ports, view, export)
@@ -88,9 +88,9 @@ def _conflict_reason(
     return "PortConflict" if theirs and _port_set(ports) != theirs else _word(failure)
 
 
-def _word(told: Condition) -> str:
+def _word(leaders_condition: Condition) -> str:
     """Return a reason as the leader gives it, if it can be one."""
-    reason = told.reason
+    reason = leaders_condition.reason
     return reason if reason.isascii() and reason.isidentifier() and len(reason) <= 64 else "ConvergeFailure"
 
 

@@ -44,22 +44,22 @@ class GivenEndpoints:
     ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of clusters
 
 
-def read_service(found: ResourceImport) -> ServiceSpec:
+def read_service(resource_import: ResourceImport) -> ServiceSpec:
     """Return the Service of a ResourceImport of kind ServiceImport. Raises InputError."""
-    carried = carried_by(found)
-    spec = read_service_spec(found.spec.service_import.spec, found, "spec.serviceImport.spec")
-    traffic, _ = traffic_of(found)  # the leader has told the exporter what is wrong with it
+    carried = carried_by(resource_import)
+    spec = read_service_spec(resource_import.spec.service_import.spec, resource_import, "spec.serviceImport.spec")
+    traffic, _ = traffic_of(resource_import)  # the leader has told the exporter what is wrong with it
     return replace(spec, labels=carried.labels, annotations=carried.annotations, traffic=traffic)
 
 
-def read_endpoints(found: ResourceImport) -> GivenEndpoints:
+def read_endpoints(resource_import: ResourceImport) -> GivenEndpoints:
     """Return what is in a ResourceImport of kind Endpoints. Raises InputError.
 
     Addresses stay in their order, each once for its cluster and ports. Whose a subset is an annotation says, one
     word for each; where it says anything else (Antrea's leader writes none) that is not known.
     """
-    subsets = list(read_subsets(found.spec.endpoints, found, "spec.endpoints"))
-    cluster_ids = (found.annotation(names.SUBSET_CLUSTERS_ANNOTATION) or "").split(",")
+    subsets = list(read_subsets(resource_import.spec.endpoints, resource_import, "spec.endpoints"))
+    cluster_ids = (resource_import.annotation(names.SUBSET_CLUSTERS_ANNOTATION) or "").split(",")
     clusters = (
         cluster_ids
         if len(cluster_ids) == len(subsets) and all(map(names.is_cluster_id, cluster_ids))
@@ -76,7 +76,7 @@ def read_endpoints(found: ResourceImport) -> GivenEndpoints:
     return GivenEndpoints(
         groups={group: tuple(addresses) for group, addresses in groups.items()},
         hostnames=hostnames,
-        ready=ready_by_cluster(found),
+        ready=ready_by_cluster(resource_import),
     )
 
 
@@ -85,25 +85,25 @@ def read_endpoints(found: ResourceImport) -> GivenEndpoints:
 
 def service_import_of(
     target: ImportedService,
-    wanted: ServiceSpec,
+    definition: ServiceSpec,
     service: ApiService | None,
     clusters: Iterable[str],
-    there: ApiServiceImport | None,
+    present: ApiServiceImport | None,
 ) -> Wanted:
-    """Return the ServiceImport, with the addresses of the Service once there are some. `there`: as it is."""
-    ips = [] if wanted.headless else _addresses(service)
-    families = ["IPv4"] if wanted.headless else ["IPv6" if ":" in text else "IPv4" for text in ips]
+    """Return the ServiceImport, with the addresses of the Service once there are some. `present`: as it is."""
+    ips = [] if definition.headless else _addresses(service)
+    families = ["IPv4"] if definition.headless else ["IPv6" if ":" in text else "IPv4" for text in ips]
     spec = {
-        "type": HEADLESS if wanted.headless else CLUSTER_SET_IP,
+        "type": HEADLESS if definition.headless else CLUSTER_SET_IP,
         "ips": ips,
-        "ports": service_ports(wanted),
-        **session_affinity(wanted.affinity_seconds, "None"),
-        **service_fields(wanted),
+        "ports": service_ports(definition),
+        **session_affinity(definition.affinity_seconds, "None"),
+        **service_fields(definition),
         "ipFamilies": families or None,  # what is here: slices are IPv4, and Services have the cluster's families
     }
     return Wanted(
         ref=target.service_import,
-        body={"metadata": _metadata(wanted, there), "spec": spec},
+        body={"metadata": _metadata(definition, present), "spec": spec},
         status={"clusters": [{"cluster": cluster} for cluster in clusters]},
     )
 
@@ -114,26 +114,29 @@ def _addresses(service: ApiService | None) -> list[str]:
     return list(service.spec.cluster_ips) or [*filter(None, (service.spec.cluster_ip,))]
 
 
-def _metadata(wanted: ServiceSpec, there: ApiServiceImport | None) -> Json:
+def _metadata(definition: ServiceSpec, present: ApiServiceImport | None) -> Json:
     """Return labels and annotations. What was exported and is no more goes; what others have added stays."""
-    before = _keys_before(there)
-    keys = {"labels": [key for key, _ in wanted.labels], "annotations": [key for key, _ in wanted.annotations]}
-    labels = _changed(before.get("labels"), wanted.labels) | {names.MANAGED_BY_LABEL: names.MANAGED_BY}
-    annotations = _changed(before.get("annotations"), wanted.annotations)
-    annotations[EXPORTED_TRAFFIC_ANNOTATION] = wanted.traffic or None
+    before = _keys_before(present)
+    keys = {
+        "labels": [key for key, _ in definition.labels],
+        "annotations": [key for key, _ in definition.annotations],
+    }
+    labels = _changed(before.get("labels"), definition.labels) | {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+    annotations = _changed(before.get("annotations"), definition.annotations)
+    annotations[EXPORTED_TRAFFIC_ANNOTATION] = definition.traffic or None
     annotations[names.EXPORTED_KEYS_ANNOTATION] = json.dumps(keys) if any(keys.values()) else None
     return {"labels": labels, "annotations": annotations}
 
 
-def _keys_before(there: ApiServiceImport | None) -> Mapping[str, object]:
-    text = there.annotation(names.EXPORTED_KEYS_ANNOTATION) if there is not None else None
+def _keys_before(present: ApiServiceImport | None) -> Mapping[str, object]:
+    text = present.annotation(names.EXPORTED_KEYS_ANNOTATION) if present is not None else None
     try:
-        found = json.loads(text or "{}")
+        keys = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return keys if isinstance(keys, dict) else {}
 
 
-def _changed(before: object, wanted: Texts) -> dict[str, str | None]:
+def _changed(before: object, exported: Texts) -> dict[str, str | None]:
     gone = [key for key in before if isinstance(key, str)] if isinstance(before, list) else []
-    return {**dict.fromkeys(gone), **dict(wanted)}
+    return {**dict.fromkeys(gone), **dict(exported)}

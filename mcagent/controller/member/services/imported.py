@@ -105,24 +105,24 @@ def is_imported(obj: ApiObject) -> bool:
     return obj.annotation(names.IMPORTED_SERVICE_ANNOTATION) == "true"
 
 
-def is_our_import(found: ApiServiceImport, service: ApiService | None) -> bool:
+def is_our_import(service_import: ApiServiceImport, service: ApiService | None) -> bool:
     """Tell whether a ServiceImport is ours, or was Antrea's, which does not mark them: it has its Service's IP."""
-    if found.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
+    if service_import.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
         return True
     address = service.spec.cluster_ip if service is not None and is_imported(service) else ""
-    return bool(address) and found.spec.ips == (address,)
+    return bool(address) and service_import.spec.ips == (address,)
 
 
 def our_slices(target: ImportedService, view: View) -> list[ApiEndpointSlice]:
     """Return the EndpointSlices that we made."""
-    found = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
-    return [s for s in found if s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY]
+    service_slices = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
+    return [s for s in service_slices if s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY]
 
 
 def is_mirrored(target: ImportedService, view: View) -> bool:
     """Tell whether Kubernetes mirrors Endpoints into slices, which somebody else must have made."""
-    found = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
-    return any(s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MIRRORED_BY for s in found)
+    service_slices = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
+    return any(s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MIRRORED_BY for s in service_slices)
 
 
 def _marks() -> Json:
@@ -132,38 +132,40 @@ def _marks() -> Json:
     }
 
 
-def service_object(target: ImportedService, wanted: ServiceSpec) -> Wanted:
+def service_object(target: ImportedService, definition: ServiceSpec) -> Wanted:
     """Return the Service.
 
     It has no internalTrafficPolicy: with Local, Nodes without an endpoint would drop what others can serve.
     """
-    ports = [entry | {"targetPort": entry["port"]} for entry in service_ports(wanted)]
+    ports = [entry | {"targetPort": entry["port"]} for entry in service_ports(definition)]
     spec = {
         "type": "ClusterIP",
         "selector": None,
         "ports": ports,
-        "trafficDistribution": _CLOSE if wanted.distribution in _CLOSE_TOO else None,
-        **session_affinity(None if wanted.headless else wanted.affinity_seconds, "None"),
+        "trafficDistribution": _CLOSE if definition.distribution in _CLOSE_TOO else None,
+        **session_affinity(None if definition.headless else definition.affinity_seconds, "None"),
     }
-    if wanted.headless:
+    if definition.headless:
         spec["clusterIP"] = NO_CLUSTER_IP
     return Wanted(ref=target.service, body={"metadata": _marks(), "spec": spec})
 
 
-def is_of_other_type(service: ApiService | None, wanted: ServiceSpec) -> bool:
+def is_of_other_type(service: ApiService | None, definition: ServiceSpec) -> bool:
     """Tell whether a Service has to be made anew: whether it has a ClusterIP cannot be changed."""
     address = service.spec.cluster_ip if service is not None else ""
-    return bool(address) and (address == NO_CLUSTER_IP) != wanted.headless
+    return bool(address) and (address == NO_CLUSTER_IP) != definition.headless
 
 
 def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) -> Wanted:
     """Return the Endpoints. A label keeps Kubernetes from mirroring them: the slices are there already."""
     meta = _marks()
     meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
-    found: dict[Ports, dict[str, None]] = {}
+    addresses_by_ports: dict[Ports, dict[str, None]] = {}
     for (_, ports), addresses in sorted(groups.items()):
-        found.setdefault(ports, {}).update(dict.fromkeys(addresses))
-    subsets = endpoint_subsets({ports: tuple(addresses) for ports, addresses in found.items()}, hostnames)
+        addresses_by_ports.setdefault(ports, {}).update(dict.fromkeys(addresses))
+    subsets = endpoint_subsets(
+        {ports: tuple(addresses) for ports, addresses in addresses_by_ports.items()}, hostnames
+    )
     return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": subsets})
 
 
@@ -177,7 +179,7 @@ def slices(target: ImportedService, groups: Groups, details: Details) -> dict[st
     itself says so, in slices of about 64: a change of one endpoint changes one slice (or joins two, or cuts one in
     two), however many there are. Nothing has to be remembered for that: every controller cuts alike.
     """
-    found: dict[str, Json] = {}
+    slices_by_name: dict[str, Json] = {}
     for (cluster, ports), addresses in sorted(groups.items()):
         served = (f"{name}/{protocol}/{port}" for name, protocol, port in ports)
         group = _digest("|".join((cluster, *served)))[:8]
@@ -190,8 +192,8 @@ def slices(target: ImportedService, groups: Groups, details: Details) -> dict[st
         meta = {"labels": labels, "annotations": {READY_ANNOTATION: None if number is None else str(number)}}
         for mark, members in _cut(addresses):
             name = f"{target.service.name}-{group}" + (f"-{mark}" if mark else "")
-            found[name] = _slice(meta, ports, members, details)
-    return found
+            slices_by_name[name] = _slice(meta, ports, members, details)
+    return slices_by_name
 
 
 def _slice(meta: Json, ports: Ports, addresses: Iterable[str], details: Details) -> Json:

@@ -129,11 +129,11 @@ class ServiceExports:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return the names of all that is or was exported."""
-        found = {key: None for export in view.list(ApiServiceExport) for key in _by_export_name(export)}
+        keys = {key: None for export in view.list(ApiServiceExport) for key in _by_export_name(export)}
         if view.leader is not None:
             for resource_export in view.indexed(BY_CLUSTER, view.leader.cluster_id):
-                found |= dict.fromkeys(_key_of_export(resource_export, view.leader))
-        return found
+                keys |= dict.fromkeys(_key_of_export(resource_export, view.leader))
+        return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the two ResourceExports, and the status of the ServiceExports."""
@@ -160,9 +160,9 @@ class ServiceExports:
                 decision, again = ExportDecision(reason=REASON, message=place.refusal), RETRY
             for other in _key_of_export(place.gives_way, leader) if place.gives_way is not None else ():
                 steps += _removals(view, leader, _refs(leader, other))
-        there = [view.get(ref, ResourceExport) for ref in refs]
-        told = told_by_leader(export, there, decision.ports, view, now)
-        steps.append(export_status(export, decision.refusal, decision.message, told, now))
+        resource_exports = [view.get(ref, ResourceExport) for ref in refs]
+        leaders_conditions = told_by_leader(export, resource_exports, decision.ports, view, now)
+        steps.append(export_status(export, decision.refusal, decision.message, leaders_conditions, now))
         events += _events(export, decision, refs, view)
         if decision.refusal:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events, again=again)
@@ -170,7 +170,7 @@ class ServiceExports:
         subsets = endpoint_subsets(decision.subsets, decision.hostnames)
         metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
         metadata[TRAFFIC_ANNOTATION] = decision.traffic or None
-        ready = str(told_ready(ready_of(there[1]), decision.ready)) if decision.ready else None
+        ready = str(told_ready(ready_of(resource_exports[1]), decision.ready)) if decision.ready else None
         payloads: tuple[tuple[Json, dict[str, str | None]], ...] = (
             ({"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}}, metadata),
             (
@@ -178,7 +178,7 @@ class ServiceExports:
                 {READY_ANNOTATION: ready},
             ),
         )
-        for ref, present, (payload, notes) in zip(refs, there, payloads, strict=True):
+        for ref, present, (payload, notes) in zip(refs, resource_exports, payloads, strict=True):
             if present is not None and present.is_deleting:
                 break  # made anew once it is gone
             spec = own | payload
@@ -244,22 +244,22 @@ class ServiceExports:
         )
 
 
-def _is_about(made: ResourceExport, spec: Json) -> bool:
+def _is_about(resource_export: ResourceExport, spec: Json) -> bool:
     """Tell whether a ResourceExport is about the same as a spec: whose, which Service, Service or endpoints."""
     present = {
-        "clusterID": made.spec.cluster_id,
-        "namespace": made.spec.namespace,
-        "name": made.spec.name,
-        "kind": made.spec.kind,
+        "clusterID": resource_export.spec.cluster_id,
+        "namespace": resource_export.spec.namespace,
+        "name": resource_export.spec.name,
+        "kind": resource_export.spec.kind,
     }
     return present.items() <= spec.items()
 
 
-def _key_of_export(made: ResourceExport, leader: Leader | None) -> list[str]:
+def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> list[str]:
     """Return the key of one of this cluster's Service or Endpoints exports, by its name."""
-    if leader is None or made.spec.cluster_id != leader.cluster_id:
+    if leader is None or resource_export.spec.cluster_id != leader.cluster_id:
         return []
-    kind, name, prefix = made.spec.kind, made.name, f"{leader.cluster_id}-"
+    kind, name, prefix = resource_export.spec.kind, resource_export.name, f"{leader.cluster_id}-"
     suffix = "-service" if kind == ExportKind.SERVICE else "-endpoints" if kind == ExportKind.ENDPOINTS else ""
     if not suffix or not name.startswith(prefix) or not name.endswith(suffix):
         return []

@@ -136,7 +136,9 @@ class ServiceImports:
             case ApiNamespace(name=name):
                 if change.old is not None and change.new is not None:
                     return []
-                return {import_target(found) for found in view.indexed(IMPORTS_BY_NAMESPACE, name)}
+                return {
+                    import_target(resource_import) for resource_import in view.indexed(IMPORTS_BY_NAMESPACE, name)
+                }
             case ClusterSet():
                 return self.all_keys(view) if concerns_membership(change) else []
             case changed:
@@ -152,22 +154,22 @@ class ServiceImports:
         return {f"{obj.namespace}/{name}"} if exported else set()
 
     def _keys_of_import(self, change: ObjectChange, view: View) -> Iterable[str]:
-        keys = {import_target(found) for found in change.of(ResourceImport)}
+        keys = {import_target(resource_import) for resource_import in change.of(ResourceImport)}
         blocks = blocks_of(set(cidrs_of(change.old)) ^ set(cidrs_of(change.new)))
         for block in blocks:
-            keys |= {import_target(found) for found in view.indexed(IMPORTS_BY_BLOCK, block)}
+            keys |= {import_target(resource_import) for resource_import in view.indexed(IMPORTS_BY_BLOCK, block)}
         return keys - {""}
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all Services that are or were imported, the oldest imports first."""
-        found = dict.fromkeys(_oldest_first(view))
-        found |= {
+        keys = dict.fromkeys(_oldest_first(view))
+        keys |= {
             import_target(resource_import): None for resource_import in view.list(ResourceImport, Side.LEADER)
         }
         for cls in (ApiService, ApiServiceImport, ApiEndpointSlice):
-            found |= {owner_of(obj): None for obj in view.list(cls)}
-        found.pop("", None)
-        return found
+            keys |= {owner_of(obj): None for obj in view.list(cls)}
+        keys.pop("", None)
+        return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the objects of an imported Service."""
@@ -187,9 +189,9 @@ class ServiceImports:
         if definition is None:
             return DesiredObjects(steps=removals(target, view))
         try:
-            wanted = read_service(definition)
+            service_spec = read_service(definition)
             backends = imports.get(ExportKind.ENDPOINTS)
-            given = GivenEndpoints() if backends is None else read_endpoints(backends)
+            endpoints = GivenEndpoints() if backends is None else read_endpoints(backends)
         except InputError as err:
             message = f"Service {key} is not imported while invalid: {err}"
             return DesiredObjects(events=[Event(subject=str(about), reason="InvalidImport", message=message)])
@@ -197,23 +199,23 @@ class ServiceImports:
         if obstacle is not None:
             return DesiredObjects(events=[obstacle])
         own = own_addresses(view, leader, namespace, name)
-        accepted = accept(given.groups, own, view, leader, self._known, exporters=exporters_of(backends))
+        accepted = accept(endpoints.groups, own, view, leader, self._known, exporters=exporters_of(backends))
         groups = behind_own_address(accepted.groups, own, view, leader, key)
         clusters = _clusters(imports) or accepted.clusters
-        ready = {cluster: number for cluster, number in given.ready.items() if cluster != leader.cluster_id}
+        ready = {cluster: number for cluster, number in endpoints.ready.items() if cluster != leader.cluster_id}
         places = places_of(view.indexed(SLICES_BY_SERVICE, key)) if own else {}
         made = _Made(
-            slices=slices(target, groups, Details(hostnames=given.hostnames, ready=ready, places=places)),
-            endpoints=endpoints_of(target, groups, given.hostnames),
+            slices=slices(target, groups, Details(hostnames=endpoints.hostnames, ready=ready, places=places)),
+            endpoints=endpoints_of(target, groups, endpoints.hostnames),
             service_import=service_import_of(
                 target,
-                wanted,
+                service_spec,
                 view.get(target.service, ApiService),
                 clusters,
                 view.get(target.service_import, ApiServiceImport),
             ),
         )
-        desired = self._objects(target, wanted, made, accepted.refused, view)
+        desired = self._objects(target, service_spec, made, accepted.refused, view)
         events = [*desired.events]
         if failure := view.failure(target.service):
             events.append(Event(subject=str(about), reason="ImportFailed", message=f"{target.service}: {failure}"))
@@ -242,7 +244,7 @@ class ServiceImports:
     def _objects(
         self,
         target: ImportedService,
-        wanted: ServiceSpec,
+        service_spec: ServiceSpec,
         made: _Made,
         refused: Iterable[str],
         view: View,
@@ -250,15 +252,15 @@ class ServiceImports:
         """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
         service = view.get(target.service, ApiService)
         events = [Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in refused]
-        if is_of_other_type(service, wanted):
+        if is_of_other_type(service, service_spec):
             return DesiredObjects(steps=[target.service], events=events)  # made anew once it is gone
-        steps: list[Wanted | Ref] = [service_object(target, wanted)]
-        there = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
+        steps: list[Wanted | Ref] = [service_object(target, service_spec)]
+        present_slices = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
         steps += [
             Wanted(ref=target.slice(name), body=body)
-            for name, body in sorted(made.slices.items(), key=lambda item: (item[0] in there, item[0]))
+            for name, body in sorted(made.slices.items(), key=lambda item: (item[0] in present_slices, item[0]))
         ]
-        steps += [target.slice(name) for name in sorted(there - made.slices.keys())]
+        steps += [target.slice(name) for name in sorted(present_slices - made.slices.keys())]
         if self._settings.write_endpoints is WriteEndpoints.ALWAYS:
             steps.append(made.endpoints)
         elif is_mirrored(target, view):
