@@ -1,4 +1,4 @@
-"""Objects of the API as structs: what is decoded, what of a wrong value is told, and that nothing else suffers."""
+"""Objects of the API as structs: what is decoded, which wrong types are reported, and that other fields stay."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def _one_of(clusters: set[str]) -> str:
 
 
 def _member(objects: Objects) -> Iterator[Finding]:
-    joined = [item for item in objects.cluster_sets if any(leader.server for leader in item.spec.leaders)]
+    joined = [cluster_set for cluster_set in objects.cluster_sets if cluster_set.leader_server]
     if len(joined) > 1:
         about = ", ".join(f"ClusterSet {objects.namespace}/{item.name}" for item in joined)
         text = "a cluster is a member of one ClusterSet: of these only the oldest counts"

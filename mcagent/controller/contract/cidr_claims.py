@@ -128,9 +128,10 @@ def _granted_keys(keys: WireGuard | None, refused: Container[str]) -> WireGuard 
 
 def complete(info: ClusterInfo) -> Json:
     """Return a ClusterInfo as it is written: fields that are not published are None, so that they go."""
-    keys = None if info.wireguard is None else {**dict.fromkeys(_WIREGUARD_FIELDS), **as_json(info.wireguard)}
-    absent = dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos"))
-    return {**absent, **as_json(info), "wireGuard": keys}
+    fields: Json = dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")) | as_json(info)
+    if fields["wireGuard"] is not None:
+        fields["wireGuard"] = dict.fromkeys(_WIREGUARD_FIELDS) | fields["wireGuard"]
+    return fields
 
 
 def _short(text: str) -> bool:

@@ -70,7 +70,7 @@ class ObjectChange:
 
     @property
     def came_or_went(self) -> bool:
-        """Whether there is one object more or less that stays."""
+        """Whether an object was created or deleted, or its deletion began."""
         return self.old is None or self.new is None or self.old.is_deleting != self.new.is_deleting
 
     def of(self, cls: type[Object]) -> tuple[Object | None, Object | None]:

@@ -146,7 +146,7 @@ def _gateway_infos(gateways: Iterable[ApiGateway]) -> list[GatewayInfo]:
         try:
             gateway = read_gateway(obj)
         except InputError:
-            continue  # somebody wrote into it; the election mends it
+            continue  # another client changed it; the election writes it again
         if refuse_underlay(gateway.gateway_ip) is None:
             address = str(gateway.gateway_ip)
             by_address.setdefault(address, GatewayInfo(gateway_ip=address, wireguard=published(gateway.wireguard)))

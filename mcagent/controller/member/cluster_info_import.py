@@ -56,7 +56,7 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import objects
-from mcagent.model.api.base import ApiObject, Metadata, as_json
+from mcagent.model.api.base import ApiObject, Metadata
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
 from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
@@ -165,7 +165,8 @@ class ClusterInfoImports:
                 else None,
             },
         }
-        spec = {**complete(info), "gatewayInfos": as_json(info.gateway_infos)}
+        spec = complete(info)
+        spec["gatewayInfos"] = spec["gatewayInfos"] or []
         status = {"conditions": [ready, *others(before, "Ready")]}
         import_step = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status=status)
         return DesiredObjects(

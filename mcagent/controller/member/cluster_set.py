@@ -141,7 +141,7 @@ def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, no
         return DesiredObjects(
             steps=[Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)]
         )
-    if chosen is None or not any(leader.server for leader in cluster_set.spec.leaders):
+    if chosen is None or not cluster_set.leader_server:
         return DesiredObjects()
     message = f"ClusterSet {chosen.name} is older: a cluster is a member of one ClusterSet at a time"
     before = cluster_set.status.conditions

@@ -30,7 +30,7 @@ class ApiPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename=
 
 
 class Fault:
-    """What keeps an object from being taken as it is, in order. No JSON value can be decoded into one."""
+    """Which fields of an object were left out, as errors, in order. No JSON value can be decoded into one."""
 
     __slots__ = ("errors",)
 

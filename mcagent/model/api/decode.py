@@ -1,7 +1,7 @@
 """JSON values to the structs of their kinds. Pure; never raises.
 
-A value of a wrong type is left out, and the object says so (`ApiObject.fault`): one bad field costs no more than
-itself, and who needs it refuses the object with a message that names it.
+A value of a wrong type is left out, and the object says so (`ApiObject.fault`): the other fields stay, and code
+that needs the field refuses the object with a message that names it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_object(kind: Kind, raw: Mapping[str, Any]) -> ApiObject:
 def _without_faults(cls: type[_Part], raw: Mapping[str, Any]) -> tuple[_Part, Sequence[Sequence[str]]]:
     """Return a struct without what is null, which is the same as absent, and without what has a wrong type.
 
-    Beside it, for each such value: where it stands, what it should be, and the word for that.
+    Beside it, for each such value: its path, what it should be, and the code of the error.
     """
     try:
         return msgspec.convert(raw, cls), ()
@@ -110,7 +110,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _explained(error: msgspec.ValidationError, value: Any) -> tuple[list[str | int], str, str, str]:
-    """Return the path to remove; the path of the fault as text, what is wrong there, and the word for that."""
+    """Return the path to remove; the path of the fault as text, what is wrong there, and the code of the error."""
     text = str(error)
     place = _PLACE.search(text)
     expected = _EXPECTED.match(text)
@@ -136,7 +136,7 @@ def _explained(error: msgspec.ValidationError, value: Any) -> tuple[list[str | i
 
 
 def _reason(path: list[str | int], expected: re.Match[str]) -> tuple[str, str]:
-    """Return what is wrong, and the word for it: of some fields the message says more than their type."""
+    """Return what is wrong, and the code of the error: of some fields the message says more than their type."""
     name, got = str(path[-1]) if path else "", expected["got"]
     if got is None:  # the only range
         return "not a port: must be from 1 to 65535", "InvalidPort"

@@ -34,7 +34,7 @@ class ConfigMap(ApiObject, frozen=True):
 
 
 class Secret(ApiObject, frozen=True):
-    """v1 Secret without its data: who needs that names the Secret."""
+    """v1 Secret without its data, which `SecretData` has."""
 
     KIND: ClassVar[Kind] = Kind.SECRET
 
@@ -114,6 +114,11 @@ class PodStatus(ApiPart, frozen=True):
     pod_ip: str = ""
     pod_ips: tuple[PodIP, ...] = ()
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether all containers have ended for good: the addresses may be another Pod's by now."""
+        return self.phase in ("Succeeded", "Failed")
+
 
 class ApiPod(ApiObject, frozen=True):
     """v1 Pod."""
@@ -151,7 +156,7 @@ class SessionAffinityConfig(ApiPart, frozen=True):
 
 
 class ServiceFields(ApiPart, frozen=True):
-    """What a Service and a ServiceImport have alike."""
+    """The fields that v1 ServiceSpec and ServiceImportSpec have in common."""
 
     type: str = ""
     ports: tuple[ApiServicePort, ...] = ()

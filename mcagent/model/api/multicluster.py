@@ -5,7 +5,7 @@ Source: multicluster.crd.antrea.io/v1alpha1 and v1alpha2, multicluster.x-k8s.io/
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from msgspec import field
@@ -87,15 +87,10 @@ class ClusterSetSpec(ApiPart, frozen=True):
 
 
 class ApiClusterStatus(ApiPart, frozen=True):
-    """What is known of one cluster."""
+    """ClusterStatus: the conditions of one cluster."""
 
     cluster_id: str = ""
     conditions: tuple[Condition, ...] = ()
-
-
-def conditions_of(statuses: Sequence[ApiClusterStatus], cluster_id: str) -> tuple[Condition, ...]:
-    """Return the conditions of a cluster; none of one that has no status."""
-    return next((status.conditions for status in statuses if status.cluster_id == cluster_id), ())
 
 
 class ApiClusterSetStatus(ApiPart, frozen=True):
@@ -127,8 +122,9 @@ class ClusterSet(ApiObject, frozen=True):
         return self.spec.leaders[0].server if self.spec.leaders else ""
 
     def conditions_of(self, cluster_id: str) -> tuple[Condition, ...]:
-        """Return the conditions of a cluster."""
-        return conditions_of(self.status.cluster_statuses, cluster_id)
+        """Return the conditions of a cluster; none of one that has no status."""
+        statuses = self.status.cluster_statuses
+        return next((status.conditions for status in statuses if status.cluster_id == cluster_id), ())
 
 
 class ClusterClaim(ApiObject, frozen=True):
@@ -247,10 +243,6 @@ class ResourceImport(ApiObject, frozen=True):
     def cluster_id(self) -> str:
         """The cluster that a ClusterInfo is about; "" in all other imports."""
         return self.spec.cluster_info.cluster_id if self.spec.cluster_info is not None else ""
-
-    def conditions_of(self, cluster_id: str) -> tuple[Condition, ...]:
-        """Return the conditions of a cluster's export."""
-        return conditions_of(self.status.cluster_statuses, cluster_id)
 
 
 class ApiLabelIdentity(ApiObject, frozen=True):

@@ -76,7 +76,7 @@ def parse_pod(meta: Meta, obj: api.ApiPod, problems: list[Problem]) -> Pod | Non
     """Pod: None when it has no address (finished, not scheduled, no address yet)."""
     spec, status = obj.spec, obj.status
     node_name = Field(meta.subject, spec.node_name, "spec.nodeName").name("")
-    if status.phase in ("Succeeded", "Failed") or not node_name:
+    if status.is_finished or not node_name:
         return None
     ips = addresses([item.ip for item in status.pod_ips], meta.subject, "status.podIPs")
     if not ips and status.pod_ip:

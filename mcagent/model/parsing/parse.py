@@ -63,7 +63,7 @@ def parse_object(raw: object, kind: Kind | None = None) -> Parsed:
 
 
 def _is_harmless(kind: Kind, path: str) -> bool:
-    """Tell whether what is at a path can be wrong without taking anything else away."""
+    """Tell whether a fault at a path is only reported, while the rest of the object is used."""
     if path.startswith("status"):
         return kind not in (Kind.NODE, Kind.POD)
     return kind is Kind.SERVICE_EXPORT or _HARMLESS.match(path) is not None

@@ -37,8 +37,6 @@ from mcagent.model.event import Event
 from mcagent.model.field import Field
 from mcagent.model.objects import Kind
 
-_FINISHED = ("Succeeded", "Failed")
-
 
 class LabelExports:
     """Publishes which labels the Pods of this cluster have."""
@@ -174,7 +172,7 @@ def _namespace_part(namespace: ApiNamespace) -> str:
 
 def _part(pod: ApiObject | None) -> str | None:
     """Return a Pod's labels as text; None for one that has no address of its own, or is not there."""
-    if not isinstance(pod, ApiPod) or pod.spec.host_network or pod.status.phase in _FINISHED:
+    if not isinstance(pod, ApiPod) or pod.spec.host_network or pod.status.is_finished:
         return None
     if not pod.spec.node_name or not (pod.status.pod_ip or pod.status.pod_ips):
         return None
