@@ -33,7 +33,6 @@ from mcagent.controller.machinery.reconciler import (
     Leader,
     ObjectChange,
     Ref,
-    Side,
     View,
     Wanted,
 )
@@ -51,6 +50,7 @@ from mcagent.controller.member.membership import (
     cluster_set_of,
     cluster_set_ref,
     concerns_membership,
+    import_ref,
     is_for,
     joined_leader,
 )
@@ -125,8 +125,7 @@ class ClusterInfoImports:
             return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=key)
         present = view.get(ref, ApiClusterInfoImport)
-        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
-        resource_import = view.get(source, ResourceImport)
+        resource_import = view.get(import_ref(leader, key), ResourceImport)
         if (
             resource_import is None
             or resource_import.spec.kind != ExportKind.CLUSTER_INFO

@@ -24,7 +24,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.announce import announce_ref
-from mcagent.controller.member.membership import NOT_TAKEN, cluster_set_of
+from mcagent.controller.member.membership import NOT_TAKEN, cluster_set_of, released
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
@@ -67,7 +67,7 @@ class MemberClusterSet:
             return DesiredObjects()
         finalizers = cluster_set.metadata.finalizers
         if chosen is None or chosen.name != key:
-            return _not_chosen(cluster_set, ref, chosen, now)
+            return _not_chosen(cluster_set, ref, chosen, view, now)
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if cluster_set.is_deleting:
             return DesiredObjects()  # `leave` has it
@@ -133,14 +133,12 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
     }
 
 
-def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, now: float) -> DesiredObjects:
+def _not_chosen(
+    cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, view: View, now: float
+) -> DesiredObjects:
     """Return what is written about a ClusterSet that does not count: it is a leader's, or not the first."""
-    finalizers = cluster_set.metadata.finalizers
-    if names.MEMBER_FINALIZER in finalizers and cluster_set.is_deleting:
-        foreign = [text for text in finalizers if text != names.MEMBER_FINALIZER]
-        return DesiredObjects(
-            steps=[Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)]
-        )
+    if names.MEMBER_FINALIZER in cluster_set.metadata.finalizers and cluster_set.is_deleting:
+        return DesiredObjects(steps=[released(cluster_set, view)])
     if chosen is None or not cluster_set.leader_server:
         return DesiredObjects()
     message = f"ClusterSet {chosen.name} is older: a cluster is a member of one ClusterSet at a time"

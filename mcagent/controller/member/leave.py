@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import OWNED, owned
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
-from mcagent.controller.member.membership import cluster_set_of
+from mcagent.controller.member.membership import cluster_set_of, released
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.event import Event
@@ -54,24 +54,22 @@ class Leave:
         chosen = cluster_set_of(view)
         if chosen is None or chosen.name != key or not chosen.is_deleting:
             return DesiredObjects()
-        finalizers = chosen.metadata.finalizers
-        if names.MEMBER_FINALIZER not in finalizers:
+        if names.MEMBER_FINALIZER not in chosen.metadata.finalizers:
             return DesiredObjects()
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if next(owned(view), None) is not None:
             return DesiredObjects(again=LOOK)
-        foreign = [text for text in finalizers if text != names.MEMBER_FINALIZER]
-        released = Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)
         late = view.quiet_for(ref) >= PATIENCE
         if leader is not None and leader.connected and leader.synced and not late:
             # With the announcement the leader deletes what was exported; what came after that goes like this.
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
             remaining_exports = [export_ref(leader, export.name) for export in exports if not export.is_deleting]
-            last = [] if exports else [released]
+            last = [] if exports else [released(chosen, view)]
             return DesiredObjects(steps=[*remaining_exports, announce_ref(leader), *last], again=LOOK)
         if not late:
             return DesiredObjects(again=LOOK)
         message = "the leader could not be notified: it removes this cluster after a day without heartbeats"
         return DesiredObjects(
-            steps=[released], events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)]
+            steps=[released(chosen, view)],
+            events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)],
         )

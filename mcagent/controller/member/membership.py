@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcagent.controller.contract import names
-from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, View
+from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, Side, View, Wanted
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterSet, ResourceImport
 from mcagent.model.objects import Kind
@@ -23,6 +23,13 @@ def cluster_set_ref(cluster_set: ClusterSet, view: View) -> Ref:
     return Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=cluster_set.name)
 
 
+def released(cluster_set: ClusterSet, view: View) -> Wanted:
+    """Return the write that takes our finalizer off a ClusterSet."""
+    foreign = [text for text in cluster_set.metadata.finalizers if text != names.MEMBER_FINALIZER]
+    body = {"metadata": {"finalizers": foreign or None}}
+    return Wanted(ref=cluster_set_ref(cluster_set, view), body=body, create=False)
+
+
 def joined_leader(view: View) -> Leader | None:
     """Return the leader while this cluster is a member and not about to leave.
 
@@ -33,6 +40,11 @@ def joined_leader(view: View) -> Leader | None:
         return None
     joined = leader.cluster_set == cluster_set.name and names.MEMBER_FINALIZER in cluster_set.metadata.finalizers
     return leader if joined else None
+
+
+def import_ref(leader: Leader, name: str) -> Ref:
+    """Return the name of a ResourceImport on the leader."""
+    return Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
 
 
 def is_for(resource_import: ResourceImport, leader: Leader) -> bool:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.machinery.reconciler import Index, Leader, Ref, Side, View
+from mcagent.controller.machinery.reconciler import Index, Leader, Side, View
+from mcagent.controller.member.exports import export_ref
+from mcagent.controller.member.membership import import_ref
 from mcagent.core.shares import max_min_shares
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
-from mcagent.model.objects import Kind
 
 REASON = "TooManyExports"
 _OVER_QUOTA = "may export"  # in the leader's refusal, while the export that gave way is not gone
@@ -43,7 +44,7 @@ class Quota:
     def place(self, view: View, leader: Leader, name: str, namespace: str) -> Place:
         """Return whether the export `name`, of `namespace`, has a place among this cluster's exports."""
         limit = max_exports(view, leader)
-        ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_EXPORT, namespace=leader.namespace, name=name)
+        ref = export_ref(leader, name)
         is_new = view.get(ref, ResourceExport) is None
         value = f"{leader.cluster_id}/{self.kind}"
         if limit is None or view.count(OWN_BY_KIND, value) + is_new <= limit:
@@ -82,9 +83,7 @@ class Quota:
 
 def max_exports(view: View, leader: Leader) -> int | None:
     """Return how many exports of a kind the leader accepts of this cluster; None: it does not say."""
-    name = names.cluster_info(leader.cluster_id)
-    ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
-    copy = view.get(ref, ResourceImport)
+    copy = view.get(import_ref(leader, names.cluster_info(leader.cluster_id)), ResourceImport)
     text = (copy.annotation(names.MAX_EXPORTS_ANNOTATION) if copy is not None else None) or ""
     return int(text) if names.is_export_limit(text) else None
 

@@ -22,7 +22,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
+from mcagent.controller.member.membership import concerns_membership, import_ref, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiTier, ClusterNetworkPolicy
@@ -71,8 +71,7 @@ class PolicyImports:
         if leader is None:
             return DesiredObjects()  # leaving cleans up
         name = names.policy_import(key)
-        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
-        resource_import = view.get(source, ResourceImport)
+        resource_import = view.get(import_ref(leader, name), ResourceImport)
         ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(key))
         present = view.get(ref, ClusterNetworkPolicy)
         if (

@@ -23,7 +23,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
+from mcagent.controller.member.membership import concerns_membership, import_ref, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.decode import TYPES
@@ -70,8 +70,7 @@ class KubernetesPolicyImports:
         leader = joined_leader(view)
         if leader is None:
             return DesiredObjects()  # leaving cleans up
-        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
-        resource_import = view.get(source, ResourceImport)
+        resource_import = view.get(import_ref(leader, key), ResourceImport)
         steps: list[Wanted | Ref] = []
         ref: Ref | None = None
         if resource_import is not None and _imports(resource_import) and is_for(resource_import, leader):

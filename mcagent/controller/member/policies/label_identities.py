@@ -23,7 +23,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
+from mcagent.controller.member.membership import concerns_membership, import_ref, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import labels
 from mcagent.model.api.multicluster import ApiLabelIdentity, ResourceImport
@@ -67,8 +67,7 @@ class LabelImports:
             return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.LABEL_IDENTITY, name=key)
         present = view.get(ref, ApiLabelIdentity)
-        source = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key)
-        resource_import = view.get(source, ResourceImport)
+        resource_import = view.get(import_ref(leader, key), ResourceImport)
         if resource_import is None or not self._counts(resource_import, leader, view):
             ours = present is not None and present.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
             return DesiredObjects(steps=[ref] if ours else [])

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition, others
-from mcagent.controller.machinery.reconciler import Json, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
+from mcagent.controller.member.membership import import_ref
 from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.kubernetes import ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceImport
@@ -81,9 +82,7 @@ def _conflict_reason(
 ) -> str:
     """Return KEP-1645's word where ports differ from those of the first export; else the leader's own."""
     name = names.service_import(export.namespace, export.name)
-    area = view.leader.namespace if view.leader is not None else ""
-    ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
-    resource_import = view.get(ref, ResourceImport)
+    resource_import = view.get(import_ref(view.leader, name), ResourceImport) if view.leader is not None else None
     theirs = _port_set(resource_import.spec.service_import.spec.ports if resource_import is not None else ())
     return "PortConflict" if theirs and _port_set(ports) != theirs else _word(failure)
 
