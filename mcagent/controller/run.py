@@ -78,7 +78,7 @@ def complete(role: Role, settings: Settings, client: Client, stop: threading.Eve
     """
     if role is not Role.MEMBER or settings.service_cidr:
         return settings
-    from mcagent.controller.member.discovery import UnknownCidrError, discover_service_cidr
+    from mcagent.controller.member.networks.discovery import UnknownCidrError, discover_service_cidr
 
     backoff, failures, said = Backoff(first=0.5, most=10.0), 0, ""
     home = settings.pod_namespace or _own_namespace()

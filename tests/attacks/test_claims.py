@@ -14,7 +14,7 @@ from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Object, Wanted
-from mcagent.controller.member.cluster_info_import import ClusterInfoImports
+from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.kube.errors import ApiRefusalError

@@ -449,8 +449,8 @@ def test_a_log_line_cannot_be_forged(form: logging.Formatter) -> None:
 )
 def test_letters_that_look_alike() -> None:
     """A look-alike is no cluster ID, no Service's name and no address."""
-    from mcagent.controller.leader.exports import read_header
-    from mcagent.controller.leader.payloads import read_backends
+    from mcagent.controller.leader.exports.header import read_header
+    from mcagent.controller.leader.exports.payloads import read_backends
     from mcagent.model.errors import InputError
     from tests.unit.control_view import typed
 

@@ -33,10 +33,10 @@ from devtools.realapi import find
 from devtools.waiting import wait_until
 from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.contract import names
-from mcagent.controller.leader.exports import read_header
-from mcagent.controller.leader.merge import Offer, merge
-from mcagent.controller.leader.payloads import read_backends, read_definition
-from mcagent.controller.leader.service_imports import service_imports
+from mcagent.controller.leader.exports.header import read_header
+from mcagent.controller.leader.exports.payloads import read_backends, read_definition
+from mcagent.controller.leader.services.merge import Offer, merge
+from mcagent.controller.leader.services.service_imports import service_imports
 from mcagent.controller.machinery.apply import Verb, plan
 from mcagent.controller.machinery.reconciler import Wanted
 from mcagent.core.engine import IncrementalEngine

@@ -15,7 +15,7 @@ from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.admin.listing import LISTINGS, rows
 from mcagent.controller.admission import mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM
-from mcagent.controller.leader.exports import BY_CLUSTER, BY_IMPORT
+from mcagent.controller.leader.exports.header import BY_CLUSTER, BY_IMPORT
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.membership import credentials, membership
 from mcagent.controller.machinery.reconciler import Side

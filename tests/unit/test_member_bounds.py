@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcagent.config.reader import ConfigError
 from mcagent.controller.config import Role, load
-from mcagent.controller.leader.bounds import (
+from mcagent.controller.leader.exports.bounds import (
     Bounds,
     bounds_of_accounts,
     defaults_of,
@@ -21,7 +21,7 @@ from mcagent.controller.leader.bounds import (
     read_bounds,
     refuse_namespace,
 )
-from mcagent.controller.leader.offers import too_large
+from mcagent.controller.leader.exports.quota import too_large
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ServiceAccount

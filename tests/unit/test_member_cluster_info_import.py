@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mcagent.controller.config import Role, Settings
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.controller.member import member_reconcilers
-from mcagent.controller.member.cluster_info_import import ClusterInfoImports
-from mcagent.controller.member.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
+from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
+from mcagent.controller.member.networks.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
 from mcagent.controller.run import complete, reconcilers_of
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError

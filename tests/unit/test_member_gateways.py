@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.member.cluster_info import ClusterInfoExport
-from mcagent.controller.member.election import GatewayCandidate, Standing, elect
-from mcagent.controller.member.gateways import GatewayElection
+from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
+from mcagent.controller.member.networks.election import GatewayCandidate, Standing, elect
+from mcagent.controller.member.networks.gateways import GatewayElection
 from mcagent.controller.settings import IpPrecedence, MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.services import ServicePort, ServiceSpec
-from mcagent.controller.leader.definition import differs
-from mcagent.controller.leader.exports import Header
-from mcagent.controller.leader.merge import Merged, Offer, merge
-from mcagent.controller.leader.payloads import Backends
+from mcagent.controller.leader.exports.header import Header
+from mcagent.controller.leader.exports.payloads import Backends
+from mcagent.controller.leader.services.definition import differs
+from mcagent.controller.leader.services.merge import Merged, Offer, merge
 from mcagent.model.objects import IpProtocol
 
 CLUSTERS = ("c0", "c1", "c2", "c3", "c4")

@@ -21,7 +21,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, address_of, range_of
-from mcagent.controller.leader.payloads import published
+from mcagent.controller.leader.exports.payloads import published
 from mcagent.controller.settings import EndpointIpType
 from mcagent.kube.source import RawObject
 from mcagent.model.api.decode import read_object

@@ -17,7 +17,7 @@ from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
 from mcagent.controller.contract import names
-from mcagent.controller.leader.bounds import problem_of
+from mcagent.controller.leader.exports.bounds import problem_of
 from mcagent.kube.source import RawObject
 from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ServiceAccount

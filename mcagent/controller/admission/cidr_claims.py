@@ -22,9 +22,9 @@ from mcagent.controller.contract.cidr_claims import (
     without,
 )
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.bounds import bounds_of_accounts, defaults_of, stands_for
+from mcagent.controller.leader.exports.bounds import bounds_of_accounts, defaults_of, stands_for
+from mcagent.controller.leader.exports.payloads import read_cluster_info
 from mcagent.controller.leader.ledger import allowed_ranges, granted_in, refusals
-from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 

@@ -1,6 +1,6 @@
 """Admission of a member's ResourceExports by what an administrator allows it: size, namespaces, number. Pure.
 
-The leader's reconciler applies the same rules once more (`leader.offers`): what is seen here may be out of date,
+The leader's reconciler applies the same rules once more (`services.offers`): what is seen here may be out of date,
 and exports can be older than the bounds.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.services import MAX_PORTS
-from mcagent.controller.leader.bounds import (
+from mcagent.controller.leader.exports.bounds import (
     bounds_of_accounts,
     defaults_of,
     named_namespaces,
     refuse_namespace,
     stands_for,
 )
-from mcagent.controller.leader.offers import over_quota, too_large
+from mcagent.controller.leader.exports.quota import over_quota, too_large
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.field import printable
 

@@ -22,7 +22,7 @@ from mcagent.controller.admission.quota import refuse_bounds, refuse_size
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS, may_lack_labels
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
-from mcagent.controller.leader.exports import derived_name
+from mcagent.controller.leader.exports.header import derived_name
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable

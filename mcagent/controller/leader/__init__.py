@@ -8,7 +8,7 @@ from mcagent.controller.leader.label_identities import LabelIdentities
 from mcagent.controller.leader.members import Members
 from mcagent.controller.leader.other_exports import OtherExports
 from mcagent.controller.leader.policies import ANTREA, KUBERNETES, PolicyCopies
-from mcagent.controller.leader.services import ServiceMerge
+from mcagent.controller.leader.services.reconciler import ServiceMerge
 from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.settings import LeaderSettings
 

@@ -13,12 +13,12 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, without
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.announces import announces, is_member, not_a_member
-from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, defaults_of, said, stands_for
-from mcagent.controller.leader.export_status import export_ref, failed, reason_of, released, succeeded
-from mcagent.controller.leader.exports import BY_CLUSTER, CLUSTER_INFOS, Header, read_header
+from mcagent.controller.leader.exports.announces import announces, is_member, not_a_member
+from mcagent.controller.leader.exports.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, defaults_of, said, stands_for
+from mcagent.controller.leader.exports.header import BY_CLUSTER, CLUSTER_INFOS, Header, read_header
+from mcagent.controller.leader.exports.payloads import read_cluster_info
+from mcagent.controller.leader.exports.status import export_ref, failed, reason_of, released, succeeded
 from mcagent.controller.leader.ledger import Ledger, granted_in, touched
-from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

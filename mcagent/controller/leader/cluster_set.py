@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
-from mcagent.controller.leader.announces import announce_ref, announces, heartbeat
-from mcagent.controller.leader.exports import CLUSTER_INFOS
+from mcagent.controller.leader.exports.announces import announce_ref, announces, heartbeat
+from mcagent.controller.leader.exports.header import CLUSTER_INFOS
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

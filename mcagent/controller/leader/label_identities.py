@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of, time_text
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.announces import announces, is_member, not_a_member
-from mcagent.controller.leader.bounds import (
+from mcagent.controller.leader.exports.announces import announces, is_member, not_a_member
+from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
     ACCOUNTS_BY_NAMESPACE,
     bounds_of,
@@ -27,15 +27,15 @@ from mcagent.controller.leader.bounds import (
     said,
     stands_for,
 )
-from mcagent.controller.leader.export_status import failed, reason_of, released, succeeded
-from mcagent.controller.leader.exports import (
+from mcagent.controller.leader.exports.header import (
     BY_KIND,
     BY_LABEL,
     by_kind,
     label_of,
     read_header,
 )
-from mcagent.controller.leader.offers import at_the_limit, is_over, over_quota
+from mcagent.controller.leader.exports.quota import at_the_limit, is_over, over_quota
+from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

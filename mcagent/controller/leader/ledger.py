@@ -25,10 +25,10 @@ from mcagent.controller.contract.cidr_claims import (
     colliding,
     filed_under,
 )
-from mcagent.controller.leader.announces import is_member
-from mcagent.controller.leader.bounds import Bounds, bounds_of, defaults_of
-from mcagent.controller.leader.exports import read_header
-from mcagent.controller.leader.payloads import read_cluster_info
+from mcagent.controller.leader.exports.announces import is_member
+from mcagent.controller.leader.exports.bounds import Bounds, bounds_of, defaults_of
+from mcagent.controller.leader.exports.header import read_header
+from mcagent.controller.leader.exports.payloads import read_cluster_info
 from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.controller.settings import MemberLimits
 from mcagent.core.addresses.ownership import AddressClaim, losing_claims

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.leader.announces import announce_ref, announces
 from mcagent.controller.leader.cluster_set import READY, is_lost, ready_of
-from mcagent.controller.leader.export_status import export_ref
-from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster
+from mcagent.controller.leader.exports.announces import announce_ref, announces
+from mcagent.controller.leader.exports.header import BY_CLUSTER, by_cluster
+from mcagent.controller.leader.exports.status import export_ref
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

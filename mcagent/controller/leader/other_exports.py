@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.export_status import failed, released
+from mcagent.controller.leader.exports.status import failed, released
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.multicluster import ResourceExport

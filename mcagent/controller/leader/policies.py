@@ -16,8 +16,8 @@ from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.policies import only, read_carried
-from mcagent.controller.leader.announces import announces
-from mcagent.controller.leader.export_status import failed, reason_of, released, succeeded
+from mcagent.controller.leader.exports.announces import announces
+from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.announces import announces
 from mcagent.controller.leader.cluster_set import is_leader_set, ready_of
+from mcagent.controller.leader.exports.announces import announces
 from mcagent.controller.machinery.reconciler import View
 from mcagent.model import links
 from mcagent.model.api.base import Condition

@@ -5,11 +5,11 @@ from __future__ import annotations
 from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
-from mcagent.controller.member.cluster_info import ClusterInfoExport
-from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.cluster_set import MemberClusterSet
-from mcagent.controller.member.gateways import GatewayElection
 from mcagent.controller.member.leave import Leave
+from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
+from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
+from mcagent.controller.member.networks.gateways import GatewayElection
 from mcagent.controller.member.policies.cluster_policies import PolicyImports
 from mcagent.controller.member.policies.kubernetes_policies import KubernetesPolicyImports
 from mcagent.controller.member.policies.label_exports import LabelExports

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from mcagent.controller.contract.cidr_claims import GRANTED
-from mcagent.controller.leader.exports import BY_KIND, by_kind
+from mcagent.controller.leader.exports.header import BY_KIND, by_kind
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Object, Ref, Side
 from mcagent.controller.settings import MemberLimits

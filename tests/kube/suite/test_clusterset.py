@@ -19,7 +19,7 @@ from mcagent.controller.machinery.engine import Engine, EngineTiming
 from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.member import member_reconcilers
-from mcagent.controller.member.discovery import discover_service_cidr
+from mcagent.controller.member.networks.discovery import discover_service_cidr
 from mcagent.controller.settings import LeaderSettings, MemberSettings, WriteEndpoints
 from mcagent.kube.client import Client
 from mcagent.model.kinds import object_path

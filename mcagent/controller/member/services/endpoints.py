@@ -13,8 +13,8 @@ from mcagent.controller.contract.services import Group, Groups
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
 from mcagent.controller.member.exports import export_ref
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS, SLICES_BY_SERVICE
-from mcagent.controller.member.networks import cidrs_of, networks
 from mcagent.controller.member.services.backends import cluster_ips, pod_ip_subsets
+from mcagent.controller.member.services.networks import cidrs_of, networks
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport

@@ -43,7 +43,6 @@ from mcagent.controller.member.membership import (
     is_for,
     joined_leader,
 )
-from mcagent.controller.member.networks import cidrs_of
 from mcagent.controller.member.services.backends import places_of
 from mcagent.controller.member.services.endpoints import (
     KnownNetworks,
@@ -72,6 +71,7 @@ from mcagent.controller.member.services.imported import (
     service_object,
     slices,
 )
+from mcagent.controller.member.services.networks import cidrs_of
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNamespace, ApiService

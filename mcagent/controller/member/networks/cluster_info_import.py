@@ -36,14 +36,6 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.cidr_claims import (
-    NODES_BY_PREFIX,
-    addresses_of,
-    granted_times,
-    protected,
-    refused_by_leader,
-    since,
-)
 from mcagent.controller.member.exports import published, published_settings
 from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
 from mcagent.controller.member.membership import (
@@ -53,6 +45,14 @@ from mcagent.controller.member.membership import (
     import_ref,
     is_for,
     joined_leader,
+)
+from mcagent.controller.member.networks.cidr_claims import (
+    NODES_BY_PREFIX,
+    addresses_of,
+    granted_times,
+    protected,
+    refused_by_leader,
+    since,
 )
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import objects

@@ -15,16 +15,15 @@ from functools import partial
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
-from mcagent.controller.leader.announces import announces
-from mcagent.controller.leader.bounds import (
+from mcagent.controller.leader.exports.announces import announces
+from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
     ACCOUNTS_BY_NAMESPACE,
     named_namespaces,
     said,
     stands_for,
 )
-from mcagent.controller.leader.export_status import export_ref, failed, released, succeeded
-from mcagent.controller.leader.exports import (
+from mcagent.controller.leader.exports.header import (
     BY_BLOCK,
     BY_CLUSTER,
     BY_IMPORT,
@@ -35,11 +34,13 @@ from mcagent.controller.leader.exports import (
     by_cluster,
     target_key,
 )
-from mcagent.controller.leader.granted_networks import GRANTS
-from mcagent.controller.leader.merge import Merged, MergeResult, merge
-from mcagent.controller.leader.offers import Export, Offers, at_the_limit
-from mcagent.controller.leader.payloads import published
-from mcagent.controller.leader.service_imports import key_of_import, service_imports
+from mcagent.controller.leader.exports.payloads import published
+from mcagent.controller.leader.exports.quota import at_the_limit
+from mcagent.controller.leader.exports.status import export_ref, failed, released, succeeded
+from mcagent.controller.leader.services.granted_networks import GRANTS
+from mcagent.controller.leader.services.merge import Merged, MergeResult, merge
+from mcagent.controller.leader.services.offers import Export, Offers
+from mcagent.controller.leader.services.service_imports import key_of_import, service_imports
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

@@ -18,8 +18,15 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.election import GatewayCandidate, addresses, by_age, candidate, elect, relevant
 from mcagent.controller.member.membership import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
+from mcagent.controller.member.networks.election import (
+    GatewayCandidate,
+    addresses,
+    by_age,
+    candidate,
+    elect,
+    relevant,
+)
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway

@@ -21,10 +21,10 @@ from mcagent.controller.contract.services import (
     ServiceSpec,
     endpoint_ports,
 )
-from mcagent.controller.leader.definition import Conflict, Definition, Said, define, differs
-from mcagent.controller.leader.export_status import CONFLICT
-from mcagent.controller.leader.exports import Header
-from mcagent.controller.leader.payloads import Backends
+from mcagent.controller.leader.exports.header import Header
+from mcagent.controller.leader.exports.payloads import Backends
+from mcagent.controller.leader.exports.status import CONFLICT, Conflict
+from mcagent.controller.leader.services.definition import Definition, Said, define, differs
 from mcagent.model.net import Address
 
 MAX_SUBSETS_SIZE = 1_000_000  # bytes of JSON; etcd takes 1.5 MiB for an object with all its metadata

@@ -10,20 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract.services import MAX_PORTS, ServicePort, ServiceSpec
+from mcagent.controller.leader.exports.status import Conflict
 from mcagent.model.field import printable
 from mcagent.model.objects import IpProtocol
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
 
 _SHOWN = 3  # clusters that differ and are named in a message
 _LONGEST = 200  # characters of what each of them says
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """A condition of that type with status True: KEP-1645's reason, and what differs."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

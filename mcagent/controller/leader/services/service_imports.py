@@ -19,7 +19,7 @@ from mcagent.controller.contract.services import (
     session_affinity,
 )
 from mcagent.controller.contract.shares import ready_annotation
-from mcagent.controller.leader.merge import Merged, MergeResult
+from mcagent.controller.leader.services.merge import Merged, MergeResult
 from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind

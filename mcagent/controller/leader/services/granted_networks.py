@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, networks_of, range_of
-from mcagent.controller.leader.bounds import Bounds
-from mcagent.controller.leader.payloads import published
+from mcagent.controller.leader.exports.bounds import Bounds
+from mcagent.controller.leader.exports.payloads import published
 from mcagent.controller.machinery.reconciler import Index, Ref, Side, View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.core.addresses.rules import prefix_range, refuse_address

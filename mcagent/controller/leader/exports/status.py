@@ -7,9 +7,10 @@ other cluster. Beside Succeeded there is KEP-1645's Conflict/True while the clus
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
-from mcagent.controller.leader.definition import Conflict
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
@@ -17,6 +18,14 @@ from mcagent.model.objects import Kind
 
 CONFLICT = "ConvergeFailure"  # the reason that Antrea's leader gives for all
 FAILED = "ResourceExport can't be converged to ResourceImport"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """A condition of that type with status True: KEP-1645's reason, and what differs."""
+
+    reason: str
+    message: str
 
 
 def export_ref(export: ResourceExport) -> Ref:

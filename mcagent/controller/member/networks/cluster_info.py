@@ -21,7 +21,6 @@ from mcagent.controller.machinery.reconciler import (
     Ref,
     View,
 )
-from mcagent.controller.member.election import relevant
 from mcagent.controller.member.exports import (
     export_ref,
     published,
@@ -29,13 +28,14 @@ from mcagent.controller.member.exports import (
     read_gateway,
     resource_export,
 )
-from mcagent.controller.member.gateways import serving
 from mcagent.controller.member.membership import (
     cluster_set_of,
     cluster_set_ref,
     concerns_membership,
     joined_leader,
 )
+from mcagent.controller.member.networks.election import relevant
+from mcagent.controller.member.networks.gateways import serving
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.model.api.multicluster import ApiGateway, ClusterInfo, GatewayInfo, ResourceExport
