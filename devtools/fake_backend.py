@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
-from mcagent.model.resources import Backend, Resource, ResourceKey
 
 
 class FakeBackend:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from mcagent.model.backoff import Backoff
-from mcagent.model.field import printable
+from mcagent.model.parsing.field import printable
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import GRANTED
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
-from mcagent.model.api.decode import read_object
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
 
 AREA = "mcs1"

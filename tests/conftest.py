@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests import flaky, properties, unchanged
 
 __all__ = ["properties"]  # imported for the hypothesis profile

@@ -18,7 +18,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Topology
 from devtools.traffic import evidence
 from mcagent.model.config import DatapathChoice
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 
 OWN_NAMES = f"t{os.getpid()}-"
 """How the name of every lab of this test process begins, and of no other's."""

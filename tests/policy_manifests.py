@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from mcagent.model.labels import label_hash, normalised
+from mcagent.model.parsing.labels import label_hash, normalised
 from tests.policy_oracle import CLUSTER, NAME, Request
 
 Manifest = dict[str, Any]

@@ -12,9 +12,9 @@ from flows.actions import Ct, Move, Output, set_bits
 from flows.fields import Bits
 from flows.flow import Flow, Match
 from flows.pipeline import PolicyVerdict
-from flows.pipeline import policy as built
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
+from flows.pipeline.steps import policy as built
 from tests.policies import CLUSTERS, Policies
 from tests.topologies import ZONES
 

@@ -20,8 +20,8 @@ from flows.flow import Flow, Group
 from flows.pipeline.registers import IDENTITY_UNKNOWN
 from flows.simulator import Network, Packet, SimulatedSwitch
 from mcagent.core.fragments.build import snat_ports
-from mcagent.model.facts import DatapathType
-from mcagent.model.resources import DEFAULT_PORTS, TunnelType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import DEFAULT_PORTS, TunnelType
 
 GENEVE = DEFAULT_PORTS[TunnelType.GENEVE]
 ZONES = SimpleNamespace(arrival=100, service=101, snat=102, restored=103)

@@ -22,7 +22,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.signals import terminable
 from mcagent.cli.main import run_command
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from mcagent.model.resources import TunnelType
+from mcagent.model.dataplane.resources import TunnelType
 
 _EPILOG = f"""\
 examples:

@@ -12,9 +12,9 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from mcagent.model.config import DatapathChoice, TrafficEncryption
+from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.errors import InputError
 from mcagent.model.net import Address
-from mcagent.model.resources import TunnelType
 
 MAX_CLUSTERS = 90  # 10.N/16 for Pods, 10.(100+N)/16 for Services, 192.168.N/24 for Nodes
 MAX_NODES = 80  # of one cluster: from .11 on, below aws-vpc's Pods

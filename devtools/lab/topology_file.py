@@ -17,8 +17,8 @@ import yaml
 
 from devtools.lab.topology import Cluster, Cni, Node, Pod, Service, Topology, Underlay, generate
 from mcagent.model.config import DatapathChoice, TrafficEncryption
+from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.errors import InputError
-from mcagent.model.resources import TunnelType
 
 E = TypeVar("E", bound=StrEnum)
 

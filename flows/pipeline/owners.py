@@ -12,11 +12,15 @@ from ipaddress import ip_network
 from flows.declare import Category
 from flows.fields import Address
 from flows.flow import Flow, Group
-from flows.pipeline import (
+from flows.pipeline import declaration as d
+from flows.pipeline import entries as e
+from flows.pipeline import groups
+from flows.pipeline import registers as r
+from flows.pipeline import tables as t
+from flows.pipeline.steps import (
     arrive,
     classify,
     departure,
-    groups,
     identity,
     lookup,
     policy,
@@ -25,11 +29,7 @@ from flows.pipeline import (
     untranslate,
     userspace,
 )
-from flows.pipeline import declaration as d
-from flows.pipeline import entries as e
-from flows.pipeline import registers as r
-from flows.pipeline import service as services
-from flows.pipeline import tables as t
+from flows.pipeline.steps import service as services
 from flows.pipeline.values import (
     Entries,
     Env,

@@ -33,11 +33,11 @@ from mcagent.core.tunnel_probes import is_probe
 from mcagent.dataplane.facts import leads_to_pod
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Action, Pages, Query
+from mcagent.model.dataplane.resources import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import PolicyRuleName
-from mcagent.model.resources import Backend
 from mcagent.observe.browser import browser_pages
-from mcagent.observe.metrics import Metrics, Sources
+from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import Report
 from mcagent.observe.topology import node_topology, page_of

@@ -12,9 +12,9 @@ from mcagent.agent.config import Settings
 from mcagent.agent.lock import node_lock
 from mcagent.core.plan.diff import diff
 from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.dataplane.resources import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired, Step
-from mcagent.model.resources import Backend
 
 # Routes are removed first, so that no packet is sent to the bridge; the bridge is removed when nothing uses it.
 ORDER = (Backend.NETLINK, Backend.NFT, Backend.OPENFLOW, Backend.OVSDB, Backend.WIREGUARD)

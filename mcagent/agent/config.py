@@ -30,8 +30,8 @@ from mcagent.model.config import (
     SourceNat,
     TrafficEncryption,
 )
+from mcagent.model.dataplane.resources import DEFAULT_PORTS, TunnelType
 from mcagent.model.net import overlaps
-from mcagent.model.resources import DEFAULT_PORTS, TunnelType
 from mcagent.model.traffic import OTHERS
 
 

@@ -17,13 +17,13 @@ from mcagent.core.imported_services import NEEDS
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS
 from mcagent.core.plan.diff import diff
 from mcagent.dataplane.conntrack import may_be_translated, open_connections
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import PeerKind
 from mcagent.model.errors import SourceError
-from mcagent.model.facts import Facts
 from mcagent.model.net import NetworkSet
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Plan
-from mcagent.model.resources import PeerKind
 from mcagent.trace.whatif.assumptions import World, facts_unseen
 
 SERVICES = NEEDS | SERVICE_NEEDS

@@ -30,12 +30,12 @@ from mcagent.core.failover.silence import POLL_INTERVAL, Silence
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import HostPort, PeerKind, PortStatistics, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.model.facts import Facts
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import HostPort, PeerKind, PortStatistics, TunnelPort
 from mcagent.observe.gateways import LiveReport
 
 log = logging.getLogger(__name__)

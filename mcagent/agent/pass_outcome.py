@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mcagent.model.dataplane.resources import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Step
-from mcagent.model.resources import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from mcagent.core.failover import reachability
 from mcagent.core.failover.liveness import Peers
 from mcagent.core.failover.reachability import AGAIN, EVERY, LASTS, ReachabilityState
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from mcagent.core import tunnel_probes as probes
 from mcagent.core.failover.liveness import Peers
 from mcagent.core.tunnel_probes import ProbeState
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

@@ -127,8 +127,8 @@ def _manifests(paths: Sequence[Path], namespace: str) -> Iterator[Upsert]:
     """Yield the objects that agents read. Raises SourceError that names the file."""
     from mcagent.core.snapshot import ATTRIBUTE, Upsert
     from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
-    from mcagent.model.api.decode import read_object
     from mcagent.model.errors import SourceError
+    from mcagent.model.parsing.decode import read_object
 
     for path in paths:
         files = sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES) if path.is_dir() else [path]

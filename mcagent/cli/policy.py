@@ -251,7 +251,7 @@ def _json(step: Step) -> dict[str, Any]:
 
 
 def _lines(step: Step) -> Iterator[str]:
-    from mcagent.model.labels import UNKNOWN
+    from mcagent.model.parsing.labels import UNKNOWN
     from mcagent.model.policies import Direction
 
     request, decision = step.request, step.decision

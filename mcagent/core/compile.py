@@ -23,7 +23,7 @@ from mcagent.core.imported_services import Steering, steering
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, dropping_problems, route_source
 from mcagent.core.policies.selection import policy_needs
 from mcagent.model.config import Config
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address
 from mcagent.model.node_state import NodeState, Role
 from mcagent.model.objects import Kind, Snapshot

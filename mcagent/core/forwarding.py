@@ -31,7 +31,7 @@ from mcagent.core.remote_clusters.resolve import RemoteClusters, resolve_cluster
 from mcagent.core.tunnels import OwnEnds, Tunnel, cluster_tunnels, names_of, node_tunnels, own_ends
 from mcagent.core.wireguard import Encryption
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, Role
 from mcagent.model.objects import Snapshot
 from mcagent.model.problem import Problem, all_problems

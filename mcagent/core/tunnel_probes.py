@@ -1,9 +1,9 @@
 """Probes through the tunnels to remote gateways: round trip time, loss, whether the largest packets pass. Pure.
 
-A probe is a frame inside the tunnel. The bridge at the other end returns it (`flows.pipeline.classify`) without
-its agent. Gateways of Antrea and of older versions do not answer probes; without a first answer no loss is
-reported. A gateway that stops answering while BFD is up through the same tunnel no longer supports probes, which
-is no loss.
+A probe is a frame inside the tunnel. The bridge at the other end returns it without its agent
+(`flows.pipeline.steps.classify`). Gateways of Antrea and of older versions do not answer probes; without a first
+answer no loss is reported. A gateway that stops answering while BFD is up through the same tunnel no longer
+supports probes, which is no loss.
 
 A frame, in network byte order: Ethernet header with the type `ETHERTYPE_PROBE`; 4 bytes `mcP` and the version; 8
 random bytes that identify the probe, and that a forged answer would have to guess; zeros up to its size.

@@ -14,9 +14,9 @@ from mcagent.core.ids import tunnel_port_name
 from mcagent.core.local_cluster.nodes import CheckedNode, ends_of
 from mcagent.core.local_cluster.topology import LocalPeer
 from mcagent.model.config import Config
+from mcagent.model.dataplane.resources import PeerKind
 from mcagent.model.net import Address
 from mcagent.model.node_state import AcceptedCluster, LocalGateway, RemoteEnd
-from mcagent.model.resources import PeerKind
 
 # One prefix for all Nodes of this cluster, so that a worker that becomes a gateway keeps its ports.
 _TO_NODES, _TO_CLUSTERS = "mcn-", "mcr-"

@@ -20,7 +20,7 @@ from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.remote_clusters.claims import CheckedCluster, claim_rank
 from mcagent.model.config import Config, EncryptionFallback
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import AcceptedCluster, EncryptionState, Publication, RemoteEnd
 from mcagent.model.objects import ClusterInfoImport, Gateway, WireGuardInfo

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
 from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import Backend, Resource, ResourceKey
 
 
 class DataplaneBackend(Protocol):

@@ -143,7 +143,7 @@ def client_probes(connections: Iterable[TrackedConnection], state: NodeState) ->
 
     They are sent like replies to a gateway, once for each address that the client may have connected to. The first
     frame lets the bridge track the connection: the answer may arrive by a gateway that queries this Node
-    (`flows.pipeline.lookup`).
+    (`flows.pipeline.steps.lookup`).
     """
     clusters = state.clusters.values()
     remote = NetworkSet(

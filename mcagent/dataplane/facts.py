@@ -33,7 +33,7 @@ from mcagent.dataplane.netlink.routes import (
     read_routes,
 )
 from mcagent.model.config import Config, DatapathChoice
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, network_key, parse_address
 
 # linux/genetlink.h, linux/openvswitch.h

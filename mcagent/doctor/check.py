@@ -11,7 +11,7 @@ from msgspec import structs
 from mcagent.api.doctor import CheckFinding, FindingLevel
 from mcagent.doctor.examined import Subject
 from mcagent.model.errors import McagentError
-from mcagent.model.field import printable
+from mcagent.model.parsing.field import printable
 
 MAX_TEXT = 600  # characters of an observation
 RANK = {level: rank for rank, level in enumerate(FindingLevel)}

@@ -14,10 +14,10 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.decode import read_as
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import object_path
+from mcagent.model.parsing.decode import read_as
 
 TIMEOUT = 10.0  # seconds for one request
 OURS = {"labelSelector": "app.kubernetes.io/name=mcagent"}

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from mcagent.model.errors import SourceError
-from mcagent.model.field import printable
 from mcagent.model.parsing.document import decode
+from mcagent.model.parsing.field import printable
 
 _SHOWN = 600  # characters of a server's message that are shown
 _GONE = 410

@@ -21,9 +21,9 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import SourceError
 from mcagent.model.event import Event
-from mcagent.model.field import printable
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 from mcagent.model.problem import Problem
 from mcagent.supervised import Supervised
 

@@ -21,7 +21,7 @@ from mcagent.kube.errors import (
     ApiUnreachableError,
     status_error,
 )
-from mcagent.model.field import printable
+from mcagent.model.parsing.field import printable
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _SHOWN = 400  # characters of what a failed command says

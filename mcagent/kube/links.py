@@ -15,8 +15,8 @@ from mcagent.kube.client import Client
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
-from mcagent.model.links import Link, read, to_json
 from mcagent.model.objects import Kind, Meta
+from mcagent.model.parsing.links import Link, read, to_json
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

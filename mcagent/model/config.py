@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mcagent.model.dataplane.resources import Bfd, TunnelType
 from mcagent.model.net import Network
-from mcagent.model.resources import Bfd, TunnelType
 from mcagent.model.traffic import OTHERS
 
 

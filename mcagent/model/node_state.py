@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mcagent.model.config import EncryptionFallback, TrafficEncryption
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import Meta, WireGuardInfo
 from mcagent.model.policies import Direction
 from mcagent.model.problem import Problem
-from mcagent.model.wireguard import WireGuardImplementation
 
 
 class Role(StrEnum):

@@ -157,7 +157,7 @@ class Pod:
     node_name: str
     ips: tuple[Address, ...] = ()
     host_ips: tuple[Address, ...] = ()
-    labels: str = ""  # as text, as `mcagent.model.labels` writes it
+    labels: str = ""  # as text, as `mcagent.model.parsing.labels` writes it
     ports: tuple[tuple[str, int, int], ...] = ()  # those of containers that have a name: name, IP protocol, number
 
 

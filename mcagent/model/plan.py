@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from graphlib import TopologicalSorter
 
+from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import NodeState
 from mcagent.model.problem import Problem
-from mcagent.model.resources import Backend, Resource, ResourceKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

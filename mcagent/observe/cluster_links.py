@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcagent.core.failover.liveness import PeerLiveness
-from mcagent.model.links import Link
-from mcagent.model.resources import PeerKind
+from mcagent.model.dataplane.resources import PeerKind
+from mcagent.model.parsing.links import Link
 from mcagent.observe.gateways import LiveReport, TunnelCounters
 from mcagent.observe.standard import rfc3339
 

@@ -15,7 +15,7 @@ from mcagent.core.failover.draining import Draining, Phase
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import OWN_CLUSTER, gateway_name, group_of
 from mcagent.core.tunnel_probes import ProbeState
-from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.observe.standard import rfc3339
 
 TunnelCounters = Mapping[str, Mapping[str, int]]  # by port; keys as in Interface.statistics

@@ -24,12 +24,12 @@ from mcagent.api.status import (
 from mcagent.core.plan.render import node_summary
 from mcagent.core.remote_clusters.implementation import unused_clusters
 from mcagent.http.server import PlainPages
+from mcagent.model.dataplane.resources import PortStatistics, TunnelPort
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import NodeState, Role
-from mcagent.model.resources import PortStatistics, TunnelPort
 from mcagent.observe.exports import connections_of, exports_of
 from mcagent.observe.gateways import drain_of, gateways_of
-from mcagent.observe.metrics import COUNTERS, Metrics, Sources
+from mcagent.observe.metrics.agent import COUNTERS, Metrics, Sources
 from mcagent.observe.report import Report
 from mcagent.observe.standard import rfc3339, standard_pages
 from mcagent.observe.version import version

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcagent.api.status import BackendStatus, PassStatus
+from mcagent.model.dataplane.resources import Resource, TunnelPort
 from mcagent.model.plan import Desired
-from mcagent.model.resources import Resource, TunnelPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

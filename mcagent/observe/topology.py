@@ -13,11 +13,11 @@ from mcagent.api.codec import to_json
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology, TopologyPage
 from mcagent.core.failover.liveness import PeerLiveness
 from mcagent.core.tunnel_probes import ProbeState
-from mcagent.model.field import printable
-from mcagent.model.links import Link
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.node_state import NodeState, Role
+from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.links import Link
 from mcagent.model.problem import Problem, Severity
-from mcagent.model.resources import PeerKind, PortStatistics
 from mcagent.observe.cluster_links import bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.standard import rfc3339

@@ -10,11 +10,11 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from mcagent.api.status import EncryptedPeer, EncryptionRefusal, EncryptionStatus
+from mcagent.model.dataplane.wireguard import WireGuardPeerStatus
 from mcagent.model.net import socket_text
 from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Severity
-from mcagent.model.wireguard import WireGuardPeerStatus
 
 # A session ends 180 s after its handshake, and a new one starts after 120 s if there are packets to send
 # (WireGuard whitepaper, section 6.1), such as keepalives and BFD.

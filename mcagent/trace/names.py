@@ -13,9 +13,9 @@ from flows.pipeline import declaration as d
 from mcagent.api.trace import EndpointShare, NodeTrace, TracedRule
 from mcagent.core.fragments.imported import parse_shares
 from mcagent.model.config import Config
+from mcagent.model.dataplane.resources import Link, NftChain
 from mcagent.model.plan import Desired
 from mcagent.model.policies import Direction
-from mcagent.model.resources import Link, NftChain
 from mcagent.trace.probe import Probe
 
 

@@ -20,12 +20,12 @@ from mcagent.core.failover.observations import group_of
 from mcagent.core.plan.render import node_summary
 from mcagent.kube.client import Client
 from mcagent.kube.sources.once import read_once, relist
-from mcagent.model import links
 from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.config import Config, DatapathChoice, GatewayMode
 from mcagent.model.errors import McagentError
 from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.parsing import links
 from mcagent.observe.gateways import LiveReport, gateways_of
 from mcagent.observe.pages import tunnel_status
 from mcagent.observe.wireguard import ends_of, summary_of

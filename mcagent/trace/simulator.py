@@ -28,11 +28,11 @@ from mcagent.core.engine import IncrementalEngine
 from mcagent.core.forwarding import forwarding
 from mcagent.core.wireguard import publication
 from mcagent.model.config import Config
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, TunnelPort
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import FlowEntry, GroupEntry, TunnelPort
-from mcagent.model.wireguard import WireGuardImplementation
 from mcagent.trace.names import with_names
 from mcagent.trace.ofproto import mac_name, numbers_of, service_of, table_name, verdict_of
 from mcagent.trace.probe import Probe

@@ -9,11 +9,11 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from mcagent.api.trace import NodeTrace
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiPod, ApiService, ApiServicePort
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 _SERVICE = re.compile(r"([a-z0-9-]{1,63})\.([a-z0-9-]{1,63})\.svc\.clusterset\.local\.?")
 _NAMED = re.compile(r"([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})")

@@ -6,8 +6,8 @@ import pytest
 
 from mcagent.controller.admin.migration import Level, Objects, check
 from mcagent.controller.config import Role
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ConfigMap
+from mcagent.model.parsing.decode import read_as
 from tests.antrea.clusters import NAMESPACE
 from tests.antrea.programs import VERSIONS, manifests
 

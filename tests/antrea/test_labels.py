@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mcagent.controller.contract import names
-from mcagent.model import labels
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import labels
 from tests.antrea.clusters import AREA, OURS, Cluster, Json
 from tests.antrea.worlds import World, running, soon
 

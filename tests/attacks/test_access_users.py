@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from mcagent.core.compile import compile_desired
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Endpoint, EndpointSlice, Kind, Pod
 from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack

@@ -17,13 +17,13 @@ import pytest
 from mcagent.core.addresses.underlay import source_of
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.model.config import PodRouting, TrafficEncryption
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import Route
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.errors import InputError
-from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, Kind, WireGuardInfo
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.parsing.parse import parse_object
-from mcagent.model.resources import Route
-from mcagent.model.wireguard import WireGuardImplementation
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.unit.core_inputs import (
     HOME,

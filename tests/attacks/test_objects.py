@@ -30,11 +30,11 @@ from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.backoff import Backoff
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import GroupEntry
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts
-from mcagent.model.resources import GroupEntry
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.supervised import dead
 from tests.apiservers import Cluster, refusal

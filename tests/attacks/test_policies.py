@@ -20,8 +20,8 @@ from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.limits import MAX_RULES
 from mcagent.core.policies.selection import select_rules
 from mcagent.model.config import PolicyFailureMode
+from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.objects import Snapshot
-from mcagent.model.resources import FlowEntry
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.policies import Policies
 from tests.policy_manifests import NODE, Manifest, manifest

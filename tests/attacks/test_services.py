@@ -23,9 +23,9 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.core.compile import compile_desired
 from mcagent.core.fragments.imported import SLOTS
 from mcagent.kube.source import RawObject
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import NftChain
 from mcagent.model.objects import Kind, ServiceImport
-from mcagent.model.resources import NftChain
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, read_ready, read_traffic
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.unit import core_inputs, member_world

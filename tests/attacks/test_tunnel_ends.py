@@ -12,7 +12,7 @@ from devtools.lab.topology import Node
 from devtools.nodes import netns
 from devtools.nodes.node import uplink
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import GENEVE, VXLAN

@@ -19,9 +19,9 @@ from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.net import Address
-from mcagent.model.resources import TunnelType
 from tests.attacks import tunnel_packets as packets
 from tests.labs import MakeLab
 

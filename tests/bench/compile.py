@@ -18,10 +18,10 @@ from ipaddress import ip_address
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, Snapshot
 from mcagent.model.plan import Plan
-from mcagent.model.resources import TunnelPort
 from tests.unit.core_inputs import HOME, cluster, config, snapshot
 
 

@@ -13,8 +13,8 @@ from ipaddress import ip_address, ip_network
 
 from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.model.dataplane.resources import Route
 from mcagent.model.plan import Step
-from mcagent.model.resources import Route
 
 DEVICES = ("mc-gw0", "mc-gw1")
 NEXT_HOP = ip_address("169.254.77.2")

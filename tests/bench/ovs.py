@@ -20,9 +20,8 @@ from devtools.nodes.ovs import OvsInstance
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
-from mcagent.model.facts import DatapathType
-from mcagent.model.plan import Op, Step
-from mcagent.model.resources import (
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import (
     Bfd,
     Bridge,
     FlowEntry,
@@ -33,6 +32,7 @@ from mcagent.model.resources import (
     TunnelPort,
     TunnelType,
 )
+from mcagent.model.plan import Op, Step
 
 T = TypeVar("T")
 COOKIE = 0x6D63 << 48

@@ -21,10 +21,10 @@ from devtools.nodes.ovs import OvsInstance
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.plan import Plan, Step
-from mcagent.model.resources import FlowEntry
 from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, policy, snapshot
 
 IDENTITIES, POLICIES, PODS = 1000, 200, 100

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from devtools.nodes import netns
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
-from mcagent.model.wireguard import WireGuardImplementation
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from tests.contract.wireguard_nodes import WireGuardNode, meet, missing, two_nodes
 
 SECONDS = 2.0  # of pings around each change

@@ -36,7 +36,7 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from mcagent.model.resources import TunnelType
+from mcagent.model.dataplane.resources import TunnelType
 
 ROOT = Path(__file__).resolve().parents[2]
 IPERF_PORT = 5201

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from devtools.nodes import netns
+from mcagent.model.dataplane.resources import Resource
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeer
 from mcagent.model.net import parse_address, parse_network
-from mcagent.model.resources import Resource
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
 from tests.contract.inside import adds, steps_to
 from tests.contract.wireguard_nodes import PORT, WireGuardNode, meet, missing, random_key, two_nodes
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from devtools.nodes import netns
 from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import Resource, ResourceKey
 
 
 class Inside:

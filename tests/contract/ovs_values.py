@@ -5,8 +5,8 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from mcagent.dataplane.facts import kernel_datapath_exists
-from mcagent.model.facts import DatapathType
-from mcagent.model.resources import Bfd, Bridge, HostPort, PeerKind, TunnelPort, TunnelType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import Bfd, Bridge, HostPort, PeerKind, TunnelPort, TunnelType
 
 # The kernel's datapath where there is one (the test kernel), so that both are tried.
 DATAPATH = DatapathType.SYSTEM if kernel_datapath_exists() else DatapathType.NETDEV

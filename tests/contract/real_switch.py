@@ -18,7 +18,7 @@ from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
 from flows.simulator import ConnectionTable, Datapath, Packet
 from flows.simulator.packet import PROTOCOL_NAMES, SYN
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.contract.ovs_values import DATAPATH
 from tests.topologies import Node, World
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.dataplane.resources import Resource
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.properties import COSTLY
 

@@ -17,8 +17,8 @@ import pytest
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
-from mcagent.model.resources import BFD_MAC
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import BFD_MAC
 from tests.contract.ovs_values import DATAPATH
 from tests.waiting import allowed
 

@@ -19,10 +19,10 @@ from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.model.config import Config, GatewayMode
-from mcagent.model.facts import DatapathType, Drain, Facts
+from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
+from mcagent.model.dataplane.resources import Backend, TunnelPort
 from mcagent.model.objects import ApiObject
 from mcagent.model.plan import Actual, Desired, Plan
-from mcagent.model.resources import Backend, TunnelPort
 from tests.contract.inside import Inside
 from tests.unit.core_inputs import (
     HOME,

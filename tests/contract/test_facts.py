@@ -10,7 +10,7 @@ import pytest
 from devtools.nodes import netns
 from mcagent.dataplane.facts import kernel_datapath_exists, observe_facts
 from mcagent.model.config import Config, DatapathChoice
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address
 
 pytestmark = pytest.mark.contract

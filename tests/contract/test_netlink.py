@@ -10,9 +10,9 @@ import pytest
 
 from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.model.dataplane.resources import Link, LinkAddress, Neighbour, Resource, Route, RouteType, Rule
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Step
-from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, Route, RouteType, Rule
 from tests.contract.inside import Inside, adds, as_mapping, make
 from tests.contract.suite import BackendContract, Case
 

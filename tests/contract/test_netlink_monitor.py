@@ -16,7 +16,7 @@ from devtools.nodes import netns
 from mcagent.dataplane.netlink import connection
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
-from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, Route, Rule
+from mcagent.model.dataplane.resources import Link, LinkAddress, Neighbour, Resource, Route, Rule
 from tests.contract.inside import Inside, adds, make
 
 pytestmark = pytest.mark.contract

@@ -15,9 +15,9 @@ from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, fr
 from mcagent.core.fragments.kernel import encrypted_netfilter, netfilter
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
+from mcagent.model.dataplane.resources import NftChain, NftSet, Resource
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
-from mcagent.model.resources import NftChain, NftSet, Resource
 from tests.contract.inside import Inside, adds, as_mapping, make, steps_to
 from tests.contract.suite import BackendContract, Case
 

@@ -19,8 +19,7 @@ import pytest
 from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.nft.backend import NftBackend
-from mcagent.model.plan import Step
-from mcagent.model.resources import (
+from mcagent.model.dataplane.resources import (
     Link,
     LinkAddress,
     Neighbour,
@@ -30,6 +29,7 @@ from mcagent.model.resources import (
     Route,
     Rule,
 )
+from mcagent.model.plan import Step
 from tests.contract.inside import Inside, make
 
 pytestmark = pytest.mark.contract

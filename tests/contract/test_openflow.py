@@ -12,8 +12,8 @@ import pytest
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
+from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.suite import BackendContract, Case

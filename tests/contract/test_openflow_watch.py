@@ -17,7 +17,7 @@ from mcagent.core.failover.reachability import MOST, decode_frame, encode_frame
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.openflow.ofctl import PIPE_SIZE, Ofctl
 from mcagent.dataplane.openflow.watch import QUIET
-from mcagent.model.resources import Resource
+from mcagent.model.dataplane.resources import Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.test_openflow import COOKIE, flow, group, make_bridge

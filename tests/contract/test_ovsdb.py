@@ -17,9 +17,9 @@ from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
+from mcagent.model.dataplane.resources import BFD_MAC, PeerKind, Resource, TunnelType
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Step
-from mcagent.model.resources import BFD_MAC, PeerKind, Resource, TunnelType
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import BFD, BRIDGE, DATAPATH, HOST_PORT, tunnel
 from tests.contract.suite import BackendContract, Case

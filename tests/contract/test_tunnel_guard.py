@@ -27,7 +27,7 @@ from mcagent.core.fragments.tunnel_guard import (
 )
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config, TrafficEncryption
-from mcagent.model.resources import NftSet, Resource
+from mcagent.model.dataplane.resources import NftSet, Resource
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.tunnel_packets import GENEVE
 from tests.contract.inside import Inside, as_mapping, make, steps_to

@@ -12,10 +12,10 @@ from devtools.nodes import netns
 from mcagent.dataplane.netlink.connection import NetlinkSocket
 from mcagent.dataplane.wireguard import device as wireguard_device
 from mcagent.dataplane.wireguard import userspace
+from mcagent.model.dataplane.resources import Resource
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeer
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address, parse_network
-from mcagent.model.resources import Resource
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
 from tests.contract.inside import adds, as_mapping, make
 from tests.contract.suite import BackendContract, Case
 from tests.contract.wireguard_nodes import PORT, WireGuardNode, missing, random_key, resources

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devtools.nodes import netns
-from mcagent.model.wireguard import WireGuardImplementation
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from tests.contract.wireguard_nodes import missing
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
@@ -20,7 +20,7 @@ WORK = """
 import logging, sys
 from pathlib import Path
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
-from mcagent.model.wireguard import WireGuardImplementation
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from tests.contract.inside import as_mapping
 from tests.contract.wireguard_nodes import WireGuardNode, make, random_key
 from tests.contract.test_wireguard import peer

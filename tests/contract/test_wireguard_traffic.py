@@ -18,9 +18,9 @@ from devtools.waiting import wait_until
 from mcagent.core.fragments import kernel
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.net import parse_address
 from mcagent.model.node_state import EncryptionState, RemoteEnd
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.wireguard import causes
 from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, meet, missing, route, two_nodes
 from tests.waiting import allowed

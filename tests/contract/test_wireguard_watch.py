@@ -13,7 +13,7 @@ import pytest
 
 from devtools.nodes import netns
 from mcagent.dataplane.wireguard.watch import TICK, WireGuardWatch
-from mcagent.model.wireguard import WireGuardImplementation
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from tests.contract.inside import make, steps_to
 from tests.contract.test_wireguard import KEYS, peer
 from tests.contract.wireguard_nodes import WireGuardNode, missing, resources

@@ -17,9 +17,9 @@ from devtools.nodes import netns
 from devtools.waiting import wait_until
 from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.dataplane.wireguard.keys import KeyStore
+from mcagent.model.dataplane.resources import Resource
+from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from mcagent.model.net import host_network, parse_address
-from mcagent.model.resources import Resource
-from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from tests.contract.inside import Inside, make
 
 PORT = 51821

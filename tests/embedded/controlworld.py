@@ -23,12 +23,12 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Timing
-from mcagent.model.api.decode import TYPES
 from mcagent.model.api.multicluster import ApiServiceExport
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import TYPES
 
 NAMESPACE = "kube-system"
 COMMON_AREA = "default"  # of the leader: a namespace that every server has

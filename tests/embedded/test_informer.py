@@ -25,11 +25,11 @@ from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import ApiServerSource
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.api.base import ApiObject, as_json
-from mcagent.model.api.decode import read_object
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.kubernetes import SOURCE_CLUSTER_LABEL
 from tests.antrea_crds import ANTREA, definition
 from tests.waiting import allowed, until

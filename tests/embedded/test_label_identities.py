@@ -13,8 +13,8 @@ from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model import labels
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import labels
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.unit.member_world import settings
 from tests.waiting import until

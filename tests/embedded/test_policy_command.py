@@ -14,8 +14,8 @@ from devtools.apiserver import ApiServer
 from mcagent.cli.main import main
 from mcagent.kube.client import Client
 from mcagent.model.kinds import object_path
-from mcagent.model.labels import label_hash, normalised
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.labels import label_hash, normalised
 from tests.policy_manifests import Manifest, manifest
 
 CRD = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds/labelidentities.yaml"

@@ -14,7 +14,7 @@ from devtools.nodes import antrea_wireguard, netns
 from devtools.traffic import matrix
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.lab.test_antrea_gateway import echoed, taken_for_antrea
 from tests.lab.test_encryption import Wire
 

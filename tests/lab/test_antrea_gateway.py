@@ -18,9 +18,9 @@ from devtools.nodes import antrea, netns
 from devtools.traffic import matrix, traffic
 from devtools.traffic.traffic import TcpClient
 from devtools.waiting import wait_until
-from mcagent.model import labels
-from mcagent.model.facts import DatapathType
-from mcagent.model.resources import TunnelType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import TunnelType
+from mcagent.model.parsing import labels
 from tests.antrea_crds import ANTREA, definition
 
 pytestmark = pytest.mark.datapath

@@ -18,7 +18,7 @@ from devtools.lab.topology import WITH_OUR_AGENTS, Cni, generate
 from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import fresh_name
 
 MCLAB = Path(__file__).parents[2] / "devtools/mclab"

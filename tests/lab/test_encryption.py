@@ -26,8 +26,8 @@ from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capt
 from devtools.traffic.load import Kind, Load, Outcome, Stream
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
-from mcagent.model.facts import DatapathType
-from mcagent.model.resources import TunnelType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import TunnelType
 from tests.lab.traces import nodes_of, trace
 from tests.waiting import allowed
 

@@ -22,7 +22,7 @@ from devtools.lab.lab import Lab
 from devtools.traffic import queues
 from devtools.traffic.load import Load, Report
 from mcagent.model.config import TrafficEncryption
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests import failover
 from tests.failover import ROWS, Counted, Intervals, Volume, words
 

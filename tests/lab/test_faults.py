@@ -20,7 +20,7 @@ from devtools.lab.topology import POD_PORT, Cluster, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.waiting import allowed
 
 pytestmark = pytest.mark.datapath

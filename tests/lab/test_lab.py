@@ -22,7 +22,7 @@ from devtools.lab.topology import OUTSIDE, POD_PORT, WITH_OUR_AGENTS, Cni, gener
 from devtools.nodes import netns
 from devtools.traffic import queues, traffic
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import OWN_NAMES, fresh_name
 
 

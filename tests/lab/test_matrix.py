@@ -19,8 +19,8 @@ from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, Capture
 from mcagent.core.addresses.underlay import source_of
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
-from mcagent.model.facts import DatapathType
-from mcagent.model.resources import TunnelType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import TunnelType
 
 pytestmark = pytest.mark.datapath
 

@@ -14,7 +14,7 @@ from devtools.lab.lab import Lab
 from devtools.nodes import netns, node
 from devtools.traffic.load import Kind, Load
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests import failover
 from tests.failover import Intervals, Row, Volume, words
 from tests.lab.test_failover_short import lost

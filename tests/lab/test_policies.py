@@ -20,8 +20,8 @@ from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
-from mcagent.model import labels
-from mcagent.model.resources import TunnelType
+from mcagent.model.dataplane.resources import TunnelType
+from mcagent.model.parsing import labels
 from tests.antrea_crds import ANTREA, definition
 from tests.lab.traces import trace
 

@@ -16,7 +16,7 @@ from devtools.realapi import find
 from devtools.realapi.binaries import HINT
 from devtools.traffic import matrix
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import MakeLab
 
 

@@ -22,7 +22,7 @@ from devtools.nodes import netns, node, underlay
 from devtools.traffic import traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from devtools.waiting import wait_until
-from mcagent.model.resources import TunnelType
+from mcagent.model.dataplane.resources import TunnelType
 
 pytestmark = pytest.mark.datapath
 

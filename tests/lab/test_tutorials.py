@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devtools.lab.lab import Lab
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import fresh_name
 from tests.pages import Command, Reader
 

@@ -17,7 +17,7 @@ from devtools.realapi import find
 from devtools.realapi.binaries import HINT
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import MakeLab
 from tests.waiting import allowed
 

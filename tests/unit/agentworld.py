@@ -16,21 +16,21 @@ from mcagent.agent.reports.reporter import Reporter
 from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.kube.source import EventType, WatchEvent
-from mcagent.model.api.decode import read_object
 from mcagent.model.config import Config
-from mcagent.model.errors import BackendError
-from mcagent.model.facts import Facts
-from mcagent.model.kinds import KINDS
-from mcagent.model.net import Address
-from mcagent.model.node_state import NodeState
-from mcagent.model.objects import Kind, Snapshot
-from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import (
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import (
     Backend,
     Resource,
     ResourceKey,
 )
-from mcagent.observe.metrics import Metrics
+from mcagent.model.errors import BackendError
+from mcagent.model.kinds import KINDS
+from mcagent.model.net import Address
+from mcagent.model.node_state import NodeState
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.parsing.decode import read_object
+from mcagent.model.plan import ApplyResult, Step
+from mcagent.observe.metrics.agent import Metrics
 
 NODE = "a1"
 RawObject = dict[str, Any]

@@ -35,10 +35,10 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.machinery.view import DeclaredView
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.decode import read_object
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 
 
 def typed(raw: RawObject, kind: Kind | None = None) -> Any:

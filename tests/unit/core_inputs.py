@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 
 from mcagent.core.compile import Compiled
 from mcagent.model.config import Config
-from mcagent.model.labels import NAMESPACE_NAME, label_hash
+from mcagent.model.dataplane.resources import Bfd, PeerKind, Resource, TunnelPort, TunnelType
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import (
     ApiObject,
@@ -30,9 +30,9 @@ from mcagent.model.objects import (
     ServicePort,
     Snapshot,
 )
+from mcagent.model.parsing.labels import NAMESPACE_NAME, label_hash
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired
-from mcagent.model.resources import Bfd, PeerKind, Resource, TunnelPort, TunnelType
 from mcagent.model.traffic import Traffic
 
 ATTRIBUTES = {

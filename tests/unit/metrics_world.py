@@ -21,15 +21,15 @@ from mcagent.core.failover.observations import group_of
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.config import TrafficEncryption
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import Backend, PeerKind, PortStatistics
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.objects import ApiObject, Kind, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
-from mcagent.model.resources import Backend, PeerKind, PortStatistics
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.gateways import LiveReport
-from mcagent.observe.metrics import COUNTERS, Metrics, Sources
+from mcagent.observe.metrics.agent import COUNTERS, Metrics, Sources
 from mcagent.observe.report import Report
 from mcagent.observe.wireguard import WireGuardReport
 from tests.unit.core_inputs import (

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mcagent.model.api.base import as_json
-from mcagent.model.api.decode import TYPES, read_as, read_object
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
-from mcagent.model.field import SHOWN
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import TYPES, read_as, read_object
+from mcagent.model.parsing.field import SHOWN
 from tests.antrea_objects import VERSIONS, written_by
 
 META = {"name": "east-shop-web-service", "namespace": "mcs"}
@@ -94,7 +94,7 @@ def test_threads_may_decode_a_kind_for_the_first_time_together() -> None:
     program = (
         "import sys, threading\n"
         "sys.setswitchinterval(1e-6)\n"
-        "from mcagent.model.api.decode import TYPES, read_object\n"
+        "from mcagent.model.parsing.decode import TYPES, read_object\n"
         "start = threading.Barrier(8)\n"
         "def run():\n"
         "    start.wait()\n"

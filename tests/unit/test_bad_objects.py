@@ -25,13 +25,13 @@ from mcagent.core.compile import compile_desired
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.kube.source import EventType, RawObject, WatchEvent
 from mcagent.model.api.base import as_json
-from mcagent.model.api.decode import read_as, read_object
 from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.config import Config
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import InputError
-from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as, read_object
 from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
 from tests.admission_objects import OWN, SET, WORLD, sa

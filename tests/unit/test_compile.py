@@ -17,10 +17,8 @@ from mcagent.core.ids import assign_ids, assign_ofports
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.snapshot import Upsert, apply_changes
 from mcagent.model.config import Config, EncryptionFallback, GatewayMode, PodRouting, TrafficEncryption
-from mcagent.model.facts import DatapathType, Drain, Facts
-from mcagent.model.labels import NAMESPACE_NAME, identity
-from mcagent.model.objects import ApiObject, Kind, Snapshot, WireGuardInfo
-from mcagent.model.resources import (
+from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
+from mcagent.model.dataplane.resources import (
     Bridge,
     FlowEntry,
     GroupEntry,
@@ -36,8 +34,10 @@ from mcagent.model.resources import (
     Rule,
     TunnelPort,
 )
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
+from mcagent.model.objects import ApiObject, Kind, Snapshot, WireGuardInfo
+from mcagent.model.parsing.labels import NAMESPACE_NAME, identity
 from mcagent.model.traffic import read_traffic
-from mcagent.model.wireguard import WireGuardImplementation
 from tests.properties import costly
 from tests.unit.core_inputs import (
     ATTRIBUTES,

@@ -20,7 +20,7 @@ from mcagent.cli.common import setting_flags
 from mcagent.config.keys import Key, LogFormat
 from mcagent.config.reader import ConfigError
 from mcagent.model.config import SourceNat
-from mcagent.model.resources import Bfd, TunnelType
+from mcagent.model.dataplane.resources import Bfd, TunnelType
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ from mcagent.core.remote_clusters.check import cluster_validator
 from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.remote_clusters.resolve import resolve_clusters
 from mcagent.model.config import Config, PodRouting, SourceNat
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.net import Network, overlaps
 from mcagent.model.node_state import AcceptedCluster, ExportedPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, IpProtocol, Kind, ServicePort, Snapshot

@@ -15,9 +15,9 @@ from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Side
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.api.base import Metadata, as_json
-from mcagent.model.api.decode import read_object
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 
 KIND = Kind.SERVICE_ACCOUNT
 COLOURS = Index(

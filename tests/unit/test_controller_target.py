@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from mcagent.controller.machinery.connection.membership import Credentials, Membership
 from mcagent.controller.machinery.connection.membership import credentials as read_credentials
 from mcagent.controller.machinery.connection.membership import membership as read_membership
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 from tests.unit.control_view import typed
 
 PEM = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from mcagent.api.codec import to_json
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.plan.render import api_desired, api_plan, desired_text, plan_text
-from mcagent.model.facts import DatapathType
-from mcagent.model.plan import AFTER, ORDER, Actual, Desired, Fragment, Op, Plan, StageKind
-from mcagent.model.resources import (
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import (
     Backend,
     Bridge,
     FlowEntry,
@@ -34,7 +33,8 @@ from mcagent.model.resources import (
     TunnelPort,
     TunnelType,
 )
-from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from mcagent.model.plan import AFTER, ORDER, Actual, Desired, Fragment, Op, Plan, StageKind
 
 SMALL = st.integers(1, 4)
 

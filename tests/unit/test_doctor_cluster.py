@@ -40,11 +40,11 @@ from mcagent.doctor.diagnose import diagnose_cluster
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import Metadata
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiServiceExport, ClusterSet
 from mcagent.model.config import Config
 from mcagent.model.errors import SourceError
+from mcagent.model.parsing.decode import read_as
 
 NOW = 1_800_000_000.0
 LEADER = "https://leader:6443"

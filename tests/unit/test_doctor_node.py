@@ -47,10 +47,10 @@ from mcagent.doctor.readings.probe import ProbedPath
 from mcagent.doctor.readings.switch import Switch, TunnelState
 from mcagent.doctor.readings.underlay import Underlay, gateway_addresses
 from mcagent.model.config import Config, DatapathChoice, TrafficEncryption
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import Bfd, PeerKind, Rule, TunnelPort, TunnelType
 from mcagent.model.errors import BackendError, McagentError
-from mcagent.model.facts import DatapathType
 from mcagent.model.net import Address
-from mcagent.model.resources import Bfd, PeerKind, Rule, TunnelPort, TunnelType
 
 PEER: Address = ip_address("192.168.2.11")
 PORT = TunnelPort(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.failover.draining import SETTLE, Draining, Packets, Phase, advance
-from mcagent.model.facts import Drain
+from mcagent.model.dataplane.facts import Drain
 
 
 def run(

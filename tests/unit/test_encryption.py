@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import FlowEntry, HostPort, NftChain, NftSet, Route, RouteType, TunnelPort
+from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
-from mcagent.model.resources import FlowEntry, HostPort, NftChain, NftSet, Route, RouteType, TunnelPort
-from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from tests.unit.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcagent.core.compile import compile_desired
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Kind, Pod
 from mcagent.model.parsing.parse import parse_object
 from tests.unit.core_inputs import HOME, addresses, config, endpoint, endpoint_slice, export, service, snapshot

@@ -15,8 +15,8 @@ from mcagent.controller.admin.cluster_sets import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOKEN_TYPE
 from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_set import is_leader_set
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.parsing.decode import read_as
 from tests.unit.test_crds import schema_of
 
 ROOT = Path(__file__).parents[2]

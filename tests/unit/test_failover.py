@@ -13,11 +13,11 @@ from mcagent.core.failover.liveness import DAMPED_AFTER, Damping, LivenessCause
 from mcagent.core.failover.silence import ENOUGH, POLL_INTERVAL
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
-from mcagent.model.facts import Drain, Facts
+from mcagent.model.dataplane.facts import Drain, Facts
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort
 from mcagent.model.node_state import AcceptedCluster, NodeState, Role
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import PeerKind, PortStatistics, TunnelPort
 from mcagent.observe.gateways import gateways_of
 from tests.unit.core_inputs import tunnel_port
 

@@ -14,10 +14,10 @@ from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
 from mcagent.core.tunnel_probes import ProbeState
+from mcagent.model.dataplane.resources import PeerKind
 from mcagent.model.event import Event
-from mcagent.model.resources import PeerKind
-from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
+from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
 from mcagent.observe.report import Report
 from tests.unit.core_inputs import tunnel_port
 

@@ -10,12 +10,12 @@ import pytest
 
 from mcagent.core.compile import compile_desired
 from mcagent.core.policies.identities import IDENTITY_NEEDS
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.errors import InputError
-from mcagent.model.facts import Facts
-from mcagent.model.labels import label_hash
 from mcagent.model.objects import ApiObject, Kind, LabelIdentity
+from mcagent.model.parsing.labels import label_hash
 from mcagent.model.parsing.parse import parse_object
-from mcagent.model.resources import FlowEntry
 from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, resources, snapshot
 
 WEB = "ns:kubernetes.io/metadata.name=default&pod:app=web"

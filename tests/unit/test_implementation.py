@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.failover.liveness import PATIENCE, Damping, Observation, advance
 from mcagent.core.remote_clusters.implementation import runs_antrea, unused_clusters
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, PeerKind, TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.plan import Fragment
-from mcagent.model.resources import FlowEntry, GroupEntry, PeerKind, TunnelPort
 from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 ANTREA = cluster("east", "10.97.0.0/16", "10.20.0.0/16")

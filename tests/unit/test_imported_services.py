@@ -23,11 +23,11 @@ from mcagent.core.fragments.imported import (
     service_rules,
 )
 from mcagent.core.imported_services import MAX_ENDPOINTS, ImportInput, NodeLocation, share_endpoints
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import NftChain, NftSet
 from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired
-from mcagent.model.resources import NftChain, NftSet
 from mcagent.model.traffic import MAX_READY, Share, Traffic, read_traffic, told_ready
 from tests.unit.core_inputs import (
     HOME,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.model import labels
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field
+from mcagent.model.parsing import labels
+from mcagent.model.parsing.field import Field
 
 KEYS = st.from_regex(r"([a-z0-9][-a-z0-9.]{0,8}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,6}[A-Za-z0-9])?", fullmatch=True)
 VALUES = st.from_regex(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,6}[A-Za-z0-9])?)?", fullmatch=True)

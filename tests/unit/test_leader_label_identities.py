@@ -14,8 +14,8 @@ from mcagent.controller.leader import label_identities
 from mcagent.controller.leader.label_identities import GRACE, numbers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
-from mcagent.model import labels
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import labels
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.leader_world import AREA, Leader, account, announce, export
 

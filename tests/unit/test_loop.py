@@ -11,11 +11,11 @@ import pytest
 
 from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.core.plan.contention import AT_ONCE
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import Backend, Bridge, FlowEntry, HostPort, Route, TunnelPort
 from mcagent.model.errors import BackendError, InputError
-from mcagent.model.facts import DatapathType
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op
-from mcagent.model.resources import Backend, Bridge, FlowEntry, HostPort, Route, TunnelPort
 from tests.unit.agentworld import Facility, World, cluster, gateway, listed, node
 
 

@@ -11,8 +11,8 @@ from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.policies.label_exports import LabelExports
 from mcagent.controller.member.policies.label_identities import LabelImports
 from mcagent.kube.source import RawObject
-from mcagent.model import labels
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import labels
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.member_world import AREA, HOME, SET, member, north_of, settings
 

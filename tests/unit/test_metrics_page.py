@@ -9,7 +9,7 @@ import pytest
 
 from mcagent.controller.config import Role
 from mcagent.model.objects import Kind
-from mcagent.observe.policies import MOST_RULES
+from mcagent.observe.metrics.policies import MOST_RULES
 from tests.unit.core_inputs import HOME
 from tests.unit.metrics_page import LABELS, agent_rows, controller_rows, filled
 from tests.unit.metrics_world import Size, agent_metrics, controller_metrics, series

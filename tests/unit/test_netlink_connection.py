@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mcagent.dataplane.netlink import connection
 from mcagent.dataplane.netlink.routes import next_hops, parse_route, put_route
+from mcagent.model.dataplane.resources import Route
 from mcagent.model.net import Address, Network
-from mcagent.model.resources import Route
 
 NUMBERS = st.integers(1, 2**32 - 1)
 DESTINATIONS = st.builds(

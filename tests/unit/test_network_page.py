@@ -12,7 +12,7 @@ from mcagent.controller.config import Settings
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.doctor.readings import probe
 from mcagent.model.config import Config
-from mcagent.model.resources import DEFAULT_PORTS
+from mcagent.model.dataplane.resources import DEFAULT_PORTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/network-requirements.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ import pytest
 
 from mcagent.dataplane.nft.apply import objection, script
 from mcagent.dataplane.nft.observe import NftTable, parse_listing
+from mcagent.model.dataplane.resources import NftChain, NftSet
 from mcagent.model.plan import Step
-from mcagent.model.resources import NftChain, NftSet
 
 TABLE = NftTable("ip", "mcagent")
 

@@ -21,16 +21,16 @@ from mcagent.api.status import BackendStatus, PassStatus, Status
 from mcagent.cli.status import text
 from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.http.server import HttpServer, Page
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort, TunnelType
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import ExportedPort, NodeState, PolicyRuleName, Role
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
-from mcagent.model.resources import PeerKind, PortStatistics, TunnelPort, TunnelType
 from mcagent.observe.logs import JsonFormatter, TextFormatter
-from mcagent.observe.metrics import Metrics, Sources
+from mcagent.observe.metrics.agent import Metrics, Sources
+from mcagent.observe.metrics.policies import MOST_RULES, policy_metrics
 from mcagent.observe.pages import Identity, checks, make_pages
-from mcagent.observe.policies import MOST_RULES, policy_metrics
 from mcagent.observe.report import Report
 from mcagent.observe.systemd import Notifier
 from tests.unit.agentworld import World, gateway

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcagent.dataplane.openflow.apply import refused_step
+from mcagent.model.dataplane.resources import FlowEntry, GroupEntry
 from mcagent.model.plan import Step
-from mcagent.model.resources import FlowEntry, GroupEntry
 
 COOKIE = 0x6D63 << 48
 ENTRIES: list[FlowEntry | GroupEntry] = [

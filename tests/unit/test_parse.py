@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.snapshot import Upsert, apply_changes
-from mcagent.model.api.decode import read_object
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import AGENT_KINDS, KINDS, kind_of
 from mcagent.model.objects import (
@@ -26,6 +25,7 @@ from mcagent.model.objects import (
     Snapshot,
     WireGuardInfo,
 )
+from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.parsing.parse import parse_object

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.plan.diff import diff, flows_first, path_down, takes_into_use, turns
-from mcagent.model.facts import DatapathType
-from mcagent.model.plan import Desired, Fragment, Op, Plan, StageKind
-from mcagent.model.resources import (
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import (
     Backend,
     Bfd,
     Bridge,
@@ -23,6 +22,7 @@ from mcagent.model.resources import (
     TunnelPort,
     TunnelType,
 )
+from mcagent.model.plan import Desired, Fragment, Op, Plan, StageKind
 
 BFD = Bfd(min_tx=100, min_rx=100)
 FLOW = FlowEntry(table=0, priority=0, match="", cookie=1, actions="drop")

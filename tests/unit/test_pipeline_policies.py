@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import PolicyDirection, PolicyPeers, PolicyPort, PolicyRule, PolicyStage, PolicyVerdict, rules
-from flows.pipeline.policy import ranges
 from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT_OUT
+from flows.pipeline.steps.policy import ranges
 from flows.simulator import Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import ACK, RST, UNREACHABLE
 from flows.text import mac_text

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mcagent.cli.main import main
-from mcagent.model.labels import label_hash, normalised
+from mcagent.model.parsing.labels import label_hash, normalised
 from tests.policy_manifests import Manifest, manifest
 
 WEB = normalised("shop", {}, {"app": "web"})

@@ -8,7 +8,7 @@ import pytest
 
 from mcagent.agent.reports.policy_log import PolicyLog
 from mcagent.core.compile import compile_desired
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.objects import Kind
 from tests.unit.core_inputs import HOME, config, namespace, pod, policy, snapshot

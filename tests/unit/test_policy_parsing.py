@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mcagent.model.errors import InputError
-from mcagent.model.labels import NAMESPACE_NAME
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.fields import problem_of
+from mcagent.model.parsing.labels import NAMESPACE_NAME
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.policies import Direction, Policy
 from tests.policy_manifests import Manifest, manifest

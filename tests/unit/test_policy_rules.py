@@ -19,10 +19,10 @@ from mcagent.core.fragments.policies import enforcement, pipeline_rules, pod_pol
 from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.selection import SelectedRules, select_rules
 from mcagent.core.snapshot import ATTRIBUTE, Relist, apply_changes
-from mcagent.model import labels
 from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.kinds import kind_of
 from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.parsing import labels
 from mcagent.model.policies import Direction
 from mcagent.model.problem import Severity
 from tests import policy_oracle

@@ -26,7 +26,7 @@ from mcagent.core.failover.reachability import (
     unreachable_clusters,
     unreachable_from_all,
 )
-from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from tests import small_topology as small
 from tests.unit.core_inputs import tunnel_port
 

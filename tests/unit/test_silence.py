@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mcagent.core.failover.silence import ENOUGH, POLL_INTERVAL, Silence
-from mcagent.model.resources import PortStatistics
+from mcagent.model.dataplane.resources import PortStatistics
 
 
 def counted(**packets: tuple[int, int]) -> dict[str, PortStatistics]:

@@ -12,7 +12,7 @@ import pytest
 
 from mcagent import supervised
 from mcagent.model.backoff import Backoff
-from mcagent.observe.metrics import Metrics, Sources
+from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.pages import Identity, make_pages
 from mcagent.observe.report import Report
 from mcagent.observe.standard import metrics_text

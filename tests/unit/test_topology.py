@@ -21,14 +21,14 @@ from mcagent.http.server import Public
 from mcagent.kube import links as publishing
 from mcagent.kube.links import LinkPublisher
 from mcagent.kube.source import RawObject
-from mcagent.model import links
 from mcagent.model.backoff import Backoff
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.errors import SourceError
-from mcagent.model.links import Link
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import links
+from mcagent.model.parsing.links import Link
 from mcagent.model.problem import Problem
-from mcagent.model.resources import PeerKind, PortStatistics
 from mcagent.observe.browser import browser_pages
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.topology import MAX_PROBLEMS, node_topology, page_of

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from flows.pipeline.declaration import COOKIES, DROP_ISOLATED, DROP_POLICY, MISS, PIPELINE
 from mcagent.api.trace import Committed, TracedRule, TraceOutcome
 from mcagent.model.config import Config
+from mcagent.model.dataplane.resources import Link
 from mcagent.model.node_state import NodeState, PolicyRuleName
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.policies import Direction
-from mcagent.model.resources import Link
 from mcagent.trace.drops import CAUSES
 from mcagent.trace.names import with_names
 from mcagent.trace.ofproto import read

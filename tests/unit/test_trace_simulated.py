@@ -16,8 +16,8 @@ from mcagent.api.status import Status
 from mcagent.api.trace import NodeTrace
 from mcagent.core.plan.render import node_summary
 from mcagent.model.config import TrafficEncryption
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import McagentError, SourceError
-from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, Snapshot, WireGuardInfo
 from mcagent.trace.path import Hop, HopTracer, Origin, PathTracer, answered
 from mcagent.trace.probe import Probe, read_query

@@ -24,11 +24,19 @@ from mcagent.core.fragments.tunnel_guard import (
     _merged,
 )
 from mcagent.model.config import Config, TrafficEncryption
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import (
+    DEFAULT_PORTS,
+    FlowEntry,
+    NftChain,
+    NftSet,
+    PeerKind,
+    TunnelPort,
+    TunnelType,
+)
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from mcagent.model.resources import DEFAULT_PORTS, FlowEntry, NftChain, NftSet, PeerKind, TunnelPort, TunnelType
-from mcagent.model.wireguard import WireGuardImplementation
 from tests.unit.core_inputs import HOME, cluster, config, gateway, networks, node, resources, snapshot
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2"), created="2026-01-01")

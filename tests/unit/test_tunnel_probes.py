@@ -15,7 +15,7 @@ from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core import tunnel_probes as probes
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.tunnel_probes import ProbeState, is_probe, probe_frame, token_of, with_answer, with_loss
-from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from tests.unit.core_inputs import tunnel_port
 
 TOKENS = st.binary(min_size=8, max_size=8)

@@ -21,12 +21,8 @@ from mcagent.core.addresses.underlay import (
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments import kernel
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
-from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.net import Address, contains
-from mcagent.model.node_state import LocalGateway
-from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from mcagent.model.problem import Severity
-from mcagent.model.resources import (
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import (
     FlowEntry,
     Link,
     LinkAddress,
@@ -35,7 +31,11 @@ from mcagent.model.resources import (
     Route,
     TunnelPort,
 )
-from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from mcagent.model.net import Address, contains
+from mcagent.model.node_state import LocalGateway
+from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
+from mcagent.model.problem import Severity
 from mcagent.trace.simulator import SimulatedNode
 from tests.unit.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
 from tests.unit.test_encryption import key

@@ -27,10 +27,10 @@ from mcagent.core.compile import compile_desired
 from mcagent.core.plan.diff import diff_desired
 from mcagent.core.snapshot import ATTRIBUTE, Delete, Relist, Upsert, apply_changes
 from mcagent.model.config import Config, GatewayMode
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.errors import InputError
-from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, Kind, Snapshot
-from mcagent.model.resources import TunnelPort
 from mcagent.trace.whatif.assumptions import World, assume, read_assumption
 from mcagent.trace.whatif.compare import Comparison, Effect, compare
 from mcagent.trace.whatif.forecast import forecast

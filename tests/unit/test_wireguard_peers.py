@@ -13,10 +13,10 @@ from pyroute2.netlink.generic.wireguard import wgmsg
 from mcagent.dataplane.wireguard import kernel, uapi
 from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer
 from mcagent.dataplane.wireguard.peers import SESSION, change_peers, handovers, observed_peers, peer_changes
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeer
 from mcagent.model.errors import BackendError
 from mcagent.model.net import network_key, parse_address, parse_network
 from mcagent.model.plan import Step
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
 
 DEVICE = "mc-wg0"
 NOW = 1_000_000.0

@@ -17,14 +17,14 @@ from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys
 from mcagent.kube.publish import Publisher
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.errors import BackendError, SourceError
-from mcagent.model.facts import Facts
 from mcagent.model.node_state import EncryptionState
 from mcagent.model.objects import Gateway, Kind, WireGuardInfo
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem, Severity
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
-from mcagent.observe.metrics import Metrics, Sources
+from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.report import Report
 from mcagent.observe.standard import metrics_text
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of

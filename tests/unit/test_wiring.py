@@ -11,8 +11,8 @@ from mcagent.agent.config import load
 from mcagent.agent.dry_run import dry_run
 from mcagent.core.compile import compile_desired
 from mcagent.model.config import PodRouting
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.errors import SourceError
-from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind
 from tests.unit.core_inputs import config, gateway, node, snapshot

@@ -15,9 +15,9 @@ from mcagent.agent.pass_outcome import Failure
 from mcagent.core.plan.contention import not_tried
 from mcagent.core.plan.diff import Lane, turns
 from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.dataplane.resources import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Plan, Stage, StageKind, Step
-from mcagent.model.resources import Backend
 
 # Flows may use the tunnels that these stages delete, and must exist before the tunnels of an empty bridge.
 _ONLY_WITH_FLOWS = (StageKind.ROOM_FOR_TUNNELS, StageKind.FIRST_TUNNELS, StageKind.OLD_TUNNELS)

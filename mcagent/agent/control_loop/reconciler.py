@@ -29,13 +29,13 @@ from mcagent.core.plan.contention import Contention, contended_drift, leave_alon
 from mcagent.core.plan.diff import diff, flows_first
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import Backend, FlowEntry, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Step
-from mcagent.model.resources import Backend, FlowEntry, TunnelPort
 
 FACTS_FROM = frozenset({Backend.OVSDB, Backend.NETLINK, Backend.WIREGUARD})  # backends that facts are read from
 

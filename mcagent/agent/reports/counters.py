@@ -16,8 +16,8 @@ from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
 from flows.pipeline.tables import SERVICE, SOURCE
 from mcagent.core.failover.draining import Packets
 from mcagent.core.fragments import kernel, tunnel_guard
+from mcagent.model.dataplane.resources import PortStatistics
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import PortStatistics
 from mcagent.observe.wireguard import WireGuardReport
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from mcagent.model.links import Link, settled
-from mcagent.model.resources import PortStatistics
+from mcagent.model.dataplane.resources import PortStatistics
+from mcagent.model.parsing.links import Link, settled
 from mcagent.observe.cluster_links import bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
 

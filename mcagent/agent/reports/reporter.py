@@ -17,14 +17,14 @@ from mcagent.agent.pass_outcome import PassOutcome, Retry, kind_of
 from mcagent.api.status import BackendStatus, PassStatus
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.plan.render import resource_text
+from mcagent.model.dataplane.resources import Backend
 from mcagent.model.event import Event
-from mcagent.model.links import Link
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.links import Link
 from mcagent.model.plan import Op, Step
 from mcagent.model.problem import Problem
-from mcagent.model.resources import Backend
 from mcagent.observe.gateways import LiveReport
-from mcagent.observe.metrics import Metrics
+from mcagent.observe.metrics.agent import Metrics
 from mcagent.observe.report import Report
 from mcagent.observe.standard import rfc3339
 from mcagent.observe.systemd import Notifier

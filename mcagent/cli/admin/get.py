@@ -63,9 +63,9 @@ def _join_config(args: argparse.Namespace, namespace: str) -> int:
     from mcagent.controller.admin import cluster_sets, join_config
     from mcagent.controller.admin.cluster import AdminError
     from mcagent.controller.leader.cluster_set import is_leader_set
-    from mcagent.model.api.decode import read_as
     from mcagent.model.api.multicluster import ClusterSet
     from mcagent.model.objects import Kind
+    from mcagent.model.parsing.decode import read_as
 
     cluster = open_cluster(args)
     found = [

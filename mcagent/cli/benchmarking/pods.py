@@ -17,9 +17,9 @@ from mcagent.cli.common.agents import SELECTOR
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import McagentError, SourceError
-from mcagent.model.field import printable
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 
 LABEL = "app.kubernetes.io/name=mcagent-benchmark"
 READY = 60.0  # seconds until a Pod runs

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from mcagent.agent.config import Settings, load
 from mcagent.cli.common.agents import SELECTOR
 from mcagent.kube.client import Client
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 ANY_NODE = {"MCAGENT_NODE_NAME": "any"}  # is not in what all Nodes share
 _TIMEOUT = 10.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from mcagent.agent.config import Settings
 from mcagent.model.errors import McagentError
-from mcagent.model.field import printable
+from mcagent.model.parsing.field import printable
 
 TIMEOUT = 10.0  # seconds
 MAX_ANSWER = 64 * 1024 * 1024  # bytes

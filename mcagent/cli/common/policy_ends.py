@@ -12,12 +12,12 @@ from ipaddress import ip_address
 
 from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, in_force
 from mcagent.core.policies.pipeline_input import backends
-from mcagent.model import labels
 from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.errors import InputError
-from mcagent.model.labels import UNKNOWN
 from mcagent.model.net import Address
 from mcagent.model.objects import LabelIdentity, Pod, Snapshot
+from mcagent.model.parsing import labels
+from mcagent.model.parsing.labels import UNKNOWN
 from mcagent.model.parsing.policies import IMPORTED
 from mcagent.model.policies import PROTOCOLS, Direction
 

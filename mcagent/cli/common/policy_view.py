@@ -13,10 +13,10 @@ from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.rules import LocalRule
 from mcagent.core.policies.selection import Isolating, isolating_policies, select_rules
-from mcagent.model import labels
 from mcagent.model.config import Config
 from mcagent.model.net import Address
 from mcagent.model.objects import Snapshot
+from mcagent.model.parsing import labels
 from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import PROTOCOLS, Direction, Operator, Port, Requirement, Selector, Verdict
 from mcagent.model.problem import Problem

@@ -16,10 +16,10 @@ from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, condition_of
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 JOIN_TIMEOUT = 60.0  # seconds, as antctl waits
 LEAVE_TIMEOUT = 60.0

@@ -18,9 +18,9 @@ from mcagent.controller.admin.fields import text_at
 from mcagent.controller.admin.manifests import CONFIGURED, CRD, GIVEN_CONFIG, NAMESPACE, WORKLOADS, Part, Site
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 TIMEOUT = 300.0  # seconds
 _PROGRESS = 5.0  # seconds without a line, at most

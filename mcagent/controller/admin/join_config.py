@@ -13,7 +13,7 @@ import yaml
 
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
-from mcagent.model.field import describe
+from mcagent.model.parsing.field import describe
 
 API_VERSION = "multicluster.antrea.io/v1alpha1"
 KIND = "ClusterSetJoinConfig"

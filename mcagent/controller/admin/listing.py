@@ -14,7 +14,6 @@ from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, ApiObject, condition_of
-from mcagent.model.api.decode import read_as, read_object
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
@@ -24,8 +23,9 @@ from mcagent.model.api.multicluster import (
     ResourceExport,
     ResourceImport,
 )
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as, read_object
+from mcagent.model.parsing.field import printable
 
 Rows = Callable[[Any, float], Sequence[Sequence[str]]]  # of an object of the kind, and the time
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)

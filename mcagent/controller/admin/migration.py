@@ -24,7 +24,6 @@ from mcagent.controller.contract.ranges import Networks, address_of, range_of
 from mcagent.controller.leader.exports.payloads import published
 from mcagent.controller.settings import EndpointIpType
 from mcagent.kube.source import RawObject
-from mcagent.model.api.decode import read_object
 from mcagent.model.api.kubernetes import ConfigMap, ServiceAccount
 from mcagent.model.api.multicluster import (
     ApiGateway,
@@ -36,6 +35,7 @@ from mcagent.model.api.multicluster import (
 )
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 
 DEPLOYMENT = "antrea-mc-controller"
 _SERVED_BY = {"served-by": "antrea-mc-controller"}

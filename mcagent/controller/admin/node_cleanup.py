@@ -16,8 +16,8 @@ from mcagent.controller.admin.fields import condition_at, items_at, text_at
 from mcagent.controller.admin.manifests import OURS
 from mcagent.controller.contract.conditions import TRUE
 from mcagent.kube.source import RawObject
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 
 DAEMONS = {"apiVersion": "apps/v1", "kind": "DaemonSet"}
 COMPONENT = "app.kubernetes.io/component"

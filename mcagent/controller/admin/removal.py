@@ -20,10 +20,10 @@ from mcagent.controller.contract.conditions import TRUE
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 TIMEOUT = 120.0  # seconds, of each step
 _MEMBERS = (Part.MEMBER, Part.OPENVSWITCH, Part.AGENT)

@@ -19,11 +19,11 @@ from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
 from mcagent.controller.contract import names
 from mcagent.controller.leader.exports.bounds import problem_of
 from mcagent.kube.source import RawObject
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 MEMBER_ROLE = "antrea-mc-member-cluster-role"
 TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 (a type of Secret)

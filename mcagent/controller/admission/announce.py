@@ -21,7 +21,7 @@ from mcagent.controller.admission.identity import (
 )
 from mcagent.controller.contract import names
 from mcagent.model.api.multicluster import MemberClusterAnnounce
-from mcagent.model.field import printable
+from mcagent.model.parsing.field import printable
 
 
 def review_announce(request: Request, lookup: Lookup, accounts: Accounts) -> Decision:

@@ -12,9 +12,9 @@ from mcagent.controller.machinery.reconciler import Object
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.admission import AdmissionRequest, NamedObject
-from mcagent.model.api.decode import read_as, read_part
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
+from mcagent.model.parsing.decode import read_as, read_part
 
 
 class Operation(StrEnum):

@@ -18,7 +18,7 @@ from mcagent.controller.leader.exports.bounds import (
 )
 from mcagent.controller.leader.exports.quota import over_quota, too_large
 from mcagent.model.api.multicluster import ResourceExport
-from mcagent.model.field import printable
+from mcagent.model.parsing.field import printable
 
 
 def refuse_size(request: Request, export: ResourceExport, lookup: Lookup) -> Decision | None:

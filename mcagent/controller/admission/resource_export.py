@@ -25,8 +25,8 @@ from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.leader.exports.header import derived_name
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
-from mcagent.model.labels import read_labels
+from mcagent.model.parsing.field import Field, printable
+from mcagent.model.parsing.labels import read_labels
 
 POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})  # that administrators write
 _MEMBER_KINDS = frozenset(ExportKind)

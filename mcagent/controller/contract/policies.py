@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcagent.controller.contract import names
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import Manifest
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, describe, printable
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 from mcagent.model.parsing.document import decode
+from mcagent.model.parsing.field import Field, describe, printable
 
 CARRIED = (
     Kind.NETWORK_POLICY,

@@ -21,8 +21,8 @@ from mcagent.model.api.kubernetes import ApiServiceSpec as Spec
 from mcagent.model.api.kubernetes import EndpointAddress, ServiceFields, Subsets
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
 from mcagent.model.objects import IpProtocol
+from mcagent.model.parsing.field import Field, printable
 
 MAX_PORTS = 100  # of a Service: what Kubernetes documents as the most that an EndpointSlice has
 MAX_SUBSETS = 1024  # of one imported Service: each makes an EndpointSlice at least

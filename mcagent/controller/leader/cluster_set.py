@@ -29,8 +29,8 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, Condition, condition_of
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.event import Event
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 
 READY = "Ready"
 CONSISTENT = "Consistent"  # ours: the clusters' CIDRs do not overlap, and all or none of them encrypt

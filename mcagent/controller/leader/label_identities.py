@@ -47,12 +47,12 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model import labels
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import labels
+from mcagent.model.parsing.field import Field
 
 GRACE = 300.0  # seconds for which labels that nobody exports keep their number
 OFF = "enableStretchedNetworkPolicy is false in this leader's configuration"

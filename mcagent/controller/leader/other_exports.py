@@ -14,8 +14,8 @@ from mcagent.controller.leader.exports.status import failed, released
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.multicluster import ResourceExport
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 
 
 class OtherExports:

@@ -33,8 +33,8 @@ from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
-from mcagent.model.field import Field, printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import Field, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

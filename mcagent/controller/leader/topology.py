@@ -14,10 +14,10 @@ from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.leader.cluster_set import is_leader_set, ready_of
 from mcagent.controller.leader.exports.announces import announces
 from mcagent.controller.machinery.reconciler import View
-from mcagent.model import links
 from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterInfo, ClusterSet, MemberClusterAnnounce, ResourceExport
-from mcagent.model.field import printable
+from mcagent.model.parsing import links
+from mcagent.model.parsing.field import printable
 from mcagent.observe.topology import MAX_CHANGES, MAX_PROBLEMS, shown_link
 
 _MAX_LISTED = 16  # gateways and networks of a cluster

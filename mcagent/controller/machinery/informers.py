@@ -13,10 +13,10 @@ from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.kube.client import Client
 from mcagent.kube.sources.informer import Informer, Timing
-from mcagent.model.api.decode import read_object
 from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 
 log = logging.getLogger(__name__)
 

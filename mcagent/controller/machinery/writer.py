@@ -19,9 +19,9 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import is_object
 from mcagent.model.api.base import ApiObject, as_json
-from mcagent.model.api.decode import read_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
+from mcagent.model.parsing.decode import read_object
 
 log = logging.getLogger(__name__)
 

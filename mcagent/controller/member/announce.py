@@ -35,12 +35,12 @@ from mcagent.controller.member.policies import cluster_policies, kubernetes_poli
 from mcagent.controller.member.policies.cluster_policies import ANTREA, POLICIES
 from mcagent.controller.member.policies.kubernetes_policies import KUBERNETES_POLICIES
 from mcagent.controller.settings import MemberSettings
-from mcagent.model import links
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.event import Event
-from mcagent.model.links import Link
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import links
+from mcagent.model.parsing.links import Link
 
 KEY = "announce"
 MAX_REPORTED = 32  # policies that are not applied, in the report; the first by name

@@ -26,10 +26,10 @@ from mcagent.controller.member.policies.kubernetes_policies import is_imported_k
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.decode import TYPES
 from mcagent.model.api.kubernetes import ApiService, PolicyObject
 from mcagent.model.api.multicluster import ApiServiceImport
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import TYPES
 
 OWNED = (
     Kind.SERVICE_IMPORT,

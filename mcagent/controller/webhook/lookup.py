@@ -14,11 +14,11 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
 from mcagent.kube.source import is_object
 from mcagent.kube.sources.lister import Lister
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 NEEDED = frozenset({Kind.SERVICE_ACCOUNT, Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE})
 _TIMEOUT = 5.0  # seconds

@@ -25,10 +25,10 @@ from mcagent.http.connection import ClientConnection, Limits, RequestStage
 from mcagent.http.listener import Listener
 from mcagent.http.request import BadRequestError
 from mcagent.model.api.admission import AdmissionRequest
-from mcagent.model.api.decode import read_part
 from mcagent.model.errors import SourceError
-from mcagent.model.field import printable
+from mcagent.model.parsing.decode import read_part
 from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts, was_cut
+from mcagent.model.parsing.field import printable
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mcagent.model.facts import Drain
+from mcagent.model.dataplane.facts import Drain
 from mcagent.model.objects import Snapshot
 
 SETTLE = 1.0  # minimal duration of a phase in seconds: peers learn of it with their next BFD packet

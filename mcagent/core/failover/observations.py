@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mcagent.core.failover.liveness import Advance, Observation
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Node
-from mcagent.model.resources import PeerKind, TunnelPort
 
 OWN_CLUSTER = "gateways"  # the group of this cluster's gateways
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from flows.pipeline.registers import ETHERTYPE_AGENTS, HOST_MAC, MAC_PLAIN
 from mcagent.core.failover.liveness import Peers
-from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 
 AGAIN = (0.1, 0.3, 0.6)  # seconds between the first repetitions of a report; then every `EVERY`
 EVERY = 1.0

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mcagent.model.resources import PortStatistics
+from mcagent.model.dataplane.resources import PortStatistics
 
 POLL_INTERVAL = 10.0  # seconds between readings of the counters
 ENOUGH = 10  # packets sent to a peer before it can count as silent

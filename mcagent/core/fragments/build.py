@@ -21,11 +21,19 @@ from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.tunnels import OwnEnds
 from mcagent.model.config import Config, GatewayMode
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import (
+    Bridge,
+    FlowEntry,
+    GroupEntry,
+    HostPort,
+    MeterEntry,
+    Resource,
+    TunnelPort,
+)
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, RemoteEnd, Role
 from mcagent.model.plan import Fragment
-from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, MeterEntry, Resource, TunnelPort
 
 Resources = tuple[Resource, ...]
 

@@ -17,10 +17,10 @@ from ipaddress import ip_address
 
 from mcagent.core.addresses.rules import merge_networks
 from mcagent.model.config import Config
+from mcagent.model.dataplane.resources import NftChain, NftSet
 from mcagent.model.net import Address, host_network
 from mcagent.model.plan import Fragment
 from mcagent.model.problem import Problem
-from mcagent.model.resources import NftChain, NftSet
 
 SLOTS = 1 << 16  # shares are rounded to multiples of 1/SLOTS
 _SEED = "0x6d63"  # the same on every Node, so that a client keeps its endpoint whichever Node translates

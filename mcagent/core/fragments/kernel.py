@@ -13,9 +13,7 @@ from ipaddress import IPv4Address, IPv4Network
 from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.fragments.tunnel_guard import clear_arrivals, filter_chain, tunnel_port
 from mcagent.model.config import Config
-from mcagent.model.net import Address, Network, host_network
-from mcagent.model.node_state import LocalGateway
-from mcagent.model.resources import (
+from mcagent.model.dataplane.resources import (
     Link,
     LinkAddress,
     Neighbour,
@@ -26,6 +24,8 @@ from mcagent.model.resources import (
     RouteType,
     Rule,
 )
+from mcagent.model.net import Address, Network, host_network
+from mcagent.model.node_state import LocalGateway
 
 HOST_MAC = "0a:6d:63:00:00:01"
 TRANSLATED_MAC, TRANSLATED_MASK = "0a:6d:00:00:00:00", "ff:ff:ff:00:00:00"  # source MACs of translated packets

@@ -16,10 +16,10 @@ from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.tunnels import Tunnel
 from mcagent.model.config import Config, GatewayMode
-from mcagent.model.facts import DatapathType, Drain, Facts
+from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
+from mcagent.model.dataplane.resources import Bfd, PeerKind
 from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.problem import Problem, Severity
-from mcagent.model.resources import Bfd, PeerKind
 
 # A tunnel with the Node's observations: port number; the peer has answered BFD; flap damping keeps it on standby;
 # its session is half up and needed. Plain tuples, since a pass builds thousands.

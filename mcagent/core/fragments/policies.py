@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flows import pipeline
-from flows.pipeline.identity import ANY_CLUSTER
+from flows.pipeline.steps.identity import ANY_CLUSTER
 from mcagent.core.engine import IncrementalEngine
 from mcagent.core.fragments.build import Resources, entries, fragment
 from mcagent.core.policies import pipeline_input

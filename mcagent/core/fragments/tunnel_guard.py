@@ -28,9 +28,9 @@ from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.tunnels import OwnEnds
 from mcagent.model.config import Config
+from mcagent.model.dataplane.resources import DEFAULT_PORTS, NftChain, NftSet, Resource
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import AcceptedCluster, LocalGateway
-from mcagent.model.resources import DEFAULT_PORTS, NftChain, NftSet, Resource
 
 BFD_PORT = 3784  # RFC 5881 section 4; Open vSwitch has it inside tunnels only (lib/bfd.c)
 

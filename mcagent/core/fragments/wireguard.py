@@ -11,11 +11,11 @@ from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.core.fragments.kernel import encrypted_netfilter, endpoint_routes, wireguard_mtu
 from mcagent.core.wireguard import Encryption
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import Resource
+from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardPeer
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, LocalGateway, RemoteEnd
-from mcagent.model.resources import Resource
-from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
 
 
 def wireguard_resources(

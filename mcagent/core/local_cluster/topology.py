@@ -21,7 +21,7 @@ from mcagent.core.local_cluster.nodes import (
     tunnel_addresses,
 )
 from mcagent.model.config import Config
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network, overlaps
 from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.objects import Kind

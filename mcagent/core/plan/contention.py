@@ -12,9 +12,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mcagent.model.backoff import Backoff
+from mcagent.model.dataplane.resources import Backend, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Plan, Step
-from mcagent.model.resources import Backend, ResourceKey
 
 AT_ONCE = 5  # corrections of a resource without a pause ...
 WITHIN = 10.0  # ... each at most so many seconds after the previous one: another writer reacts soon

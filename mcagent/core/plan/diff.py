@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from mcagent.model.plan import ORDER, Actual, Desired, Op, Plan, Stage, StageKind, Step
-from mcagent.model.resources import (
+from mcagent.model.dataplane.resources import (
     Backend,
     Link,
     LinkAddress,
@@ -30,6 +29,7 @@ from mcagent.model.resources import (
     RouteType,
     TunnelPort,
 )
+from mcagent.model.plan import ORDER, Actual, Desired, Op, Plan, Stage, StageKind, Step
 
 _DEVICE = (Link, LinkAddress, Neighbour)
 

@@ -10,11 +10,7 @@ from mcagent.api import plan as api
 from mcagent.api import status
 from mcagent.api.codec import converted, plain, to_json
 from mcagent.api.status import ClusterStatus, LocalGatewayStatus, Summary
-from mcagent.model.net import socket_text
-from mcagent.model.node_state import NodeState, Role
-from mcagent.model.plan import Desired, Op, Plan, Step
-from mcagent.model.problem import Problem
-from mcagent.model.resources import (
+from mcagent.model.dataplane.resources import (
     Bridge,
     FlowEntry,
     GroupEntry,
@@ -30,7 +26,11 @@ from mcagent.model.resources import (
     Rule,
     TunnelPort,
 )
-from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
+from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardPeer
+from mcagent.model.net import socket_text
+from mcagent.model.node_state import NodeState, Role
+from mcagent.model.plan import Desired, Op, Plan, Step
+from mcagent.model.problem import Problem
 
 _SIGNS: Mapping[Op, str] = {Op.ADD: "+", Op.REPLACE: "~", Op.DELETE: "-"}
 

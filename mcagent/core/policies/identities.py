@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from mcagent.core.addresses.rules import refuse_address
 from mcagent.core.local_cluster.nodes import seniority
-from mcagent.model import labels
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind, LabelIdentity, Namespace, Pod
+from mcagent.model.parsing import labels
 
 IDENTITY_NEEDS = frozenset({Kind.POD, Kind.NAMESPACE, Kind.LABEL_IDENTITY})
 UNCLAIMED = ""  # in place of a cluster ID: the identity has no list of clusters, so any cluster may use it

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.policies.identities import UNCLAIMED
-from mcagent.model import labels
 from mcagent.model.net import Address
 from mcagent.model.objects import LabelIdentity, Namespace, Pod
+from mcagent.model.parsing import labels
 from mcagent.model.policies import CLUSTER_LABEL, Selector
 
 Matched = tuple[tuple[Selector, tuple[str, ...]], ...]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from flows.pipeline.policy import ranges
+from flows.pipeline.steps.policy import ranges
 from mcagent.core.policies.networks import remaining, remaining_count
 from mcagent.core.policies.pipeline_input import Backends, Identities
 from mcagent.core.policies.rules import LocalRule

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flows import pipeline
-from flows.pipeline.identity import ANY_CLUSTER
 from flows.pipeline.registers import IDENTITY_UNKNOWN
+from flows.pipeline.steps.identity import ANY_CLUSTER
 from mcagent.core.ids import assign_ids
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.rules import LocalRule

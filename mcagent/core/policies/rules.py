@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from mcagent.core.policies.label_matching import OwnPod
-from mcagent.model import labels
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.net import Address, Network
+from mcagent.model.parsing import labels
 from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import (
     Direction,

@@ -28,10 +28,10 @@ from mcagent.core.remote_clusters.claims import (
     claimed_ranges,
 )
 from mcagent.model.config import Config, SourceNat
-from mcagent.model.facts import Facts
-from mcagent.model.field import printable
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.net import Address, Network, host_network, network_key
 from mcagent.model.objects import ClusterInfoImport
+from mcagent.model.parsing.field import printable
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED
 from mcagent.model.problem import Problem, Severity
 

@@ -17,9 +17,7 @@ from mcagent.dataplane.netlink import links, routes
 from mcagent.dataplane.netlink.connection import NetlinkRefusal, NetlinkRequest, NetlinkSocket
 from mcagent.dataplane.netlink.links import RawLink
 from mcagent.dataplane.netlink.routes import LAST_METRIC, ROUTE_TYPES, RTN_UNICAST, RTN_UNREACHABLE, RawRoute
-from mcagent.model.errors import BackendError
-from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import (
+from mcagent.model.dataplane.resources import (
     Backend,
     Link,
     LinkAddress,
@@ -30,6 +28,8 @@ from mcagent.model.resources import (
     RouteType,
     Rule,
 )
+from mcagent.model.errors import BackendError
+from mcagent.model.plan import ApplyResult, Step
 
 IPV6_METRIC = 1024  # metric that the kernel gives to an IPv6 route without one (include/net/ip6_route.h)
 _BY_NUMBER = {number: kind for kind, number in ROUTE_TYPES.items()}

@@ -22,9 +22,9 @@ from mcagent.dataplane.netlink.connection import (
     pack,
     text,
 )
+from mcagent.model.dataplane.resources import Link
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
-from mcagent.model.resources import Link
 
 # IFLA_IFALIAS of a device that the agent configured. A device that Open vSwitch created again lacks it, so
 # that its Link is applied again.

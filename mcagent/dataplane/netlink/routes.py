@@ -13,8 +13,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from mcagent.dataplane.netlink import connection as nl
 from mcagent.dataplane.netlink.connection import NetlinkRequest, NetlinkSocket, attributes, number, pack
+from mcagent.model.dataplane.resources import Route, RouteType, Rule
 from mcagent.model.net import Address, Network
-from mcagent.model.resources import Route, RouteType, Rule
 
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 6, 7, 9
 RTA_CACHEINFO, RTA_TABLE, RTA_VIA, RTA_PREF = 12, 15, 18, 20

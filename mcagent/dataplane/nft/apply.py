@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.dataplane.nft.observe import NftTable, nft_errors, set_kind
+from mcagent.model.dataplane.resources import NftChain, NftSet, Resource
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
-from mcagent.model.resources import NftChain, NftSet, Resource
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _WORD = re.compile(r"[a-z]+")

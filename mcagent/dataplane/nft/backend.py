@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from mcagent.dataplane.nft.apply import apply_steps
 from mcagent.dataplane.nft.observe import ELEMENT_TYPES, NftTable, TableListing, parse_listing
+from mcagent.model.dataplane.resources import Backend, NftChain, NftSet, Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
-from mcagent.model.resources import Backend, NftChain, NftSet, Resource, ResourceKey
 
 
 class NftBackend:

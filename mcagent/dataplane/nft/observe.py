@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from ipaddress import collapse_addresses, ip_address, ip_network, summarize_address_range
 from itertools import takewhile
 
+from mcagent.model.dataplane.resources import Backend, NftChain, NftSet
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network, network_key
-from mcagent.model.resources import Backend, NftChain, NftSet
 
 TIMEOUT = 30.0  # seconds; 10,000 elements take 0.15 s
 _NO_TABLE = ("No such file or directory", "Address family not supported")  # the second: a kernel without IPv6

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 
 from mcagent.dataplane.openflow.observe import OURS
+from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
-from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 
 Placed = tuple[int, Step]  # a step, and its place in the stage
 # ovs-ofctl 3.1 sends the hello, the protocol set-up and the opening of the bundle with transaction numbers 1 to

@@ -28,9 +28,16 @@ from mcagent.dataplane.openflow.connection import Message, OpenFlowConnection, m
 from mcagent.dataplane.openflow.observe import OURS
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
 from mcagent.dataplane.openflow.watch import BridgeWatch, OnPacket
+from mcagent.model.dataplane.resources import (
+    Backend,
+    GroupEntry,
+    MeterEntry,
+    OpenFlowResource,
+    Resource,
+    ResourceKey,
+)
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
-from mcagent.model.resources import Backend, GroupEntry, MeterEntry, OpenFlowResource, Resource, ResourceKey
 
 STEPS_PER_SECOND = 1000  # lines for which the time-out of ovs-ofctl is one second longer
 PORTS_AT_ONCE = 100  # of one packet-out, whose actions are limited to 64 KiB

@@ -15,8 +15,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mcagent.model.dataplane.resources import MeterEntry
 from mcagent.model.plan import Op, Step
-from mcagent.model.resources import MeterEntry
 
 TIMEOUT = 5.0  # seconds for each answer
 BATCH = 128  # messages; ovs-vswitchd does other things in between

@@ -10,7 +10,7 @@ from collections import Counter
 
 from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
-from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry
+from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, MeterEntry
 
 COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # of every flow of the agent
 OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"

@@ -11,9 +11,9 @@ from typing import Any
 
 from mcagent.dataplane.ovsdb.connection import Replica
 from mcagent.dataplane.ovsdb.rows import OWNER, bridge_columns, interface_columns, tags
+from mcagent.model.dataplane.resources import Bridge, HostPort, OvsdbResource, TunnelPort
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
-from mcagent.model.resources import Bridge, HostPort, OvsdbResource, TunnelPort
 
 
 def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:

@@ -15,9 +15,9 @@ from mcagent.dataplane.ovsdb.apply import Changes, failure
 from mcagent.dataplane.ovsdb.connection import OvsdbConnection
 from mcagent.dataplane.ovsdb.observe import BridgeState, Observer
 from mcagent.dataplane.ovsdb.rows import DRAIN
+from mcagent.model.dataplane.resources import Backend, HostPort, PortStatistics, Resource, ResourceKey, TunnelPort
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import Backend, HostPort, PortStatistics, Resource, ResourceKey, TunnelPort
 
 CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to apply a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mcagent.dataplane.ovsdb.connection import Replica
 from mcagent.dataplane.ovsdb.rows import DRAIN, OWNER, read_bridge, read_ofport, read_port
-from mcagent.model.resources import OvsdbResource, Resource, ResourceKey, TunnelPort
+from mcagent.model.dataplane.resources import OvsdbResource, Resource, ResourceKey, TunnelPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

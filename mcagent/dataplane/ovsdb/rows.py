@@ -10,9 +10,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import (
+    Bfd,
+    Bridge,
+    HostPort,
+    OvsdbResource,
+    PeerKind,
+    TunnelPort,
+    TunnelType,
+)
 from mcagent.model.net import parse_address
-from mcagent.model.resources import Bfd, Bridge, HostPort, OvsdbResource, PeerKind, TunnelPort, TunnelType
 
 OWNER = "mcagent-owner"  # external_ids: the bridge's name, on every row of the agent
 PEER_KIND = "mcagent-peer-kind"

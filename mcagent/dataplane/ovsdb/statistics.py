@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from mcagent.dataplane.ovsdb.query import select
 from mcagent.dataplane.ovsdb.rows import OWNER
+from mcagent.model.dataplane.resources import PortStatistics
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import PortStatistics
 
 
 def fetch(remote: str, bridge: str) -> dict[str, PortStatistics]:

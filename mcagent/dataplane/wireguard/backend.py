@@ -24,10 +24,15 @@ from mcagent.dataplane.wireguard.kernel import KernelDriver
 from mcagent.dataplane.wireguard.keys import Keys, KeyStore
 from mcagent.dataplane.wireguard.peers import change_peers, handovers, observed_peers
 from mcagent.dataplane.wireguard.userspace import WireGuardGo
+from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
+from mcagent.model.dataplane.wireguard import (
+    WireGuardDevice,
+    WireGuardImplementation,
+    WireGuardPeer,
+    WireGuardPeerStatus,
+)
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import Backend, Resource, ResourceKey
-from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from mcagent.dataplane.netlink import links
 from mcagent.dataplane.netlink.connection import NetlinkRequest, NetlinkSocket
 from mcagent.dataplane.netlink.links import LINK_ALIAS, RawLink
 from mcagent.dataplane.wireguard.driver import RawDevice, wireguard_error
+from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
-from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation
 
 # Errors that mean that the requested state exists already.
 _HARMLESS = frozenset({errno.EEXIST, errno.ENODEV, errno.EADDRNOTAVAIL})

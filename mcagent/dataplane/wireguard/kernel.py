@@ -22,9 +22,9 @@ from mcagent.dataplane.netlink.connection import family
 from mcagent.dataplane.wireguard.device import change_link
 from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer, wireguard_error
 from mcagent.dataplane.wireguard.keys import is_key
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network, network_key
-from mcagent.model.wireguard import WireGuardImplementation
 
 DUMP_ATTEMPTS = 5  # a dump is interrupted when the device changes meanwhile
 MESSAGE_PEERS = 200  # changes in one message: about 25 kB, and an attribute holds less than 64 kB

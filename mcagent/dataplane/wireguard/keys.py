@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mcagent.model.dataplane.resources import Backend
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import Backend
 
 KEY_LENGTH = 32  # bytes, private and public (RFC 7748)
 

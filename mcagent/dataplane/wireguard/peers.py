@@ -26,10 +26,10 @@ from mcagent.dataplane.wireguard.driver import (
     RawPeer,
     wireguard_error,
 )
+from mcagent.model.dataplane.wireguard import WireGuardPeer
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address
 from mcagent.model.plan import Step
-from mcagent.model.wireguard import WireGuardPeer
 
 # A session ends 180 s after its handshake (whitepaper, section 6.1, Reject-After-Time). During a session the
 # endpoint is the source of authenticated packets.

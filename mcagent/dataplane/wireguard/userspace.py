@@ -26,8 +26,8 @@ from mcagent.dataplane.netlink import links
 from mcagent.dataplane.wireguard import uapi
 from mcagent.dataplane.wireguard.device import change_link, read_link
 from mcagent.dataplane.wireguard.driver import DeviceChange, RawDevice, wireguard_error
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.errors import BackendError
-from mcagent.model.wireguard import WireGuardImplementation
 
 log = logging.getLogger(__name__)
 

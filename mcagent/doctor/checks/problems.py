@@ -9,7 +9,7 @@ from mcagent.api.status import ProblemStatus
 from mcagent.core.causes import CAUSES, UNKNOWN
 from mcagent.doctor.check import MAX_TEXT, DoctorCheck
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.model.field import printable
+from mcagent.model.parsing.field import printable
 
 
 def problems_of(check: DoctorCheck, problems: Iterable[ProblemStatus]) -> Iterator[CheckFinding]:

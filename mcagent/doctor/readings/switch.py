@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from mcagent.dataplane.openflow.ofctl import Ofctl
 from mcagent.doctor.examined import ExaminedNode
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import Bridge, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.model.facts import DatapathType
-from mcagent.model.resources import Bridge, TunnelPort
 
 _FLOWS = re.compile(r"\bflow_count=(\d+)")
 _VERSION = re.compile(r"^Software: (\S+)", re.M)  # of ovs-vswitchd (OFPMP_DESC)

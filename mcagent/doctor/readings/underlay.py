@@ -18,8 +18,8 @@ from mcagent.dataplane.netlink.routes import RTA_DST, RTA_OIF, RTA_TABLE, RTMSG
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.probe import ProbedPath, probe_paths
 from mcagent.doctor.readings.switch import switch
+from mcagent.model.dataplane.resources import PeerKind
 from mcagent.model.net import Address
-from mcagent.model.resources import PeerKind
 
 SYSCTL = Path("/proc/sys/net/ipv4")
 _LOOKUP_TABLE = 0x1000  # RTM_F_LOOKUP_TABLE: say which table it was (linux/rtnetlink.h)

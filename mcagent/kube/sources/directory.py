@@ -18,10 +18,10 @@ from mcagent.kube.source import EventType, Sink, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import IN_NAMESPACE
 from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.decode import read_object
 from mcagent.model.errors import SourceError
 from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 from mcagent.model.problem import Problem, Severity
 from mcagent.supervised import Supervised
 

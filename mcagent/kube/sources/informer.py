@@ -22,12 +22,12 @@ from mcagent.kube.sources.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, disp
 from mcagent.kube.sources.watch import BadLineError, read_line
 from mcagent.kube.stream import MAX_LINE, Stream
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.decode import read_object
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from typing import Any
 from mcagent.kube.client import MAX_ANSWER, Client
 from mcagent.kube.errors import ApiGarbageError, ApiTooLargeError, ExpiredError
 from mcagent.kube.source import RawObject, is_object, object_key
-from mcagent.model.field import printable
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts, was_cut
+from mcagent.model.parsing.field import printable
 
 PAGE = 500  # objects, at most
 PAGE_BYTES = 32 * 1024 * 1024  # 20 objects as large as etcd takes them; in memory it is several times as much

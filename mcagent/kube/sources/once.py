@@ -10,11 +10,11 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.sources.apiserver import IN_NAMESPACE, OPTIONAL
 from mcagent.kube.sources.lister import Lister
-from mcagent.model.api.decode import read_object
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.parsing.decode import read_object
 
 _TIMEOUT = 10.0  # seconds for a page of a list
 

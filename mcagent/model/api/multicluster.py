@@ -26,7 +26,7 @@ class WireGuard(ApiPart, frozen=True):
 
 
 class ApiGatewayStatus(ApiPart, frozen=True):
-    """What an agent reports of the links of its gateway (`mcagent.model.links`)."""
+    """What an agent reports of the links of its gateway (`mcagent.model.parsing.links`)."""
 
     links: tuple[Mapping[str, Any], ...] = ()
 

@@ -5,11 +5,9 @@ Other clusters write most of what is in them: a part that is wrong takes away no
 
 from __future__ import annotations
 
-from mcagent.model import labels as label_texts
 from mcagent.model.api import multicluster as api
 from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
 from mcagent.model.net import Address
 from mcagent.model.objects import (
     ClusterInfoImport,
@@ -20,6 +18,8 @@ from mcagent.model.objects import (
     ServiceImport,
     WireGuardInfo,
 )
+from mcagent.model.parsing import labels as label_texts
+from mcagent.model.parsing.field import Field, printable
 from mcagent.model.parsing.fields import (
     addresses,
     annotation,

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import InputError
-from mcagent.model.field import MAX_ITEMS, Field, printable
 from mcagent.model.net import Address, Network
+from mcagent.model.parsing.field import MAX_ITEMS, Field, printable
 from mcagent.model.problem import Problem, Severity
 
 _Value = TypeVar("_Value")

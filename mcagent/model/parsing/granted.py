@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from mcagent.model.field import describe, printable
 from mcagent.model.parsing.document import decode
+from mcagent.model.parsing.field import describe, printable
 
 # JSON object. Key: a claim in its one form (a CIDR without host bits, "10.96.0.0/16"; a gateway's address, both as
 # RFC 5952 writes them; a WireGuard public key in base64). Value: RFC 3339, UTC, to the microsecond, so that texts

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcagent.model import labels as label_texts
 from mcagent.model.api import kubernetes as api
-from mcagent.model.field import Field, printable
 from mcagent.model.net import Address
 from mcagent.model.objects import (
     Endpoint,
@@ -19,6 +17,8 @@ from mcagent.model.objects import (
     Service,
     ServicePort,
 )
+from mcagent.model.parsing import labels as label_texts
+from mcagent.model.parsing.field import Field, printable
 from mcagent.model.parsing.fields import (
     addresses,
     annotation,

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcagent.model.api import base as api
-from mcagent.model.api.decode import read_object
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, describe, printable
 from mcagent.model.kinds import kind_of
 from mcagent.model.objects import ApiObject, Kind, Meta
 from mcagent.model.parsing.clusters import (
@@ -25,6 +23,8 @@ from mcagent.model.parsing.clusters import (
     parse_service_export,
     parse_service_import,
 )
+from mcagent.model.parsing.decode import read_object
+from mcagent.model.parsing.field import Field, describe, printable
 from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.kubernetes import (
     parse_endpoint_slice,

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from mcagent.model.api import kubernetes as api
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
-from mcagent.model.labels import NAMESPACE_NAME
 from mcagent.model.objects import Kind, Meta
+from mcagent.model.parsing.field import Field, printable
+from mcagent.model.parsing.labels import NAMESPACE_NAME
 from mcagent.model.policies import (
     PROTOCOLS,
     Direction,

@@ -13,10 +13,10 @@ from enum import StrEnum
 
 from mcagent.core.local_cluster.gateways import requested_gateways
 from mcagent.model.config import Config, DatapathChoice
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.errors import InputError
-from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.field import printable
 from mcagent.model.objects import Snapshot
+from mcagent.model.parsing.field import printable
 
 SHOWN = 8  # names in a message
 GRAMMAR = (

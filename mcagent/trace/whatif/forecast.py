@@ -15,12 +15,12 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from mcagent.core.imported_services import imported_services
 from mcagent.model.config import Config, GatewayMode
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.net import Address, Network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, Role
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.wireguard import ends_of
 from mcagent.trace.simulator import SimulatedNode, simulate, with_assumed_wireguard
 from mcagent.trace.whatif.assumptions import World

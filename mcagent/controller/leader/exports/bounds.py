@@ -16,8 +16,8 @@ from mcagent.controller.machinery.reconciler import Index, Side, View
 from mcagent.controller.settings import MAX_EXPORTS, MemberLimits
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
-from mcagent.model.field import printable
 from mcagent.model.net import Network, parse_network
+from mcagent.model.parsing.field import printable
 
 ANY = "*"
 MAX_NAMED = 4096  # namespaces or CIDRs in one annotation

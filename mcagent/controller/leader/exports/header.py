@@ -15,8 +15,8 @@ from mcagent.controller.contract.ranges import block_of
 from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
-from mcagent.model.labels import label_hash
+from mcagent.model.parsing.field import Field, printable
+from mcagent.model.parsing.labels import label_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

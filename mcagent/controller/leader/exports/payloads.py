@@ -25,8 +25,8 @@ from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import ClusterInfo, GatewayInfo, ResourceExport, ResourceImport, WireGuard
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field
 from mcagent.model.net import Address, Network
+from mcagent.model.parsing.field import Field
 
 MAX_PORT_SETS = 64  # subsets of one export; named ports that differ from Pod to Pod make several
 

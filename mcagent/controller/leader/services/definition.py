@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract.services import MAX_PORTS, ServicePort, ServiceSpec
 from mcagent.controller.leader.exports.status import Conflict
-from mcagent.model.field import printable
 from mcagent.model.objects import IpProtocol
+from mcagent.model.parsing.field import printable
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
 
 _SHOWN = 3  # clusters that differ and are named in a message

@@ -25,13 +25,13 @@ from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.kube.sources.informer import Informer, Timing
-from mcagent.model.api.decode import read_object
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

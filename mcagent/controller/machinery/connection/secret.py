@@ -13,9 +13,9 @@ from mcagent.kube.client import Client
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 
 class SecretWatch:

@@ -67,9 +67,9 @@ from mcagent.model.api.multicluster import (
 )
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, OUR_AGENTS
+from mcagent.model.parsing.field import printable
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.parsing.parse import parse_object
 

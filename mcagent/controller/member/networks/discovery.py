@@ -13,12 +13,12 @@ from typing import Any
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ServiceCidr
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.net import parse_network
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 DEFAULT_NAME = "kubernetes"  # of the ServiceCIDR that the API server makes from its own flags
 _RANGE = re.compile(r"The range of valid IPs is ([0-9a-fA-F:./, ]+)")

@@ -20,8 +20,8 @@ from mcagent.core.addresses.underlay import preferred_address, refuse_underlay
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway
-from mcagent.model.field import printable
 from mcagent.model.net import Address, parse_address
+from mcagent.model.parsing.field import printable
 from mcagent.model.parsing.kubernetes import DRAIN_ANNOTATION
 
 _GATEWAY_IP_REASON = "InvalidGatewayIP"

@@ -26,12 +26,12 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.membership import concerns_membership, import_ref, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.decode import TYPES
 from mcagent.model.api.kubernetes import ApiNamespace, PolicyObject
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import TYPES
+from mcagent.model.parsing.field import Field
 
 
 class KubernetesPolicyImports:

@@ -28,14 +28,14 @@ from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.membership import concerns_membership, joined_leader
 from mcagent.controller.member.quota import OWN_BY_KIND, RETRY, Quota
 from mcagent.controller.settings import MemberSettings
-from mcagent.model import labels
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiNamespace, ApiPod
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
-from mcagent.model.field import Field
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import labels
+from mcagent.model.parsing.field import Field
 
 
 class LabelExports:

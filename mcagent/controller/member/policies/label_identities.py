@@ -25,9 +25,9 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.membership import concerns_membership, import_ref, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
-from mcagent.model import labels
 from mcagent.model.api.multicluster import ApiLabelIdentity, ResourceImport
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import labels
 
 
 class LabelImports:

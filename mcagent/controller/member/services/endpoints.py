@@ -18,8 +18,8 @@ from mcagent.controller.member.services.networks import cidrs_of, networks
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 
 _SHOWN = 3  # addresses of a refusal that are named
 

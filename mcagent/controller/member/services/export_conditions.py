@@ -15,8 +15,8 @@ from mcagent.controller.member.membership import import_ref
 from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.kubernetes import ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceImport
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 
 VALID, NO_SERVICE, INVALID_TYPE = "Valid", "NoService", "InvalidServiceType"
 _TYPES = ("Valid", "Ready", "Conflict")

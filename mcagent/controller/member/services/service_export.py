@@ -52,8 +52,8 @@ from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService, ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
 from mcagent.model.event import Event
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, told_ready
 
 MAX_SERVICE_NAME = names.MAX_LABEL - len(names.IMPORTED_PREFIX)

@@ -17,7 +17,7 @@ from mcagent.doctor.checks.node.cidrs import CHECK
 from mcagent.doctor.checks.problems import findings_of_problems
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.sources.once import relist
-from mcagent.model.facts import Facts
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Kind, Snapshot
 
 __all__ = ["CHECK", "examine", "input_problems"]

@@ -9,10 +9,10 @@ from mcagent.controller.admin.fields import items_at, text_at
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import OURS, ExaminedCluster
 from mcagent.kube.source import RawObject
-from mcagent.model.api.decode import read_as
 from mcagent.model.api.kubernetes import ApiEndpointSlice
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 CHECK = DoctorCheck(
     name="webhooks",

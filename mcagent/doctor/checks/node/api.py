@@ -17,8 +17,8 @@ from mcagent.doctor.readings.switch import switch
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
+from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.errors import SourceError
-from mcagent.model.facts import DatapathType
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
 

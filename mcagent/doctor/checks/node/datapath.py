@@ -10,7 +10,7 @@ from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.switch import switch
 from mcagent.model.config import DatapathChoice
-from mcagent.model.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType
 
 CHECK = DoctorCheck(
     name="datapath",

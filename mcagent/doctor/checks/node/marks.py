@@ -12,7 +12,7 @@ from mcagent.dataplane.netlink.routes import read_all_rules
 from mcagent.doctor.check import DoctorCheck, warning
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.chains import chains
-from mcagent.model.resources import Rule
+from mcagent.model.dataplane.resources import Rule
 
 CHECK = DoctorCheck(
     name="marks",

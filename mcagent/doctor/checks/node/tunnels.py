@@ -14,8 +14,8 @@ from mcagent.doctor.checks.problems import problems_of
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.switch import TunnelState, switch
 from mcagent.doctor.readings.underlay import gateway_addresses, paths
+from mcagent.model.dataplane.resources import PeerKind
 from mcagent.model.net import Address
-from mcagent.model.resources import PeerKind
 
 CHECK = DoctorCheck(
     name="tunnels",

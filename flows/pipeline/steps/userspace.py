@@ -13,12 +13,12 @@ from flows import fields as f
 from flows.actions import Ct, Move, set_bits
 from flows.fields import Bits, Term, exact, source_in, tcp_flags
 from flows.flow import Flow
-from flows.pipeline import arrive, departure, untranslate
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.service import LabelWrites
+from flows.pipeline.steps import arrive, departure, untranslate
+from flows.pipeline.steps.service import LabelWrites
 from flows.pipeline.values import Env, LocalService, ServiceEndpoint
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.net import Address, Network
-from mcagent.model.wireguard import WireGuardImplementation
 
 
 class DatapathType(StrEnum):

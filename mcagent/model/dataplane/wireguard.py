@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mcagent.model.backend import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.net import Address, Network
 
 

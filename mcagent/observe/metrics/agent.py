@@ -18,19 +18,19 @@ from prometheus_client.registry import Collector
 
 from mcagent.api.status import BackendStatus
 from mcagent.core.tunnel_probes import ProbeState
+from mcagent.model.dataplane.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
-from mcagent.model.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.observe.exports import export_metrics
-from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metric_families import by_word, counter, gauge, single
-from mcagent.observe.policies import policy_metrics
+from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
+from mcagent.observe.metrics.policies import policy_metrics
+from mcagent.observe.metrics.wireguard import wireguard_metrics
 from mcagent.observe.report import Report
 from mcagent.observe.standard import process_metrics
 from mcagent.observe.wireguard import WireGuardReport
-from mcagent.observe.wireguard_metrics import wireguard_metrics
 
 BACKENDS = tuple(Backend)
 PHASES = ("facts", "compile", "observe", "diff", *(f"apply_{name}" for name in BACKENDS))

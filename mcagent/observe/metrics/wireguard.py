@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from mcagent.model.dataplane.resources import TunnelPort
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.net import Address
 from mcagent.model.node_state import EncryptionState
 from mcagent.model.plan import Desired
-from mcagent.model.resources import TunnelPort
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.wireguard import WireGuardReport, peer_status, summary_of
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field
+from mcagent.model.parsing.field import Field
 
 FIRST, LAST = 1, 0xFFFFFE  # numbers that are given; they are carried in the 24 bits of a tunnel's VNI
 UNKNOWN = 0xFFFFFF  # what a packet carries whose sender has no number

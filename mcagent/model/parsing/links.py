@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
 from mcagent.model.parsing.document import decode
+from mcagent.model.parsing.field import Field, printable
 
 ANNOTATION = "mcagent.io/links"
 MAX_REPORTED = 64  # links that a member reports to the leader: those that tell most

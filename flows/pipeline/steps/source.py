@@ -14,7 +14,7 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.identity import departure_action
+from flows.pipeline.steps.identity import departure_action
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 

@@ -34,7 +34,7 @@ from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
-from flows.pipeline.service import (
+from flows.pipeline.steps.service import (
     LabelWrites,
     commit_to_endpoint,
     endpoint_name,

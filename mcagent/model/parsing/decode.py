@@ -16,8 +16,8 @@ import msgspec
 from mcagent.model.api import admission, kubernetes, multicluster
 from mcagent.model.api.base import ApiObject, ApiPart, Fault
 from mcagent.model.errors import InputError
-from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.field import printable
 
 TYPES: Mapping[Kind, type[ApiObject]] = {
     struct.KIND: struct

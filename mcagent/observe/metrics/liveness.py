@@ -10,7 +10,7 @@ from mcagent.core.failover.draining import Phase
 from mcagent.core.failover.liveness import LivenessCause
 from mcagent.core.failover.observations import group_of
 from mcagent.core.tunnel_probes import ProbeState
-from mcagent.model.resources import PeerKind
+from mcagent.model.dataplane.resources import PeerKind
 from mcagent.observe.gateways import LiveReport, TunnelCounters, share_of
 from mcagent.observe.metric_families import counter, gauge, histogram
 

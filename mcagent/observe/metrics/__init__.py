@@ -1,0 +1,1 @@
+"""The metrics of the agent, a module for each subject."""
