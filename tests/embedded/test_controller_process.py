@@ -207,7 +207,7 @@ def test_a_service_is_imported_behind_the_webhooks_and_withdrawn(cluster: Callab
     assert answers["ResourceExport", "allowed"] >= 3
     assert answers["MemberClusterAnnounce", "allowed"] >= 1
     for controller in (leading, member):
-        assert not controller.engine.view.failures()
+        assert not controller.engine.written.failures()
         states = [state for states in controller.engine.informers().values() for state in states]
         assert not [state for state in states if state.error and state.kind not in OPTIONAL]
     # leaving takes back all of it
@@ -231,7 +231,9 @@ def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cl
     member = cluster(Role.MEMBER)
     running = member.start(service_cidr="10.96.0.0/16")
     member.join(leader, "east", leader.bind_member("west"))
-    until(lambda: any("denied the request" in why for why in running.engine.view.failures().values()), timeout=20)
+    until(
+        lambda: any("denied the request" in why for why in running.engine.written.failures().values()), timeout=20
+    )
     assert leader.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == []
     assert leader.objects.names(Kind.RESOURCE_EXPORT) == []
     until(lambda: any("AnnounceFailed" in name for name in events(member)), timeout=20)

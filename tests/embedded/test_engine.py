@@ -214,7 +214,7 @@ def test_a_refused_write_is_told_and_forgotten_when_it_works(
     api.faults.clear()
     until(lambda: said(local, "a") == "one")
     until(lambda: recorded[-1] == frozenset())
-    assert not engine.view.failures()
+    assert not engine.written.failures()
 
 
 def test_a_refusal_of_what_is_wanted_no_longer_is_forgotten(
@@ -224,9 +224,9 @@ def test_a_refusal_of_what_is_wanted_no_longer_is_forgotten(
     api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), path="configmaps"))
     engine = run(Copier())
     export(local, "a", "one")
-    until(lambda: len(engine.view.failures()) == 1)
+    until(lambda: len(engine.written.failures()) == 1)
     local.remove(Kind.SERVICE_EXPORT, "a")
-    until(lambda: not engine.view.failures())
+    until(lambda: not engine.written.failures())
 
 
 def test_the_same_write_again_and_again_becomes_rare(local: Objects, run: Callable[..., Engine]) -> None:
@@ -235,7 +235,7 @@ def test_the_same_write_again_and_again_becomes_rare(local: Objects, run: Callab
     export(local, "a", "one")
     until(lambda: said(local, "a") == "one")
     for _ in range(12):
-        until(lambda: said(local, "a") == "one" or engine.worker.repeats.repeated())
+        until(lambda: said(local, "a") == "one" or engine.written.repeated())
         local.change(Kind.CONFIG_MAP, "copy-a", lambda old: {**old, "data": {"said": "wrong"}})
     patches = [write for write in local.writes("copy-a") if write.startswith("patch")]
     assert 3 <= len(patches) <= 5

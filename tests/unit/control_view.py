@@ -320,7 +320,7 @@ class MemoryView:
         """Tell whether an object's last write went well."""
         return self.get(ref, ApiObject) is not None and ref not in self.failures
 
-    def unkept(self, side: Side) -> Sequence[str]:
+    def dropped_fields(self, side: Side) -> Sequence[str]:
         """Return what an API server does not keep."""
         return self.lost.get(side, ())
 

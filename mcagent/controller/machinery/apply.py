@@ -2,11 +2,15 @@
 
 It writes only what differs, as a JSON merge patch (RFC 7386) that names the version it was made from: a write
 never undoes one that was not seen, and what others added stays. Deletes name uid and version.
+
+An API server may drop a part of what it is sent: fields that its CRDs lack, or that it rewrites. A write's answer
+shows that (`dropped_values`). Such a value is not sent again while it is the same and the server's is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -14,8 +18,9 @@ from typing import Any
 
 from mcagent.controller.contract.antrea_before_2_7 import NO_TARGET_PORT
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
-from mcagent.controller.machinery.unkept import Path, Unkept, without_unkept
 from mcagent.model.kinds import KINDS
+
+Path = tuple[str, ...]  # of a value in an object
 
 _SAME = object()
 _NOTHING = (None, "")  # of a field inside a list: structs do not tell an empty text from none
@@ -39,13 +44,22 @@ class Write:
     body: Json
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedValue:
+    """A value that was sent, and the one that the server stored instead. `fields` are the paths that differ."""
+
+    sent: Any
+    stored: Any
+    fields: tuple[str, ...]
+
+
 def plan(
-    step: Wanted | Ref, present: Json | None, unkept: Mapping[Path, Unkept] = MappingProxyType({})
+    step: Wanted | Ref, present: Json | None, dropped: Mapping[Path, DroppedValue] = MappingProxyType({})
 ) -> Write | None:
     """Return the next write towards what is wanted; None: nothing is left to do.
 
     Of a Wanted with a status the content comes first; the status follows when `plan` is asked again with what
-    the write returned. A Ref alone means that the object must go. `unkept` is what the API server does not keep.
+    the write returned. A Ref alone means that the object must go.
     """
     if isinstance(step, Ref):
         return _deletion(step, present)
@@ -57,11 +71,11 @@ def plan(
     if isinstance(meta := body.get("metadata"), dict):
         body["metadata"] = {key: value for key, value in meta.items() if key not in _META_IDENTITY}
     patch = _difference(body, present)
-    if isinstance(patch, dict) and (patch := without_unkept(patch, present, unkept)):
+    if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
         return Write(verb=Verb.PATCH, ref=step.ref, body=_versioned(patch, present))
     if step.status is not None:
         patch = _difference({"status": step.status}, present)
-        if isinstance(patch, dict) and (patch := without_unkept(patch, present, unkept)):
+        if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
             return Write(verb=Verb.STATUS, ref=step.ref, body=_versioned(patch, present))
     return None
 
@@ -171,3 +185,66 @@ def _filled_in(name: str, port: Json) -> bool:
         case "nodePort":
             return True
     return False
+
+
+def dropped_values(sent: Json, following: Json, answer: Json) -> dict[Path, DroppedValue]:
+    """Return the values of a write that its answer lacks: those that `following`, the next patch, sends again."""
+    dropped: dict[Path, DroppedValue] = {}
+    for path, value in _leaves(following):
+        if path != ("metadata", "resourceVersion") and _is_same(_value_at(sent, path), value):
+            stored = _value_at(answer, path)
+            fields = tuple(dict.fromkeys(_different(value, stored, ".".join(path))))
+            dropped[path] = DroppedValue(sent=value, stored=stored, fields=fields)
+    return dropped
+
+
+def _leaves(patch: Json, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the values of a merge patch, each replaced as a whole, with their paths."""
+    for key, value in patch.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _without_dropped(
+    patch: Json, present: Any, dropped_by_path: Mapping[Path, DroppedValue], path: Path = ()
+) -> Json:
+    """Return a patch without values that the server drops; {} if nothing is left."""
+    if not dropped_by_path:
+        return patch
+    reduced: Json = {}
+    for key, value in patch.items():
+        value_path, present_value = (*path, key), _value_at(present, (key,))
+        if isinstance(value, dict) and value:
+            if inner := _without_dropped(value, present_value, dropped_by_path, value_path):
+                reduced[key] = inner
+        elif (dropped := dropped_by_path.get(value_path)) is None or not (
+            _is_same(dropped.sent, value) and _is_same(dropped.stored, present_value)
+        ):
+            reduced[key] = value
+    return reduced
+
+
+def _value_at(value: Any, path: Path) -> Any:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)  # True is not 1
+
+
+def _different(sent: Any, stored: Any, path: str) -> Iterator[str]:
+    """Yield the paths of the values that are missing or different, as deep as both have the same shape."""
+    if isinstance(sent, dict) and isinstance(stored, dict):
+        for key, value in sent.items():
+            if not _is_same(value, stored.get(key)):
+                yield from _different(value, stored.get(key), f"{path}.{key}")
+    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
+        for sent_item, stored_item in zip(sent, stored, strict=True):
+            if not _is_same(sent_item, stored_item):
+                yield from _different(sent_item, stored_item, f"{path}[]")
+    else:
+        yield path

@@ -23,6 +23,7 @@ from mcagent.controller.machinery.resyncs import Resyncs
 from mcagent.controller.machinery.view import DeclaredView, EngineView
 from mcagent.controller.machinery.worker import Worker
 from mcagent.controller.machinery.workqueue import KEYS, WorkQueue
+from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.client import Client
 from mcagent.kube.sources.informer import Timing
 from mcagent.model.api.multicluster import ClusterSet
@@ -95,13 +96,13 @@ class Engine:
             if member
             else None
         )
-        self.view = EngineView(self.cache, namespace or home, self.connection)
+        self.written = WrittenObjects(self.cache)
+        self.view = EngineView(self.cache, namespace or home, self.connection, self.written)
         self._views = {r.name: DeclaredView(self.view, r) for r in reconcilers}
         self.worker = Worker(
             self._reconcilers,
             client=client,
-            cache=self.cache,
-            view=self.view,
+            written=self.written,
             views=self._views,
             connection=self.connection,
             gate=self._gate,
@@ -299,8 +300,7 @@ class Engine:
                 spread = min(self._timing.spread, self._timing.resync / 2)
                 for name in self._usable() if self._permit() > 0 else ():
                     self._enqueue_all(self._reconcilers[name], spread=spread)
-            self.worker.repeats.prune(time.monotonic())
-            self.view.unkept_values.prune(time.monotonic())
+            self.written.prune(time.monotonic())
             self.cache.forget_unconfirmed(self._timing.unconfirmed)
             if (events := self.worker.take_events()) is not None:
                 self._record(events)

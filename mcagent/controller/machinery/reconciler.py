@@ -139,8 +139,8 @@ class View(Protocol):
         """Tell whether an object's last write went well, or none was needed; known from the first question on."""
         ...
 
-    def unkept(self, side: Side) -> Sequence[str]:
-        """Return "Kind field" of what an API server does not keep of the objects written to it, sorted."""
+    def dropped_fields(self, side: Side) -> Sequence[str]:
+        """Return "Kind field" of what an API server drops of the objects written to it, sorted."""
         ...
 
 

@@ -1,8 +1,7 @@
-"""What reconcilers see: the cache, the connection, and refused writes; each one only what it declares."""
+"""What reconcilers see: the cache, the connection, outcomes of writes; each reconciler only what it declares."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,19 +17,17 @@ from mcagent.controller.machinery.reconciler import (
     UndeclaredAccessError,
     View,
 )
-from mcagent.controller.machinery.unkept import UnkeptValues
+from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.model.objects import Kind
 
 
 class EngineView:
     """Implements `mcagent.controller.machinery.reconciler.View`. Safe to use from many threads."""
 
-    def __init__(self, cache: Cache, namespace: str, connection: LeaderConnection | None) -> None:
-        self._cache, self._namespace, self._connection = cache, namespace, connection
-        self._lock = threading.Lock()
-        self._failures: dict[Ref, str] = {}
-        self._accepted: dict[Ref, bool] = {}  # of objects that somebody has asked about
-        self.unkept_values = UnkeptValues()
+    def __init__(
+        self, cache: Cache, namespace: str, connection: LeaderConnection | None, written: WrittenObjects
+    ) -> None:
+        self._cache, self._namespace, self._connection, self._written = cache, namespace, connection, written
 
     @property
     def namespace(self) -> str:
@@ -64,42 +61,15 @@ class EngineView:
 
     def failure(self, ref: Ref) -> str:
         """Return why the last write of an object was refused, in plain words; "" if it was not."""
-        with self._lock:
-            return self._failures.get(ref, "")
+        return self._written.failure(ref)
 
     def accepted(self, ref: Ref) -> bool:
         """Tell whether an object's last write went well, or none was needed; known from the first question on."""
-        with self._lock:
-            return self._accepted.setdefault(ref, False)
+        return self._written.accepted(ref)
 
-    def unkept(self, side: Side) -> Sequence[str]:
-        """Return "Kind field" of what an API server does not keep of the objects written to it."""
-        return self.unkept_values.fields(side)
-
-    # --- the engine's ------------------------------------------------------------------------------------
-
-    def failed(self, ref: Ref, why: str) -> bool:
-        """Remember that a write was refused. Returns whether that is news."""
-        with self._lock:
-            news = self._failures.get(ref) != why
-            self._failures[ref] = why
-            self._take_note(ref, accepted=False)
-            return news
-
-    def succeeded(self, ref: Ref) -> bool:
-        """Forget a refusal: the object is as it should be. Returns whether there was one."""
-        with self._lock:
-            self._take_note(ref, accepted=True)
-            return self._failures.pop(ref, None) is not None
-
-    def _take_note(self, ref: Ref, *, accepted: bool) -> None:
-        if ref in self._accepted:
-            self._accepted[ref] = accepted
-
-    def failures(self) -> dict[Ref, str]:
-        """Return all writes that were refused last time, with why."""
-        with self._lock:
-            return dict(self._failures)
+    def dropped_fields(self, side: Side) -> Sequence[str]:
+        """Return "Kind field" of what an API server drops of the objects written to it."""
+        return self._written.dropped_fields(side)
 
 
 class DeclaredView:
@@ -152,9 +122,9 @@ class DeclaredView:
         """Tell whether the last write of an object went well, or none was needed."""
         return self._view.accepted(ref)
 
-    def unkept(self, side: Side) -> Sequence[str]:
-        """Return what an API server does not keep."""
-        return self._view.unkept(side)
+    def dropped_fields(self, side: Side) -> Sequence[str]:
+        """Return what an API server drops."""
+        return self._view.dropped_fields(side)
 
     def _check(self, side: Side, kind: Kind) -> None:
         if kind not in self._reconciler.reads.on(side):

@@ -10,9 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
-from mcagent.controller.machinery.present import PresentObjects
 from mcagent.controller.machinery.reconciler import (
     DesiredObjects,
     Reconciler,
@@ -21,13 +19,11 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
     check_writes,
 )
-from mcagent.controller.machinery.repeats import RepeatedWrites
 from mcagent.controller.machinery.statistics import Statistics
-from mcagent.controller.machinery.view import EngineView
 from mcagent.controller.machinery.workqueue import Entry, WorkQueue
 from mcagent.controller.machinery.writer import ConflictError, NotLeadingError, Writer
+from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.client import Client
-from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import SourceError
 from mcagent.model.event import Event
 from mcagent.supervised import attempt
@@ -40,7 +36,7 @@ _WELL = ("changed", "unchanged", "not-leading")
 class Worker:
     """Works on keys. Safe to use from many threads, for one key by one at a time.
 
-    `view` is the whole view, `views` are what each reconciler sees of it. `gate` tells whether a reconciler may be
+    `views` are what each reconciler sees. `gate` tells whether a reconciler may be
     called, `permit` for how many seconds this replica may write.
     """
 
@@ -49,8 +45,7 @@ class Worker:
         reconcilers: Mapping[str, Reconciler],
         *,
         client: Client,
-        cache: Cache,
-        view: EngineView,
+        written: WrittenObjects,
         views: Mapping[str, View],
         connection: LeaderConnection | None,
         gate: Callable[[Reconciler], bool],
@@ -58,11 +53,9 @@ class Worker:
         clock: Callable[[], float],
     ) -> None:
         self._reconcilers, self._views = reconcilers, views
-        self._client, self._view, self._connection = client, view, connection
+        self._client, self._written, self._connection = client, written, connection
         self._gate, self._permit, self._clock = gate, permit, clock
-        self._present = PresentObjects(cache)
-        self.statistics, self.repeats = Statistics(), RepeatedWrites()
-        self._unkept = view.unkept_values
+        self.statistics = Statistics()
         self._lock = threading.Lock()
         self._events: dict[Entry, frozenset[Event]] = {}
         self._events_dirty = False
@@ -99,7 +92,7 @@ class Worker:
         self._remember_events(entry, desired)
         result = self._carry_out(entry, queue, desired, epoch)
         if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
-            self._view.succeeded(refused)  # it may not be wanted any more
+            self._written.succeeded(refused)  # it may not be wanted any more
         self.statistics.worked(name, result, time.perf_counter() - began)
         if desired.again is not None:
             queue.add_after(entry, desired.again)
@@ -114,48 +107,44 @@ class Worker:
             epoch,
             self._permit,
             statistics=self.statistics,
-            unkept=self._unkept,
+            written=self._written,
         )
-
-        def wrote(ref: Ref, obj: ApiObject | None, was: ApiObject | None) -> None:
-            self._present.wrote(ref, obj, was, epoch)
-
         for step in desired.steps:
             ref, present = _ref_of(step), None
             try:
-                present = self._present.get(ref, epoch, writer.read)
+                present = writer.present(ref)
                 if (write := writer.plan(step, present)) is None:
                     self._succeeded(entry, queue, ref)
                     continue
-                if (wait := self.repeats.wait(write, time.monotonic())) > 0:
+                if (wait := self._written.wait(write, time.monotonic())) > 0:
                     queue.add_after(entry, wait)
                     return result
-                for done in writer.carry_out(step, present, write, wrote):
-                    if self.repeats.wrote(done, time.monotonic()):
+                for done in writer.carry_out(step, present, write):
+                    if self._written.count(done, time.monotonic()):
                         log.warning("%s: %s keeps being reverted: writing it less often", entry[0], ref)
                     self.statistics.wrote(entry[0], done)
                     log.info("%s: %s %s", entry[0], done.verb, ref)
                 result = "changed"
             except ConflictError as err:
                 log.debug("%s", err)
-                self._present.forget(ref)
-                wrote(ref, err.present, present)
+                self._written.forget(ref)
+                self._written.store(ref, err.present, present, epoch)
                 return "conflict"
             except NotLeadingError:
                 return "not-leading"
             except AwayError:
                 return "away"
             except SourceError as err:
-                self._present.forget(ref)
+                self._written.forget(ref)
                 self._refused[entry] = ref
-                if self._view.failed(ref, str(err)):
+                if self._written.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
                 return "failed"
             self._succeeded(entry, queue, ref)
         return result
 
     def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
-        if self._view.succeeded(ref):
+        if self._written.succeeded(ref):
             queue.add([entry])  # what reported the failure must go
 
     def _remember_events(self, entry: Entry, desired: DesiredObjects) -> None:

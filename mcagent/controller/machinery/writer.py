@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mcagent.controller.machinery.apply import Verb, Write, plan
+from mcagent.controller.machinery.apply import Verb, Write, dropped_values, plan
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
 from mcagent.controller.machinery.reconciler import Json, Ref, Side, Wanted
 from mcagent.controller.machinery.statistics import Statistics
-from mcagent.controller.machinery.unkept import UnkeptValues, not_kept
+from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import is_object
@@ -31,7 +31,7 @@ _MOST_WRITES = 4  # create, status, and each once more
 
 
 class ConflictError(SourceError):
-    """Somebody else wrote the object first. `present` is what is there now; None: nothing."""
+    """Another client wrote the object first. `present` is the object now; None: there is none."""
 
     def __init__(self, message: str, present: ApiObject | None) -> None:
         super().__init__(message)
@@ -57,37 +57,30 @@ class Writer:
         permit: Callable[[], float],
         *,
         statistics: Statistics,
-        unkept: UnkeptValues,
+        written: WrittenObjects,
     ) -> None:
         self._local, self._connection, self._epoch = local, connection, epoch
-        self._permit, self._statistics, self._unkept = permit, statistics, unkept
+        self._permit, self._statistics, self._written = permit, statistics, written
 
     def plan(self, step: Wanted | Ref, present: ApiObject | None) -> Write | None:
-        """Return the next write, without what the API server is known not to keep."""
+        """Return the next write, without values that the API server drops."""
         return self._plan(step, None if present is None else as_json(present))
 
     def _plan(self, step: Wanted | Ref, present: Json | None) -> Write | None:
         ref = step if isinstance(step, Ref) else step.ref
-        return plan(step, present, self._unkept.of(ref, present, self._epoch, time.monotonic()))
+        return plan(step, present, self._written.dropped(ref, present, self._epoch, time.monotonic()))
 
-    def carry_out(
-        self,
-        step: Wanted | Ref,
-        present: ApiObject | None,
-        first: Write,
-        wrote: Callable[[Ref, ApiObject | None, ApiObject | None], None],
-    ) -> list[Write]:
-        """Write until nothing is left to do, beginning with what `plan` said is first; returns what was written.
+    def carry_out(self, step: Wanted | Ref, present: ApiObject | None, first: Write) -> list[Write]:
+        """Write until nothing is left to do, beginning with the result of `plan`; returns what was written.
 
-        `wrote` is called after each write with what is there then and what was there before (None: nothing).
         Raises ConflictError, AwayError, NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
         """
         written: list[Write] = []
         write: Write | None = first
         while write is not None and len(written) < _MOST_WRITES:
-            was, present = present, self._send(write)
+            previous, present = present, self._send(write)
             written.append(write)
-            wrote(write.ref, present, was)
+            self._written.store(write.ref, present, previous, self._epoch)
             write = self._next(step, write, present)
         return written
 
@@ -97,15 +90,18 @@ class Writer:
         following = self._plan(step, present)
         if following is None or present is None or following.verb in (Verb.CREATE, Verb.DELETE):
             return following
-        if not (unkept := not_kept(write.body, following.body, present)):
+        if not (dropped := dropped_values(write.body, following.body, present)):
             return following
-        if news := self._unkept.note(write.ref, unkept, present, self._epoch, time.monotonic()):
-            fields = ", ".join(sorted(news))
-            log.warning("%s: the API server drops %s: not sent again for an hour", write.ref, fields)
+        if fields := self._written.add_dropped(write.ref, dropped, present, self._epoch, time.monotonic()):
+            names = ", ".join(sorted(fields))
+            log.warning("%s: the API server drops %s: not sent again for an hour", write.ref, names)
         return self._plan(step, present)
 
-    def read(self, ref: Ref) -> ApiObject | None:
-        """Return an object as the API server has it now; None: there is none."""
+    def present(self, ref: Ref) -> ApiObject | None:
+        """Return an object as far as it is known, else as the API server has it; None: there is none."""
+        return self._written.present(ref, self._epoch, self._read)
+
+    def _read(self, ref: Ref) -> ApiObject | None:
         try:
             return _object(self._request(ref.side, "get", "GET", _path(ref)), ref)
         except ApiRefusalError as err:
@@ -131,7 +127,7 @@ class Writer:
             if write.verb is Verb.DELETE and err.code == 404 and err.reason == "NotFound":
                 return None
             if err.code == 409 or (err.code == 404 and write.verb is not Verb.CREATE):
-                raise ConflictError(f"{ref}: {err}", self.read(ref)) from err
+                raise ConflictError(f"{ref}: {err}", self._read(ref)) from err
             raise
 
     def _request(self, side: Side, verb: str, method: str, path: str, body: Json | None = None) -> Any:

@@ -108,7 +108,7 @@ def _state(
         return FALSE, NOT_TAKEN, f"the leader does not accept this cluster's announcement: {why}"
     if not accepted:
         return UNKNOWN, "NotAnnounced", "the leader has no announcement of this cluster yet"
-    lost = view.unkept(Side.LEADER)
+    lost = view.dropped_fields(Side.LEADER)
     return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(lost)}" if lost else ""
 
 

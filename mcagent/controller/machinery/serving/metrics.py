@@ -82,12 +82,14 @@ def _work(engine: Engine) -> Iterator[Metric]:
     labels = ["reconciler", "side", "kind", "verb"]
     yield counter("mcagent_controller_writes", "Objects written.", labels, sorted(statistics.writes().items()))
     yield single(
-        "mcagent_controller_refused_objects", "Objects whose last write was refused.", len(engine.view.failures())
+        "mcagent_controller_refused_objects",
+        "Objects whose last write was refused.",
+        len(engine.written.failures()),
     )
     yield single(
         "mcagent_controller_contended_objects",
         "Objects that are written the same way again and again.",
-        len(engine.worker.repeats.repeated()),
+        len(engine.written.repeated()),
     )
 
 

@@ -100,13 +100,13 @@ def status_of(process: Process) -> dict[str, object]:
         "delayed": later,
         "active": now,
         "refused": [
-            {"object": str(ref), "reason": why} for ref, why in sorted(engine.view.failures().items())[:SHOWN]
+            {"object": str(ref), "reason": why} for ref, why in sorted(engine.written.failures().items())[:SHOWN]
         ],
         "contended": [
             {"object": str(ref), "writes": count}
-            for ref, count in sorted(engine.worker.repeats.repeated().items())[:SHOWN]
+            for ref, count in sorted(engine.written.repeated().items())[:SHOWN]
         ],
-        "notKept": {str(side): engine.view.unkept(side) for side in Side if engine.view.unkept(side)},
+        "notKept": {str(side): fields for side in Side if (fields := engine.written.dropped_fields(side))},
         "informers": [
             {"side": side, **asdict(state), "objects": engine.cache.count(side, state.kind)}
             for side, states in engine.informers().items()
