@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from mcagent.controller.admission.decision import Decision
-from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
+from mcagent.http import certificates
 from mcagent.http.certificates import context_of
 from mcagent.http.connection import Limits
 from mcagent.http.server import HttpServer, Page
@@ -53,7 +53,7 @@ class Hook:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.asked: list[Mapping[str, Any]] = []
         self.server = WebhookServer(("127.0.0.1", 0), {"/validate": self._review}, limits)
-        self.material = certs.current(None, ["localhost"], datetime.now(UTC))
+        self.material = certificates.current(None, ["localhost"], datetime.now(UTC))
         self.server.use(context_of(self.material.certificate, self.material.key))
 
     def _review(self, request: Mapping[str, Any]) -> Decision:

@@ -19,9 +19,9 @@ from cryptography import x509
 
 from devtools.apiserver import ApiServer
 from mcagent.controller.admission.decision import Decision
-from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
+from mcagent.http import certificates
 from mcagent.http.certificates import context_of
 from mcagent.http.connection import Limits
 from mcagent.model.errors import SourceError
@@ -46,7 +46,7 @@ class Hook:
         self, reviews: Mapping[str, Callable[[Mapping[str, Any]], Decision]], limits: Limits = LIMITS
     ) -> None:
         self.server = WebhookServer(("127.0.0.1", 0), reviews, limits)
-        self.material = certs.current(None, NAMES, datetime.now(UTC))
+        self.material = certificates.current(None, NAMES, datetime.now(UTC))
 
     def use(self) -> None:
         """Give the server its certificate."""
@@ -209,30 +209,30 @@ def subject(pem: bytes) -> x509.Certificate:
 
 def test_nothing_is_renewed_before_its_time() -> None:
     """Two thirds of a year later the certificate is made anew by the same authority; before that all stays."""
-    first = certs.current(None, NAMES, START)
-    assert certs.current(first, NAMES, START + timedelta(days=200)) is first
-    later = certs.current(first, NAMES, START + timedelta(days=250))
+    first = certificates.current(None, NAMES, START)
+    assert certificates.current(first, NAMES, START + timedelta(days=200)) is first
+    later = certificates.current(first, NAMES, START + timedelta(days=250))
     assert later.certificate != first.certificate
     assert (later.authorities, later.authority_key) == (first.authorities, first.authority_key)
-    assert certs.expiry(later) > certs.expiry(first)
+    assert certificates.expiry(later.certificate) > certificates.expiry(first.certificate)
 
 
 def test_another_name_needs_another_certificate() -> None:
     """A Service that was renamed is served under its new name."""
-    first = certs.current(None, NAMES, START)
-    later = certs.current(first, ("other.mc.svc",), START)
+    first = certificates.current(None, NAMES, START)
+    later = certificates.current(first, ("other.mc.svc",), START)
     assert later.certificate != first.certificate
     assert later.authorities == first.authorities
 
 
 def test_a_new_authority_is_trusted_before_it_is_used() -> None:
     """At every moment of twenty years the certificate verifies against the authorities of a look before."""
-    material = certs.current(None, NAMES, START)
+    material = certificates.current(None, NAMES, START)
     now, rotated = START, 0
     while now < START + timedelta(days=7300):
         now += timedelta(days=37)
         for pause in (timedelta(0), timedelta(minutes=1), timedelta(minutes=30)):
-            renewed = certs.current(material, NAMES, now + pause)
+            renewed = certificates.current(material, NAMES, now + pause)
             known = x509.load_pem_x509_certificates(material.authorities)
             used = subject(renewed.certificate)
             assert any(used.issuer == authority.subject for authority in known)
@@ -245,20 +245,20 @@ def test_a_new_authority_is_trusted_before_it_is_used() -> None:
 @pytest.mark.parametrize("part", ["authorities", "authority_key", "certificate", "key"])
 def test_a_broken_secret_is_made_anew(part: str) -> None:
     """Whatever is missing or does not fit together, the outcome is whole again."""
-    first = certs.current(None, NAMES, START)
-    other = certs.current(None, NAMES, START)
+    first = certificates.current(None, NAMES, START)
+    other = certificates.current(None, NAMES, START)
     for value in (b"", b"garbage", getattr(other, part)):
-        broken = certs.Material(
-            **{name: getattr(first, name) for name in certs.Material.__slots__} | {part: value}
+        broken = certificates.Material(
+            **{name: getattr(first, name) for name in certificates.Material.__slots__} | {part: value}
         )
-        mended = certs.current(broken, NAMES, START)
+        mended = certificates.current(broken, NAMES, START)
         context_of(mended.certificate, mended.key)
         subject(mended.certificate).verify_directly_issued_by(subject(mended.authorities))
 
 
 def test_keys_are_not_shown() -> None:
     """What holds private keys tells nothing of them when it is printed."""
-    assert "BEGIN" not in repr(certs.current(None, NAMES, START))
+    assert "BEGIN" not in repr(certificates.current(None, NAMES, START))
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def test_a_certificate_of_somebody_else_is_taken_up_when_it_changes(tmp_path: Pa
     keeper.start()
     until(lambda: keeper.error)
     for _ in range(2):
-        material = certs.current(None, NAMES, datetime.now(UTC))
+        material = certificates.current(None, NAMES, datetime.now(UTC))
         (tmp_path / "tls.crt").write_bytes(material.certificate)
         (tmp_path / "tls.key").write_bytes(material.key)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.controller.webhook.certs import current
+from mcagent.http.certificates import current
 from tests.apiservers import Cluster
 
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")

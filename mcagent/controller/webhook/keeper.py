@@ -17,9 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mcagent.controller.webhook.certs import Material, current, expiry
 from mcagent.controller.webhook.server import WebhookServer
-from mcagent.http.certificates import context_of
+from mcagent.http.certificates import Material, context_of, current, expiry, read_directory
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
 from mcagent.kube.source import RawObject, is_object
@@ -145,7 +144,7 @@ class SecretKeeper(Keeper):
             raise SourceError(f"Secret {self._namespace}/{self.secret} holds no usable certificate")
         if material != self._used:
             self._server.use(context_of(material.certificate, material.key))
-            self._used, self._expires = material, expiry(material)
+            self._used, self._expires = material, expiry(material.certificate)
         if self._leading():
             for kind, name in self._configurations:
                 self._trust(kind, name, material)
@@ -216,21 +215,15 @@ class DirectoryKeeper(Keeper):
 
     def look(self) -> None:
         """Take up what changed. Raises OSError (ssl.SSLError for unusable PEM)."""
-        found = ((self._directory / "tls.crt").read_bytes(), (self._directory / "tls.key").read_bytes())
-        if found == self._used:
+        files = read_directory(self._directory)
+        if files == self._used:
             return
-        self._server.use(context_of(*found))
-        self._used = found
-        self._expires = _end_of(found[0])
-
-
-def _end_of(certificate: bytes) -> float:
-    from cryptography import x509
-
-    try:
-        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
-    except ValueError as err:
-        raise ssl.SSLError(f"tls.crt: {err}") from err
+        self._server.use(context_of(*files))
+        self._used = files
+        try:
+            self._expires = expiry(files[0])
+        except ValueError as err:
+            raise ssl.SSLError(f"tls.crt: {err}") from err
 
 
 def _data(material: Material) -> dict[str, str]:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-from cryptography import x509
-
 from mcagent.api.doctor import CheckFinding
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.clock import clock_finding
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
+from mcagent.http.certificates import expiry
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ApiClusterInfoImport, ClusterSet
 
@@ -91,7 +90,7 @@ def ask_leader(server: str, timeout: float = TIMEOUT) -> LeaderServer:
             middle = (began + time.time()) / 2
         finally:
             connection.close()
-        expires = x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp()
+        expires = expiry(ssl.DER_cert_to_PEM_cert(der).encode())
         clock = parsedate_to_datetime(date).timestamp() + 0.5 - middle if date else None
         return LeaderServer(server=server, expires=expires, clock=clock)
     except (OSError, http.client.HTTPException, ValueError) as error:
