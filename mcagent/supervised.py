@@ -1,11 +1,12 @@
-"""Threads that cannot end unnoticed, and the one place that catches every exception.
+"""Threads that cannot end unnoticed, loops in such threads, and the one place that catches every exception.
 
-Owns: what is known of threads that broke, by which /healthz fails. Knows nothing of what threads do.
+Owns the list of threads that broke, by which /healthz fails. Knows nothing of what threads do.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -92,6 +93,56 @@ class Supervised(threading.Thread):
             _broken.add(self)
             if again:
                 _restarts[self.name] = _restarts.get(self.name, 0) + 1
+
+
+class BackgroundLoop:
+    """Calls `step` again and again in a thread, from `start` to `stop`.
+
+    `step` returns the seconds to the next call; `math.inf`: until `wake`. After an exception it is called again,
+    with back-off. `delay`: seconds from `wake` to the call, so that changes in quick succession cause one call.
+    """
+
+    def __init__(self, step: Callable[[], float], *, name: str, delay: float = 0.0) -> None:
+        self._step, self._delay = step, delay
+        self._woken, self._stopping = threading.Event(), threading.Event()
+        self._thread = Supervised(self._run, name=name, until=self._stopping)
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def stopping(self) -> bool:
+        """Tell whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def start(self) -> None:
+        """Start the thread. Returns at once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let the next call come now."""
+        self._woken.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait within `step`; `stop` ends the wait, `wake` does not."""
+        self._stopping.wait(seconds)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the loop. Waits for a call under way, for `timeout` seconds at most."""
+        self._stopping.set()
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._woken.clear()
+            wait = self._step()
+            # `stop` sets this first, so its `wake` comes after the clearing above, or this is set already.
+            if not self._stopping.is_set() and self._woken.wait(None if wait == math.inf else wait):
+                self._stopping.wait(self._delay)
 
 
 def dead() -> list[str]:

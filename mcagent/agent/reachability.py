@@ -18,7 +18,7 @@ from mcagent.core.failover.liveness import Peers
 from mcagent.core.failover.reachability import AGAIN, EVERY, LASTS, ReachabilityState
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
@@ -41,25 +41,20 @@ class Reachability:
         self._gateways: dict[int, bool] = {}
         self._inputs: tuple[object, object] = (None, None)
         self.wake = math.inf  # when `update` is due though nothing is received
-        self._lock = threading.Condition()  # guards all below
+        self._lock = threading.Lock()  # guards all below
         self._announced: dict[int, ReachabilityState] = {}  # received, by port
         self._nodes: tuple[int, ...] = ()  # ports to this cluster's Nodes
         self._clusters: frozenset[int] = frozenset()  # to be announced to them
         self._times = TIMES_AFTER + 1  # of announcement: none is due yet
-        self._closed = threading.Event()
-        self._thread = Supervised(self._announce, name="reachability", until=self._closed)
+        self._announcing = BackgroundLoop(self._announce, name="reachability")
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._announcing.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._closed.set()
-        with self._lock:
-            self._lock.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._announcing.stop()
 
     def receive(self, port: int, frame: bytes) -> None:
         """Store an announcement that arrived by the tunnel to a gateway of this cluster."""
@@ -103,22 +98,17 @@ class Reachability:
             self._nodes = tuple(port.ofport for port in near)
             if clusters != self._clusters:
                 self._clusters, self._times = clusters, 0
-                self._lock.notify()
+                self._announcing.wake()
 
-    def _announce(self) -> None:
+    def _announce(self) -> float:
         """Announce each change, then repeat it: while a cluster is not reached, and TIMES_AFTER times after."""
-        while not self._closed.is_set():
-            with self._lock:
-                clusters, nodes, times = self._clusters, self._nodes, self._times
-                if times > TIMES_AFTER and not clusters:
-                    if not self._closed.is_set():  # `stop` may have notified before this thread had the lock
-                        self._lock.wait()
-                    continue
-                self._times += 1
-            try:
-                self._send(nodes, reachability.encode_frame(clusters))
-            except BackendError as error:
-                log.debug("%s", error)
-            with self._lock:
-                if self._clusters == clusters and not self._closed.is_set():
-                    self._lock.wait(AGAIN[times] if times < len(AGAIN) else EVERY)
+        with self._lock:
+            clusters, nodes, times = self._clusters, self._nodes, self._times
+            if times > TIMES_AFTER and not clusters:
+                return math.inf
+            self._times += 1
+        try:
+            self._send(nodes, reachability.encode_frame(clusters))
+        except BackendError as error:
+            log.debug("%s", error)
+        return AGAIN[times] if times < len(AGAIN) else EVERY

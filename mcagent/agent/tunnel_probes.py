@@ -21,7 +21,7 @@ from mcagent.core.failover.liveness import Peers
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
@@ -62,27 +62,22 @@ class TunnelProbes:
         self._send, self._on, self._changed, self._clock = send, on, changed, clock
         self._inputs: tuple[object, object, int] = (None, None, 0)  # belongs to the loop's thread, as `_narrow`
         self._narrow: frozenset[str] = frozenset()
-        self._lock = threading.Condition()  # guards all below
+        self._lock = threading.Lock()  # guards all below
         self._tunnels: dict[str, _Tunnel] = {}
         self._due: list[tuple[float, str]] = []  # a heap; each tunnel is in it once
         self._mtu = 0
         self._usual = probes.EVERY  # seconds between probes of a tunnel
         self._sent: dict[bytes, _Sent] = {}  # in flight, oldest first
-        self._closed = threading.Event()
-        self._thread = Supervised(self._run, name="tunnel-probes", until=self._closed)
+        self._loop = BackgroundLoop(self._probe_tunnels, name="tunnel-probes")
 
     def start(self) -> None:
         """Start the thread, unless probes are off."""
         if self._on:
-            self._thread.start()
+            self._loop.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._closed.set()
-        with self._lock:
-            self._lock.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._loop.stop()
 
     def report(self) -> Mapping[str, ProbeState]:
         """Return the results by tunnel, without tunnels that were never probed."""
@@ -127,7 +122,7 @@ class TunnelProbes:
             remaining = [(at, name) for at, name in self._due if name in ports and name not in added]
             self._due = [*remaining, *((now + spread * place, name) for place, name in enumerate(added))]
             heapq.heapify(self._due)
-            self._lock.notify()
+        self._loop.wake()
 
     def receive(self, port: int, frame: bytes) -> None:
         """Take an answer that arrived by a tunnel.
@@ -153,24 +148,22 @@ class TunnelProbes:
         if changed:
             self._changed()
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
+    def _probe_tunnels(self) -> float:
+        """Send the probes that are due; return the seconds to the next ones."""
+        with self._lock:
+            narrow = self._expire()
+            batch = self._batch()
+            wait = (self._due[0][0] if self._due else math.inf) - self._clock()
+        if narrow:
+            self._changed()
+        try:
+            if batch:
+                self._send(batch)
+        except BackendError as error:
+            log.debug("%s", error)
             with self._lock:
-                narrow = self._expire()
-                batch = self._batch()
-                wait = (self._due[0][0] if self._due else math.inf) - self._clock()
-            if narrow:
-                self._changed()
-            try:
-                if batch:
-                    self._send(batch)
-            except BackendError as error:
-                log.debug("%s", error)
-                with self._lock:
-                    self._sent.clear()  # perhaps not sent: not counted as lost
-            with self._lock:
-                if not self._closed.is_set():
-                    self._lock.wait(max(TICK, min(wait, probes.RARELY)))
+                self._sent.clear()  # perhaps not sent: not counted as lost
+        return max(TICK, min(wait, probes.RARELY))
 
     def _expire(self) -> bool:
         """Count overdue probes as lost; return whether a tunnel has ceased to pass the largest packets."""

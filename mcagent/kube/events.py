@@ -25,7 +25,7 @@ from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
 from mcagent.model.problem import Problem
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
@@ -60,18 +60,15 @@ class EventRecorder:
         self._problems: frozenset[_Item] = frozenset()
         self._waiting: dict[_Item, int] = {}  # in order, with how often each has failed
         self._counts: Counter[str] = Counter()
-        self._changed, self._stopping = threading.Event(), threading.Event()
-        self._thread = Supervised(self._run, name="events", until=self._stopping)
+        self._loop = BackgroundLoop(self._write_next, name="events")
 
     def start(self) -> None:
         """Begin to write."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop within about a second; what is not written yet is not."""
-        self._stopping.set()
-        self._changed.set()
-        self._thread.join(timeout=1.0)
+        self._loop.stop(timeout=1.0)
 
     def problems(self, problems: Iterable[Problem]) -> None:
         """Take the problems that there are now; new ones become Events. Returns at once."""
@@ -81,7 +78,7 @@ class EventRecorder:
                 self._waiting.pop(item, None)
             self._waiting |= dict.fromkeys(sorted(found - self._problems), 0)
             self._problems = found
-        self._changed.set()
+        self._loop.wake()
 
     def record(self, event: Event) -> None:
         """Take something that happened. Returns at once; of too many the last are kept."""
@@ -91,7 +88,7 @@ class EventRecorder:
                 del self._waiting[happened[0]]
                 self._counts["dropped"] += 1
             self._waiting[event, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")] = 0
-        self._changed.set()
+        self._loop.wake()
 
     def counts(self) -> Mapping[str, int]:
         """Return how many were written, there already, failed, dropped."""
@@ -100,20 +97,18 @@ class EventRecorder:
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        self._changed.wait()
-        self._stopping.wait(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
-        while True:
-            self._changed.clear()
-            if self._stopping.is_set():  # `stop` sets this one first: what it sets after the line above stays
-                return
-            with self._lock:
-                # What happened goes before what lasts.
-                item = min(self._waiting, key=lambda waiting: not waiting[1], default=None)
-            if item is None:
-                self._changed.wait()
-            else:
-                self._try(item)
+    def _write_next(self) -> float:
+        with self._lock:
+            # What happened goes before what lasts.
+            item = min(self._waiting, key=lambda waiting: not waiting[1], default=None)
+        if item is None:
+            return math.inf
+        if self._spread:  # the first one: what is waiting afterwards may be another one
+            self._loop.pause(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
+            self._spread = 0.0
+        else:
+            self._try(item)
+        return 0.0
 
     def _try(self, item: _Item) -> None:
         """Write one Event, slowly."""
@@ -137,7 +132,7 @@ class EventRecorder:
         now = time.monotonic()
         self._free_at = max(self._free_at, now - _BURST * self._pause) + self._pause
         if self._free_at > now:
-            self._stopping.wait(self._free_at - now)
+            self._loop.pause(self._free_at - now)
 
     def _write(self, event: Event, happened: str) -> str:
         """Write an Event if it is not there. Returns "written" or "unchanged". Raises SourceError."""

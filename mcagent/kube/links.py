@@ -1,13 +1,14 @@
 """Writes into a Gateway's status how well this gateway reaches other clusters. Never in the dataplane's way.
 
-Calls only leave a value behind; a thread of its own reads and writes. A link that goes up or down is written
-within a second, traffic at most every `TRAFFIC` seconds, and only what differs from what the API has. What an
-API server does not keep (Antrea's CustomResourceDefinition has no such field) is sent once.
+Callers only set a value; a thread reads and writes. A link that goes up or down is written within about a second,
+traffic at most every `TRAFFIC` seconds, and only what differs from the API's. An API server that drops the field
+(Antrea's CustomResourceDefinition lacks it) gets it once.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -17,13 +18,13 @@ from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Meta
 from mcagent.model.parsing.links import Link, read, to_json
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
 RETRY = Backoff(first=1.0, most=300.0, jitter=0.0)
 SOON = 1.0  # seconds from a change to its write: what follows at once goes with it
-TRAFFIC = 30.0  # seconds between two looks at traffic
+TRAFFIC = 30.0  # seconds between two reads of traffic
 
 Look = Callable[[], Sequence[Link]]
 
@@ -34,61 +35,54 @@ class LinkPublisher:
     def __init__(self, client: Client, *, traffic: float = TRAFFIC) -> None:
         self._client, self._traffic = client, traffic
         self._lock = threading.Lock()
-        self._wanted: tuple[Meta, Look] | None = None
-        self._basis: object = None  # what the last look was asked for: the same again is no news
+        self._target: tuple[Meta, Look] | None = None
+        self._basis: object = None  # of the last call of `want`
         self._written: tuple[str, Sequence[Link]] | None = None  # by Gateway: what the API has
-        self._unkept = False
-        self._dirty, self._stopping = threading.Event(), threading.Event()
-        self._thread = Supervised(self._run, name="link-publisher", until=self._stopping)
+        self._dropped = False  # by the API server
+        self._failures = 0
+        self._loop = BackgroundLoop(self._publish, name="link-publisher", delay=SOON)
 
     def start(self) -> None:
         """Begin to write."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop; what is not written yet is not."""
-        self._stopping.set()
-        self._dirty.set()
-        self._thread.join(timeout=1.0)
+        self._loop.stop(timeout=1.0)
 
     def want(self, meta: Meta | None, look: Look, basis: object) -> None:
-        """Say whose status `look` tells: that of no Gateway (None), or of `meta`. Returns at once.
+        """Set the Gateway to write (None: none), and the source of its links. Returns at once.
 
-        `look` is called by the thread, when `basis` is another object than the last time, and from time to time.
+        The thread calls `look` if `basis` is another object than the last time, and from time to time.
         """
         with self._lock:
-            known = self._wanted[0].key if self._wanted is not None else None
-            if basis is self._basis and known == (meta.key if meta is not None else None):
+            previous = self._target[0].key if self._target is not None else None
+            if basis is self._basis and previous == (meta.key if meta is not None else None):
                 return
             self._basis = basis
-            self._wanted = (meta, look) if meta is not None else None
-            self._dirty.set()
+            self._target = (meta, look) if meta is not None else None
+        self._loop.wake()
 
-    def _run(self) -> None:
-        failures, wait = 0, self._traffic
-        while not self._stopping.is_set():
-            if self._dirty.wait(wait):
-                self._dirty.clear()
-                if self._stopping.wait(SOON if not failures else RETRY.delay(failures)):
-                    return
-            with self._lock:
-                wanted = self._wanted
-            if wanted is None or self._unkept:
-                continue
-            meta, look = wanted
-            try:
-                self._write(meta, tuple(look()))
-            except SourceError as error:
-                failures += 1
-                wait = RETRY.delay(failures)
-                log.log(
-                    logging.WARNING if failures == 1 else logging.DEBUG,
-                    "%s: cannot publish how other clusters are reached: %s",
-                    meta.subject,
-                    error,
-                )
-            else:
-                failures, wait = 0, self._traffic
+    def _publish(self) -> float:
+        with self._lock:
+            target = self._target
+        if target is None or self._dropped:
+            return math.inf
+        meta, look = target
+        try:
+            self._write(meta, tuple(look()))
+        except SourceError as error:
+            self._failures += 1
+            log.log(
+                logging.WARNING if self._failures == 1 else logging.DEBUG,
+                "%s: cannot publish how other clusters are reached: %s",
+                meta.subject,
+                error,
+            )
+            self._loop.pause(RETRY.delay(self._failures))  # also if links change meanwhile
+            return 0.0
+        self._failures = 0
+        return self._traffic
 
     def _write(self, meta: Meta, links: Sequence[Link]) -> None:
         path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
@@ -98,10 +92,10 @@ class LinkPublisher:
             return
         body = {"status": {"links": [to_json(link) for link in links]}}
         change = "application/merge-patch+json"
-        kept = _links(self._client.request("PATCH", f"{path}/status", body=body, content_type=change))
+        stored = _links(self._client.request("PATCH", f"{path}/status", body=body, content_type=change))
         self._written = (meta.key, links)
-        if links and not kept:
-            self._unkept = True
+        if links and not stored:
+            self._dropped = True
             log.info(
                 "%s: the API server does not keep status.links (its CustomResourceDefinition is not mcagent's): "
                 "the ClusterSet's page does not show this gateway's links",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import traceback
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.pages import Identity, make_pages
 from mcagent.observe.report import Report
 from mcagent.observe.standard import metrics_text
-from mcagent.supervised import Supervised, attempt, dead, restarts
+from mcagent.supervised import BackgroundLoop, Supervised, attempt, dead, restarts
 from tests.waiting import until
 
 PRODUCT = Path(supervised.__file__).parent
@@ -133,6 +134,47 @@ def test_health_fails_for_a_dead_thread() -> None:
     assert page.status == 503
     assert "not running: watcher (KeyError" in page.body
     assert "mcagent_threads_dead 1.0" in metrics_text(metrics.registry)
+
+
+def test_a_loop_calls_its_step_after_the_returned_time_and_when_woken() -> None:
+    """After `math.inf` only `wake` causes a call; wakes in quick succession cause one; `stop` ends any wait."""
+    calls: list[int] = []
+
+    def step() -> float:
+        calls.append(len(calls))
+        return 0.0 if len(calls) < 3 else math.inf
+
+    loop = BackgroundLoop(step, name="loop", delay=0.05)
+    loop.start()
+    until(lambda: len(calls) == 3)
+    loop.wake()
+    loop.wake()
+    until(lambda: len(calls) == 4)
+    assert not loop.stopping
+    loop.stop()
+    assert loop.stopping
+    assert not loop.alive
+    assert len(calls) == 4
+
+
+def test_a_loop_continues_after_an_exception_and_stops_within_a_pause(said: list[str]) -> None:
+    """A step that raises is called again; `pause` ends with `stop`."""
+    calls: list[int] = []
+
+    def step() -> float:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            boom()
+        loop.pause(3600.0)
+        return 0.0
+
+    loop = BackgroundLoop(step, name="loop")
+    loop.start()
+    until(lambda: len(calls) == 2)
+    loop.stop()
+    assert not loop.alive
+    assert len(calls) == 2
+    assert "thread loop broke: KeyError" in said[0]
 
 
 def test_every_thread_of_the_product_is_one() -> None:

@@ -249,7 +249,7 @@ def test_what_the_api_server_does_not_keep_is_sent_once() -> None:
     try:
         for link in (UP, DOWN, UP):
             publisher.want(GATEWAY, lambda link=link: (link,), object())  # type: ignore[misc]
-            until(lambda: publisher._unkept)
+            until(lambda: publisher._dropped)
     finally:
         publisher.stop()
     assert len(server.writes) == 1

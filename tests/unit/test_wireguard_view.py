@@ -241,10 +241,10 @@ def test_what_an_old_definition_drops_is_not_written_again_and_again() -> None:
     publisher.start()
     try:
         publisher.want(GATEWAY, None, INFO)
-        wait_until(lambda: bool(publisher._kept), "the patch", timeout=10)
+        wait_until(lambda: bool(publisher._stored), "the patch", timeout=10)
         for _ in range(3):
             publisher.want(GATEWAY, WireGuardInfo(public_key=OWN), INFO)
-        assert publisher._wanted is None
+        assert publisher._desired is None
     finally:
         publisher.stop()
     assert len(server.requests) == 1

@@ -7,11 +7,10 @@ fast path. Owns a thread, because Open vSwitch may be slow to answer.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 
 from mcagent.model.node_state import PolicyRuleName
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
@@ -26,22 +25,19 @@ class PolicyLog:
     ) -> None:
         self._rules, self._counts = rules, counts
         self._last_counts: Mapping[int, int] = {}
-        self._stopping = threading.Event()
-        self._thread = Supervised(self._run, name="policy-log", until=self._stopping)
+        self._loop = BackgroundLoop(self._log, name="policy-log")
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End the thread; packets since the last lines are not logged."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        self._loop.stop(timeout=1.0)
 
-    def _run(self) -> None:
-        while not self._stopping.wait(INTERVAL):
-            self.log_decisions()
+    def _log(self) -> float:
+        self.log_decisions()
+        return INTERVAL
 
     def log_decisions(self) -> None:
         """Log the packets since the last call. Without a rule to log the switch is not queried."""

@@ -23,7 +23,7 @@ from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 _JITTER = 1.2  # client-go's JitterFactor: of the wait between two tries to acquire
@@ -137,8 +137,7 @@ class Elector:
         self._lease: RawObject | None = None  # as it was after our last write
         self._leading = False
         self._error = ""
-        self._stopping = threading.Event()
-        self._thread = Supervised(self._run, name="lease", until=self._stopping)
+        self._loop = BackgroundLoop(self._elect, name="lease")
 
     # --- any thread ---------------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class Elector:
     @property
     def alive(self) -> bool:
         """Tell whether its thread runs."""
-        return self._thread.is_alive()
+        return self._loop.alive
 
     def permit(self) -> float:
         """Return for how many seconds from now this replica may write; 0 or less: not at all."""
@@ -164,19 +163,17 @@ class Elector:
 
     def start(self) -> None:
         """Begin to try. Returns at once."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop trying; nothing may be written any more. `release` lets another replica go on at once."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=self._timing.renew_deadline)
+        self._loop.stop(timeout=self._timing.renew_deadline)
         with self._lock:
             self._election.lost()
 
     def release(self) -> None:
         """After `stop`, and when no write is under way: give the Lease up, so that others need not wait."""
-        if self._thread.is_alive() or self._lease is None or not self._leading:
+        if self._loop.alive or self._lease is None or not self._leading:
             return
         spec = self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _wall()}
         try:
@@ -188,14 +185,10 @@ class Elector:
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._try()
-            self._conclude()
-            if self._stopping.wait(self._wait()):
-                break
-
-    def _wait(self) -> float:
+    def _elect(self) -> float:
+        """Try once; return the seconds to the next try."""
+        self._try()
+        self._conclude()
         wait = self._timing.retry
         if self._leading:
             # Never sleep over the deadline: what depends on us has to hear of the loss.

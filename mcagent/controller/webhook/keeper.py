@@ -10,7 +10,6 @@ import base64
 import binascii
 import logging
 import ssl
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,7 @@ class Keeper(ABC):
     def __init__(self, look: float, retry: float) -> None:
         self._look, self._retry = look, retry
         self._error, self._expires = "", 0.0
-        self._stopping, self._woken = threading.Event(), threading.Event()
-        self._thread = Supervised(self._run, name="certificate", until=self._stopping)
+        self._loop = BackgroundLoop(self._check, name="certificate")
 
     @property
     def expires(self) -> float:
@@ -56,35 +54,30 @@ class Keeper(ABC):
     @property
     def alive(self) -> bool:
         """Tell whether its thread runs."""
-        return self._thread.is_alive()
+        return self._loop.alive
 
     def start(self) -> None:
         """Begin. Returns at once."""
-        self._thread.start()
+        self._loop.start()
 
     def wake(self) -> None:
         """Look now."""
-        self._woken.set()
+        self._loop.wake()
 
     def stop(self) -> None:
         """End, without waiting for a request under way."""
-        self._stopping.set()
-        self._woken.set()
-        self._thread.join(timeout=1.0)
+        self._loop.stop(timeout=1.0)
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.clear()
-            try:
-                self.look()
-                error = ""
-            except (SourceError, OSError) as err:
-                error = str(err)
-                if error != self._error:
-                    log.warning("certificate of the webhook: %s", error)
-            self._error = error
-            if not self._stopping.is_set():  # `stop` may have come before the clearing above
-                self._woken.wait(self._retry if error else self._look)
+    def _check(self) -> float:
+        try:
+            self.look()
+            error = ""
+        except (SourceError, OSError) as err:
+            error = str(err)
+            if error != self._error:
+                log.warning("certificate of the webhook: %s", error)
+        self._error = error
+        return self._retry if error else self._look
 
     @abstractmethod
     def look(self) -> None:

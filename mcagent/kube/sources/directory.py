@@ -23,7 +23,7 @@ from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
 from mcagent.model.problem import Problem, Severity
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +76,12 @@ class DirectorySource:
         self._error = ""  # of the directory itself
         self._problems: tuple[Problem, ...] = ()
         self._last_event = 0.0
-        self._stopping = threading.Event()
-        self._thread = Supervised(self._run, name="manifests", until=self._stopping)
+        self._loop = BackgroundLoop(self._check, name="manifests")
 
     def start(self, kinds: Sequence[Kind]) -> None:
         """Begin to read these kinds. Returns at once."""
         self.set_kinds(kinds)
-        self._thread.start()
+        self._loop.start()
 
     def set_kinds(
         self,
@@ -92,7 +91,7 @@ class DirectorySource:
     ) -> None:
         """Read exactly these kinds from now on."""
         with self._lock:
-            if self._stopping.is_set():
+            if self._loop.stopping:
                 return
             for kind in set(self._kinds) - set(kinds):
                 self._delivered.pop(kind, None)
@@ -103,11 +102,9 @@ class DirectorySource:
 
     def stop(self) -> None:
         """Stop at once; nothing is delivered afterwards."""
-        self._stopping.set()
+        self._loop.stop(timeout=1.0)
         with self._lock:  # a delivery under way ends
             pass
-        if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
 
     def state(self) -> Mapping[Kind, InformerState]:
         """Return how reading goes, by kind; all kinds come from the same files."""
@@ -137,16 +134,15 @@ class DirectorySource:
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            with self._lock:
-                before = (self._problems, self._error)
-                if not self._stopping.is_set():
-                    self._look()
-                news = before != (self._problems, self._error)
-            if news:
-                self._changed()
-            self._stopping.wait(self._interval)
+    def _check(self) -> float:
+        with self._lock:
+            before = (self._problems, self._error)
+            if not self._loop.stopping:
+                self._look()
+            changed = before != (self._problems, self._error)
+        if changed:
+            self._changed()
+        return self._interval
 
     def _look(self) -> None:
         """Look at all files, read those that changed and are at rest, deliver what follows."""

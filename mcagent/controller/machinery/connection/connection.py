@@ -32,7 +32,7 @@ from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from mcagent.supervised import Supervised
+from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
@@ -87,10 +87,10 @@ class LeaderConnection:
         self._problem = ""  # of ClusterSet or Secret
         self._succeeded = 0.0  # monotonic
         self._failures = 0  # of probes, in a row
-        self._stopping, self._wake = threading.Event(), threading.Event()
-        self._addresses = ServerAddresses(self._wake.set)
-        self._secret = SecretWatch(local, namespace, self._wake.set, self._timing.informers)
-        self._thread = Supervised(self._run, name="leader-connection", until=self._stopping)
+        self._next_probe = 0.0  # monotonic
+        self._loop = BackgroundLoop(self._check, name="leader-connection")
+        self._addresses = ServerAddresses(self.wake)
+        self._secret = SecretWatch(local, namespace, self.wake, self._timing.informers)
 
     # --- any thread ---------------------------------------------------------------------------------------
 
@@ -102,24 +102,21 @@ class LeaderConnection:
     @property
     def alive(self) -> bool:
         """Tell whether its thread runs."""
-        return self._thread.is_alive()
+        return self._loop.alive
 
     def start(self) -> None:
         """Begin to follow the ClusterSet. Returns at once."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Close the connection, within about a second."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=self._timing.probe_timeout + 1.0)
+        self._loop.stop(timeout=self._timing.probe_timeout + 1.0)
         self._disconnect()
         self._secret.stop()
 
     def wake(self) -> None:
         """Look at the ClusterSet again."""
-        self._wake.set()
+        self._loop.wake()
 
     @property
     def epoch(self) -> int:
@@ -145,7 +142,7 @@ class LeaderConnection:
         if bad or (isinstance(error, ApiRefusalError) and error.code == 401):
             self._failure = str(error)
             self._publish()
-            self._wake.set()
+            self._loop.wake()
 
     def state(self) -> Sequence[InformerState]:
         """Return how reading goes, by kind."""
@@ -154,19 +151,16 @@ class LeaderConnection:
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        next_probe = 0.0
-        while not self._stopping.is_set():
-            self._wake.clear()
-            if self._follow():
-                next_probe = 0.0
-            now = time.monotonic()
-            if self._client is not None and now >= next_probe:
-                connected = self._leader is not None and self._leader.connected
-                if not connected or now - self._succeeded >= self._timing.probe_after:
-                    next_probe = now + self._probe(self._client)
-            self._publish()
-            self._wake.wait(self._timing.look)
+    def _check(self) -> float:
+        if self._follow():
+            self._next_probe = 0.0
+        now = time.monotonic()
+        if self._client is not None and now >= self._next_probe:
+            connected = self._leader is not None and self._leader.connected
+            if not connected or now - self._succeeded >= self._timing.probe_after:
+                self._next_probe = now + self._probe(self._client)
+        self._publish()
+        return self._timing.look
 
     def _probe(self, client: Client) -> float:
         """Ask the leader for something that every member may read. Returns when to ask again, in seconds."""
