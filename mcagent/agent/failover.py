@@ -33,7 +33,7 @@ from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import HostPort, PeerKind, PortStatistics, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.model.node_state import Role
+from mcagent.model.node_state import NodeRole
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import LiveReport
@@ -235,7 +235,7 @@ class Failover:
     ) -> Draining:
         before = self._draining
         if desired is not None:
-            gateway = desired.state.role is Role.GATEWAY
+            gateway = desired.state.role is NodeRole.GATEWAY
         else:
             gateway = own in {item.meta.name for item in snapshot.gateways.values()}
         why = self._stopping or draining.drain_reason(own, snapshot, flag=state.drain, gateway=gateway)

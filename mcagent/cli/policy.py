@@ -12,7 +12,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags
 
 if TYPE_CHECKING:
-    from mcagent.cli.common.policy_ends import Side, Step
+    from mcagent.cli.common.policy_ends import ClusterPolicies, PolicyStep
     from mcagent.core.policies.rules import LocalRule
     from mcagent.core.snapshot import Change
 
@@ -101,15 +101,15 @@ def run(args: argparse.Namespace) -> int:
     return _explain(args) if args.action == "explain" else _list(args)
 
 
-def _side(args: argparse.Namespace, context: str) -> Side:
+def _side(args: argparse.Namespace, context: str) -> ClusterPolicies:
     """Return a cluster's objects with the manifests of the command line."""
-    from mcagent.cli.common.policy_ends import Side
+    from mcagent.cli.common.policy_ends import ClusterPolicies
     from mcagent.core.snapshot import apply_changes
     from mcagent.model.config import PolicyFailureMode
     from mcagent.model.objects import Snapshot
 
     changes = [*([] if args.local else _listed(args, context)), *_manifests(args.filename)]
-    return Side(context, apply_changes(Snapshot(), changes), PolicyFailureMode(args.failure_mode))
+    return ClusterPolicies(context, apply_changes(Snapshot(), changes), PolicyFailureMode(args.failure_mode))
 
 
 def _listed(args: argparse.Namespace, context: str) -> Iterator[Change]:
@@ -165,7 +165,7 @@ def _list(args: argparse.Namespace) -> int:
     return exit_codes.FAILED if problems else exit_codes.OK
 
 
-def _rule(rule: LocalRule, side: Side) -> dict[str, Any]:
+def _rule(rule: LocalRule, side: ClusterPolicies) -> dict[str, Any]:
     from mcagent.cli.common.policy_view import port_text, selector_text
 
     peers = [
@@ -186,7 +186,7 @@ def _rule(rule: LocalRule, side: Side) -> dict[str, Any]:
     }
 
 
-def _pod_of(side: Side, address: object) -> str:
+def _pod_of(side: ClusterPolicies, address: object) -> str:
     held = (key for key, pod in side.snapshot.pods.items() if address in pod.ips)
     return next(held, str(address))
 
@@ -229,7 +229,7 @@ def _explain(args: argparse.Namespace) -> int:
     return exit_codes.OK if allowed else exit_codes.FAILED
 
 
-def _json(step: Step) -> dict[str, Any]:
+def _json(step: PolicyStep) -> dict[str, Any]:
     request, decision = step.request, step.decision
     return {
         "context": step.side,
@@ -250,7 +250,7 @@ def _json(step: Step) -> dict[str, Any]:
     }
 
 
-def _lines(step: Step) -> Iterator[str]:
+def _lines(step: PolicyStep) -> Iterator[str]:
     from mcagent.model.parsing.labels import UNKNOWN
     from mcagent.model.policies import Direction
 

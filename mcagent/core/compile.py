@@ -25,7 +25,7 @@ from mcagent.core.policies.selection import policy_needs
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address
-from mcagent.model.node_state import NodeState, Role
+from mcagent.model.node_state import NodeRole, NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import in_order
@@ -229,7 +229,7 @@ def _state(
     config: Config,
 ) -> NodeState:
     local, facts = forwards.local, forwards.encryption_facts
-    gateway = local.role is Role.GATEWAY
+    gateway = local.role is NodeRole.GATEWAY
     published = wireguard.publication(snapshot.gateways, facts, config) if gateway else None
     paths = (*forwards.paths_to_nodes.values(), *forwards.paths_to_clusters.values())
     return NodeState(

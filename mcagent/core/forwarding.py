@@ -32,7 +32,7 @@ from mcagent.core.tunnels import OwnEnds, Tunnel, cluster_tunnels, names_of, nod
 from mcagent.core.wireguard import Encryption
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, Role
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeRole
 from mcagent.model.objects import Snapshot
 from mcagent.model.problem import Problem, all_problems
 
@@ -87,7 +87,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     checked_clusters = call_each(check_cluster, snapshot.cluster_infos, validator)
     remote = call(resolve_clusters, checked_clusters, pods.hosts, config)
     accepted_and_checked = call(joined, remote.accepted, remote.checked)
-    encrypting = local.own_gateway if config.encrypts and local.role is Role.GATEWAY else None
+    encrypting = local.own_gateway if config.encrypts and local.role is NodeRole.GATEWAY else None
     encryption_facts = wireguard.encryption_facts(facts)
     encryption = Encryption()
     if encrypting is not None:
@@ -118,7 +118,7 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     next_hops = call(path_state.next_hops, tuple(chain.from_iterable(paths_to_nodes.values())), rules)
     other_addresses = wireguard.other_gateway_addresses(encryption)
     env = None
-    if local.role is not Role.NONE:
+    if local.role is not NodeRole.NONE:
         env = call(environment, local, next_hops, other_addresses, facts.datapath, config)
 
     return Forwarding(
@@ -200,7 +200,7 @@ def _exports(
     checked = engine.each(services.check_export, objects, local.service_cidrs, rules)
     ports, problems = engine.call(services.exported_ports, checked)
     # A worker knows only its own endpoints.
-    return ports, bool(named), problems if local.role is Role.GATEWAY else ()
+    return ports, bool(named), problems if local.role is NodeRole.GATEWAY else ()
 
 
 def _encryption(
@@ -228,7 +228,7 @@ def _tunnels_to_clusters(
     engine: IncrementalEngine, local: LocalCluster, remote: RemoteClusters, encryption: Encryption, config: Config
 ) -> Tunnels:
     own_address = local.own_gateway_ip
-    if local.role is not Role.GATEWAY or own_address is None:
+    if local.role is not NodeRole.GATEWAY or own_address is None:
         return {}
     clusters_and_ends = engine.call(joined, remote.accepted, encryption.ends)
     return engine.each(cluster_tunnels, clusters_and_ends, own_address, config)

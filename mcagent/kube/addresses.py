@@ -37,7 +37,7 @@ class ServerAddresses:
     def of(self, url: str) -> tuple[Address, ...]:
         """Return the addresses, sorted: equal as long as nothing new was seen."""
         with self._lock:
-            found = set(self._seen)
+            addresses = set(self._seen)
         with suppress(ValueError):  # a name
-            found.add(parse_address(urlsplit(url).hostname or ""))
-        return tuple(sorted(found, key=lambda one: (one.version, int(one))))
+            addresses.add(parse_address(urlsplit(url).hostname or ""))
+        return tuple(sorted(addresses, key=lambda address: (address.version, int(address))))

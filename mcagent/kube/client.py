@@ -106,7 +106,7 @@ class Client:
             return stream.read(timeout, most)
 
     def clock(self, *, timeout: float) -> float | None:
-        """Return by how many seconds the server's clock is ahead of ours; None: not told. Raises as `request`.
+        """Return by how many seconds the server's clock is ahead of ours; None: no date. Raises as `request`.
 
         The header Date has whole seconds (RFC 9110, section 6.6.1).
         """
@@ -114,10 +114,10 @@ class Client:
         with self._send("GET", "/version", None, {"Accept": _JSON}, timeout, total=timeout) as stream:
             date = stream.header("Date")
         try:
-            told = parsedate_to_datetime(date).timestamp()
+            server_time = parsedate_to_datetime(date).timestamp()
         except ValueError:
             return None
-        return told + 0.5 - (began + time.time()) / 2
+        return server_time + 0.5 - (began + time.time()) / 2
 
     def watch(self, path: str, query: Mapping[str, str], *, inactivity: float) -> Stream:
         """Begin a watch, which fails after `inactivity` seconds without a byte. Raises as `request`."""

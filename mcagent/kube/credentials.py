@@ -65,7 +65,7 @@ class Credentials:
 
 
 def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:
-    """Return the kubeconfig of somebody with a bearer token. `ca` is PEM; b"" trusts what the system trusts."""
+    """Return the kubeconfig for a bearer token. `ca` is PEM; b"" trusts what the system trusts."""
     cluster = {"server": server}
     if ca:
         cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
@@ -83,27 +83,27 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> Any:
     import yaml
     from kubernetes import client, config
 
-    found = client.Configuration()
-    options = {"context": context or None, "client_configuration": found, "persist_config": False}
-    what = "credentials"
+    configuration = client.Configuration()
+    options = {"context": context or None, "client_configuration": configuration, "persist_config": False}
+    source = "credentials"
     try:
         if isinstance(kubeconfig, dict):
             config.load_kube_config_from_dict(kubeconfig, **options)
         elif kubeconfig:
-            what = f"kubeconfig {kubeconfig}"
+            source = f"kubeconfig {kubeconfig}"
             if not Path(kubeconfig).is_file():
-                raise SourceError(f"{what}: no such file")
+                raise SourceError(f"{source}: no such file")
             config.load_kube_config(config_file=kubeconfig, **options)
         else:
-            what = "service account of this Pod"
-            config.load_incluster_config(found)
+            source = "service account of this Pod"
+            config.load_incluster_config(configuration)
     except (*_UNUSABLE, config.ConfigException, yaml.YAMLError, AttributeError) as err:
         hint = "" if kubeconfig else " (outside a Pod give a kubeconfig)"
-        raise SourceError(f"{what}: cannot be used: {err}{hint}") from err
-    found.retries = False
-    found.connection_pool_maxsize = _CONNECTIONS
-    found.socket_options = _socket_options()
-    return found
+        raise SourceError(f"{source}: cannot be used: {err}{hint}") from err
+    configuration.retries = False
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    configuration.socket_options = _socket_options()
+    return configuration
 
 
 def _socket_options() -> list[tuple[int, int, int]]:

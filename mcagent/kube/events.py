@@ -1,4 +1,4 @@
-"""Records Kubernetes Events: of problems that objects have, and of what happened. Never in anybody's way.
+"""Records Kubernetes Events: of problems that objects have, and of what happened. Never delays its callers.
 
 Calls only leave a value behind; a thread of its own writes, slowly (a rate limit), and only what is not there
 already. What cannot be written is counted and dropped: reporting must not cost the dataplane anything.
@@ -72,12 +72,12 @@ class EventRecorder:
 
     def problems(self, problems: Iterable[Problem]) -> None:
         """Take the problems that there are now; new ones become Events. Returns at once."""
-        found = frozenset((_event_of(problem), "") for problem in problems)
+        items = frozenset((_event_of(problem), "") for problem in problems)
         with self._lock:
-            for item in self._problems - found:
+            for item in self._problems - items:
                 self._waiting.pop(item, None)
-            self._waiting |= dict.fromkeys(sorted(found - self._problems), 0)
-            self._problems = found
+            self._waiting |= dict.fromkeys(sorted(items - self._problems), 0)
+            self._problems = items
         self._loop.wake()
 
     def record(self, event: Event) -> None:
@@ -177,8 +177,8 @@ class EventRecorder:
 
 def _event_of(problem: Problem) -> Event:
     message = (f"{problem.path}: " if problem.path else "") + problem.message
-    if what := remedy(problem.reason):
-        message += f". What to do: {what}"
+    if action := remedy(problem.reason):
+        message += f". What to do: {action}"
     return Event(subject=problem.subject, reason=problem.reason, message=message)
 
 

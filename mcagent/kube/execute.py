@@ -48,8 +48,8 @@ def execute(
 ) -> Executed:
     """Run a command and return what it printed, once it has ended.
 
-    `timeout` (seconds) is from its start on, `most` (characters) for what it prints: whoever cannot wait for an
-    API server that waits for a kubelet calls this in a thread. Raises ApiRefusalError, ApiTooLargeError,
+    `timeout` (seconds) is from its start on, `most` (characters) for what it prints. A caller that cannot wait for
+    an API server that waits for a kubelet calls this in a thread. Raises ApiRefusalError, ApiTooLargeError,
     ApiGarbageError, ApiUnreachableError.
     """
     from websocket import WebSocketBadStatusException, WebSocketException
@@ -72,19 +72,19 @@ def execute(
 
 
 def _read(stream: Any, where: str, end: float, most: int) -> Executed:
-    found = {_STDOUT: "", _STDERR: "", _ERROR: ""}
+    output = {_STDOUT: "", _STDERR: "", _ERROR: ""}
     going = True
     while going:
-        left = end - time.monotonic()
-        if left <= 0:
+        remaining = end - time.monotonic()
+        if remaining <= 0:
             raise ApiUnreachableError(f"{where}: it timed out")
-        stream.update(timeout=left)
+        stream.update(timeout=remaining)
         going = stream.is_open()  # asked before reading, which takes in more: nothing comes after the end
-        for channel in found:
-            found[channel] += stream.read_channel(channel)
-        if sum(map(len, found.values())) > most:
+        for channel in output:
+            output[channel] += stream.read_channel(channel)
+        if sum(map(len, output.values())) > most:
             raise ApiTooLargeError(f"{where}: its output exceeds {most} characters")
-    return Executed(out=found[_STDOUT], err=found[_STDERR], code=_exit_code(found[_ERROR], where))
+    return Executed(out=output[_STDOUT], err=output[_STDERR], code=_exit_code(output[_ERROR], where))
 
 
 def _exit_code(text: str, where: str) -> int:
@@ -94,7 +94,7 @@ def _exit_code(text: str, where: str) -> int:
         if status.get("status") == "Success":
             return 0
         causes = (status.get("details") or {}).get("causes") or []
-        codes = [one["message"] for one in causes if one.get("reason") == "ExitCode"]
+        codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
         if codes:
             return int(codes[0])
         message = str(status.get("message", ""))
@@ -109,5 +109,5 @@ def _refusal(where: str, error: Any) -> ApiRefusalError:
         status = json.loads(body)
     except (ValueError, RecursionError):
         status = {"message": printable(body.decode("utf-8", "replace"), _SHOWN)}
-    found = status if isinstance(status, dict) else {}
-    return status_error(where, found | {"code": error.status_code})
+    fields = status if isinstance(status, dict) else {}
+    return status_error(where, fields | {"code": error.status_code})

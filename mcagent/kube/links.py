@@ -17,7 +17,7 @@ from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Meta
-from mcagent.model.parsing.links import Link, read, to_json
+from mcagent.model.parsing.links import ClusterLink, read, to_json
 from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ RETRY = Backoff(first=1.0, most=300.0, jitter=0.0)
 SOON = 1.0  # seconds from a change to its write: what follows at once goes with it
 TRAFFIC = 30.0  # seconds between two reads of traffic
 
-Look = Callable[[], Sequence[Link]]
+Look = Callable[[], Sequence[ClusterLink]]
 
 
 class LinkPublisher:
@@ -37,7 +37,7 @@ class LinkPublisher:
         self._lock = threading.Lock()
         self._target: tuple[Meta, Look] | None = None
         self._basis: object = None  # of the last call of `want`
-        self._written: tuple[str, Sequence[Link]] | None = None  # by Gateway: what the API has
+        self._written: tuple[str, Sequence[ClusterLink]] | None = None  # by Gateway: what the API has
         self._dropped = False  # by the API server
         self._failures = 0
         self._loop = BackgroundLoop(self._publish, name="link-publisher", delay=SOON)
@@ -84,7 +84,7 @@ class LinkPublisher:
         self._failures = 0
         return self._traffic
 
-    def _write(self, meta: Meta, links: Sequence[Link]) -> None:
+    def _write(self, meta: Meta, links: Sequence[ClusterLink]) -> None:
         path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
         if self._written is None or self._written[0] != meta.key:  # after a restart, or as a gateway anew
             self._written = (meta.key, _links(self._client.request("GET", path)))
@@ -103,6 +103,6 @@ class LinkPublisher:
             )
 
 
-def _links(gateway: object) -> tuple[Link, ...]:
+def _links(gateway: object) -> tuple[ClusterLink, ...]:
     status = gateway.get("status") if isinstance(gateway, dict) else None
     return read(status.get("links")) if isinstance(status, dict) else ()

@@ -101,17 +101,17 @@ class Reviewer:
         if _TOKEN.fullmatch(token) is None:
             return UNKNOWN
         key = (hashlib.sha256(token.encode()).digest(), path, verb)
-        kept = self._fresh(key)
-        if kept is not None:
-            return kept
+        status = self._fresh(key)
+        if status is not None:
+            return status
         if not self._may_ask(key, source):
             return TOO_MANY
         # Who is not known yet does not wait for long: a connection that waits has a slot of the server.
         if not self._at_once.acquire(timeout=self._limits.timeout if self._known(key) else _TURN):
             return self._while_away(key)
         try:
-            kept = self._fresh(key)  # somebody else may have asked meanwhile
-            return self._ask(token, key) if kept is None else kept
+            status = self._fresh(key)  # another thread may have asked meanwhile
+            return self._ask(token, key) if status is None else status
         finally:
             self._at_once.release()
 
@@ -147,9 +147,9 @@ class Reviewer:
             return self._while_away(key)
         self._error = ""
         with self._lock:
-            here, other = (self._good, self._bad) if status == OK else (self._bad, self._good)
-            _put(here, key, _Kept(status, self._clock()), self._limits.kept)
-            other.pop(key, None)
+            statuses, opposite = (self._good, self._bad) if status == OK else (self._bad, self._good)
+            _put(statuses, key, _Kept(status, self._clock()), self._limits.kept)
+            opposite.pop(key, None)
         return status
 
     def _while_away(self, key: _Key) -> int:
@@ -174,6 +174,6 @@ class Reviewer:
         body = {"apiVersion": api_version, "kind": kind, "spec": spec}
         answer = self._request("POST", path, body=body, timeout=self._limits.timeout)
         with suppress(AttributeError):
-            if isinstance(found := answer.get("status"), dict):
-                return found
+            if isinstance(status := answer.get("status"), dict):
+                return status
         raise SourceError(f"{kind}: the answer has no status")

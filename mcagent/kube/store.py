@@ -1,6 +1,7 @@
 """A store of the objects of one kind: sorted, indexed, what is gone for good, and since when each is as it is.
 
-It decides only which version of an object is newer. It has no lock: whoever shares it between threads brings one.
+It decides only which version of an object is newer. It has no lock: an owner that shares it between threads has
+one.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ class Store:
 
 def _values(name: str, index: IndexFunction, obj: ApiObject) -> set[str]:
     """Return the values under which an index files an object; none where the function fails, which is a bug."""
-    found, error = attempt(lambda: set(index(obj)))
+    values, error = attempt(lambda: set(index(obj)))
     if error is not None:
         log.error("index %s: %s is not indexed, which is a bug", name, key_of(obj), exc_info=error)
-    return found or set()
+    return values or set()
 
 
 def key_of(obj: ApiObject) -> Key:

@@ -63,15 +63,15 @@ class Stream:
         parts: list[bytes] = []  # of the line under way
         size = 0
         for block in self._blocks():
-            *ends, rest = block.split(b"\n")
+            *ends, remainder = block.split(b"\n")
             for end in ends:
                 if size + len(end) > MAX_LINE:
                     too_long()
                 elif line := b"".join((*parts, end)).strip():
                     yield line
                 parts, size = [], 0
-            size += len(rest)
-            parts = [*parts, rest] if size <= MAX_LINE else []
+            size += len(remainder)
+            parts = [*parts, remainder] if size <= MAX_LINE else []
         if size <= MAX_LINE and (line := b"".join(parts).strip()):
             yield line
 

@@ -1,4 +1,4 @@
-"""How long to wait after failures, the same for whoever tries again. A pure value: no clock, no randomness."""
+"""How long to wait after failures, for all that is tried again. A pure value: no clock, no randomness."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class InformerState:
     kind: Kind
     synced: bool = False  # listed completely at least once
     connected: bool = False  # changes would be noticed now: a watch is open, a directory is readable
-    objects: int = 0  # that whoever keeps them has
+    objects: int = 0  # that their owner has
     lists: int = 0
     events: int = 0
     restarts: Mapping[str, int] = field(default_factory=dict)  # of the watch, by reason

@@ -1,4 +1,4 @@
-"""Which API resource each Kind is: group, version, plural, scope. The one table that everybody uses.
+"""Which API resource each Kind is: group, version, plural, scope. The only such table.
 
 Knows the names on the wire and nothing of fields, clients or files.
 """

@@ -67,7 +67,7 @@ class NetworkSet:
 
     def __contains__(self, address: int) -> bool:
         """Tell whether the IPv4 address of that number is in one of them."""
-        return any(address & mask in found for mask, found in self._by_mask.items())
+        return any(address & mask in networks for mask, networks in self._by_mask.items())
 
 
 def network_key(network: Network) -> tuple[int, int, int]:

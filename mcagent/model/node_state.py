@@ -18,7 +18,7 @@ from mcagent.model.policies import Direction
 from mcagent.model.problem import Problem
 
 
-class Role(StrEnum):
+class NodeRole(StrEnum):
     """What a Node does in the ClusterSet."""
 
     GATEWAY = "gateway"
@@ -143,7 +143,7 @@ class NodeState:
     (`mcagent.dataplane.conntrack`).
     """
 
-    role: Role = Role.NONE
+    role: NodeRole = NodeRole.NONE
     why: str = ""  # why there is no role, for people
     all_pods: bool = False  # where Pods are read, those of all Nodes
     all_services: bool = False  # where Services and EndpointSlices are read, also those that are not imported

@@ -115,7 +115,7 @@ class Gateway:
 class ClusterInfoImport:
     """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport: fields under `spec`.
 
-    `granted` says when the leader granted each claim (`mcagent.model.parsing.granted`); empty where nobody says.
+    `granted` says when the leader granted each claim (`mcagent.model.parsing.granted`); empty: not known.
     `our_agents`: the cluster says that its gateways run mcagent.
     """
 
@@ -136,7 +136,7 @@ class Node:
 
     meta: Meta
     internal_ips: tuple[Address, ...] = ()
-    external_ips: tuple[Address, ...] = ()  # nobody's but its own; tunnels do not end there
+    external_ips: tuple[Address, ...] = ()  # only its own; tunnels do not end there
     pod_cidrs: tuple[Network, ...] = ()
     ready: bool = True
     unschedulable: bool = False
@@ -256,7 +256,7 @@ class Namespace:
 class LabelIdentity:
     """multicluster.crd.antrea.io/v1alpha1 LabelIdentity: the number of a Pod's labels with its Namespace's.
 
-    `clusters` have such Pods; None: nobody says which.
+    `clusters` have such Pods; None: not known.
     """
 
     meta: Meta

@@ -52,14 +52,14 @@ class Step:
 
     old: Resource | None = None
     new: Resource | None = None
-    owner: str = ""  # of `new`; after a restart nobody knows whose an old resource was
+    owner: str = ""  # of `new`; after a restart the owner of an old resource is not known
 
     @property
     def resource(self) -> Resource:
         """The resource as it will be, or as it was where it goes."""
-        found = self.old if self.new is None else self.new
-        assert found is not None
-        return found
+        resource = self.old if self.new is None else self.new
+        assert resource is not None
+        return resource
 
     @property
     def op(self) -> Op:

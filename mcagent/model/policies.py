@@ -1,6 +1,6 @@
 """NetworkPolicies and Antrea's policies as frozen values: what of them concerns traffic between clusters.
 
-One form for all kinds. A peer of this cluster's Pods is not in it: such a peer is nobody of another cluster.
+One form for all kinds. A peer of this cluster's Pods is not in it: such a peer is in no other cluster.
 """
 
 from __future__ import annotations
@@ -77,11 +77,12 @@ class Selector:
     @property
     def names_clusters(self) -> bool:
         """Whether it says of which cluster Pods are."""
-        return any(one.key == CLUSTER_LABEL for one in self.namespace)
+        return any(requirement.key == CLUSTER_LABEL for requirement in self.namespace)
 
     def selects(self, namespace: Mapping[str, str], pod: Mapping[str, str]) -> bool:
         """Tell whether it selects Pods with these labels."""
-        return all(one.holds(namespace) for one in self.namespace) and all(one.holds(pod) for one in self.pod)
+        matches_namespace = all(requirement.holds(namespace) for requirement in self.namespace)
+        return matches_namespace and all(requirement.holds(pod) for requirement in self.pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class RulePort:
     """Ports of a protocol (IP's number): `low` to `high`, or by name; of ICMP type and code, None: any."""
 
     protocol: int
@@ -112,7 +113,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class NetworkPolicyRule:
     """One rule. `peers` and `services` (namespace and name) count unless `any_peer` is set.
 
     `log_label`: what it decides is logged, with this text; None: it is not.
@@ -126,7 +127,7 @@ class Rule:
     any_peer: bool = False
     peers: tuple[Peer, ...] = ()
     services: tuple[tuple[str, str], ...] = ()
-    ports: tuple[Port, ...] = ()  # none: every
+    ports: tuple[RulePort, ...] = ()  # none: every
     log_label: str | None = None
     fault: str = ""
 
@@ -139,7 +140,7 @@ class Policy:
     """
 
     meta: Meta
-    rules: tuple[Rule, ...]
+    rules: tuple[NetworkPolicyRule, ...]
     tier: str = ""
     priority: float = 0.0
     applied_to: tuple[Selector, ...] = ()

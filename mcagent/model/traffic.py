@@ -64,18 +64,19 @@ class Traffic:
         `ready`: how many ready endpoints each has; `own` is this cluster's ID.
         """
         named = {own if share.cluster == LOCAL else share.cluster for rank in self.ranks for share in rank}
-        rest = [one for one in ready if one not in named]
-        ranks = [_weights(rank, ready, rest, own) for rank in self.ranks]
-        return ranks if OTHERS in named else [*ranks, {one: ready[one] for one in rest}]
+        unnamed = [cluster for cluster in ready if cluster not in named]
+        ranks = [_weights(rank, ready, unnamed, own) for rank in self.ranks]
+        return ranks if OTHERS in named else [*ranks, {cluster: ready[cluster] for cluster in unnamed}]
 
 
-def _weights(rank: tuple[Share, ...], ready: Mapping[str, int], rest: list[str], own: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _weights(rank: tuple[Share, ...], ready: Mapping[str, int], unnamed: list[str], own: str) -> dict[str, int]:
+    weights: dict[str, int] = {}
     for share in rank:
-        cluster = own if share.cluster == LOCAL else share.cluster
-        for one in rest if share.cluster == OTHERS else (cluster,):
-            found[one] = ready.get(one, 0) and (ready[one] if share.weight is None else share.weight)
-    return {cluster: weight for cluster, weight in found.items() if weight}
+        named = own if share.cluster == LOCAL else share.cluster
+        for cluster in unnamed if share.cluster == OTHERS else (named,):
+            number = ready.get(cluster, 0)
+            weights[cluster] = number if share.weight is None or not number else share.weight
+    return {cluster: weight for cluster, weight in weights.items() if weight}
 
 
 def read_traffic(text: str) -> Traffic:
@@ -99,8 +100,9 @@ def _one_measure(rank: tuple[Share, ...]) -> None:
     without = [share.cluster for share in rank if share.weight is None]
     if without and any(share.weight for share in rank):
         text = ", ".join(map(str, rank))
-        what = f'"{without[0]}" of "{text[:80]}" has none'
-        raise ValueError(f"must have weights for all clusters that share or for none, {what}")
+        raise ValueError(
+            f'must have weights for all clusters that share or for none, "{without[0]}" of "{text[:80]}" has none'
+        )
 
 
 def _share(word: str) -> Share:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from mcagent.core.failover.liveness import PeerLiveness
 from mcagent.model.dataplane.resources import PeerKind
-from mcagent.model.parsing.links import Link
+from mcagent.model.parsing.links import ClusterLink
 from mcagent.observe.gateways import LiveReport, TunnelCounters
 from mcagent.observe.standard import rfc3339
 
 
-def links_of(live: LiveReport, rates: Mapping[str, int]) -> tuple[Link, ...]:
+def links_of(live: LiveReport, rates: Mapping[str, int]) -> tuple[ClusterLink, ...]:
     """Return a link for each cluster with tunnels, by name; `rates`: bytes per second by cluster."""
     peers: dict[str, list[PeerLiveness]] = {}
     for name, port in live.ports.items():
@@ -31,10 +31,10 @@ def bytes_by_cluster(live: LiveReport, counters: TunnelCounters) -> dict[str, in
     return totals
 
 
-def _link(cluster: str, peers: list[PeerLiveness], epoch: float, rates: Mapping[str, int]) -> Link:
+def _link(cluster: str, peers: list[PeerLiveness], epoch: float, rates: Mapping[str, int]) -> ClusterLink:
     down = [peer for peer in peers if not peer.live]
     latest_loss = max(down, key=lambda peer: peer.since, default=None)
-    return Link(
+    return ClusterLink(
         cluster=cluster,
         live=len(peers) - len(down),
         tunnels=len(peers),

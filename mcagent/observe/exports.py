@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
-from mcagent.model.node_state import ExportedPort, NodeState, Role
+from mcagent.model.node_state import ExportedPort, NodeRole, NodeState
 from mcagent.observe.metric_families import counter, gauge
 
 MOST_COUNTED = 1000  # Services, in order of names, with a time series of their own; further ones share one
@@ -30,7 +30,7 @@ class ExportedEndpoints:
 def exports_of(state: NodeState | None) -> dict[str, ExportedEndpoints]:
     """Return the exported Services of a gateway by "namespace/name"; empty on other Nodes."""
     exports: dict[str, ExportedEndpoints] = {}
-    ports: Mapping[str, ExportedPort] = state.services if state and state.role is Role.GATEWAY else {}
+    ports: Mapping[str, ExportedPort] = state.services if state and state.role is NodeRole.GATEWAY else {}
     for name, port in sorted(ports.items()):
         before = exports.get(service := name.rpartition(":")[0], ExportedEndpoints(endpoints=0, hash=0))
         places = b"".join(address.packed + number.to_bytes(2) for address, number in sorted(port.endpoints))

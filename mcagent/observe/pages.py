@@ -26,7 +26,7 @@ from mcagent.core.remote_clusters.implementation import unused_clusters
 from mcagent.http.server import PlainPages
 from mcagent.model.dataplane.resources import PortStatistics, TunnelPort
 from mcagent.model.informer_state import InformerState
-from mcagent.model.node_state import NodeState, Role
+from mcagent.model.node_state import NodeRole, NodeState
 from mcagent.observe.exports import connections_of, exports_of
 from mcagent.observe.gateways import drain_of, gateways_of
 from mcagent.observe.metrics.agent import COUNTERS, Metrics, Sources
@@ -127,7 +127,7 @@ def status_of(
         gateways=gateways_of(
             live,
             {name: port.counters for name, port in ports.items()},
-            own_gateway=identity.node if state is not None and state.role is Role.GATEWAY else "",
+            own_gateway=identity.node if state is not None and state.role is NodeRole.GATEWAY else "",
             ends=ends_of(encryption),
             probed=sources.probes(),
         ),

@@ -14,9 +14,9 @@ from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, 
 from mcagent.core.failover.liveness import PeerLiveness
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
-from mcagent.model.node_state import NodeState, Role
+from mcagent.model.node_state import NodeRole, NodeState
 from mcagent.model.parsing.field import printable
-from mcagent.model.parsing.links import Link
+from mcagent.model.parsing.links import ClusterLink
 from mcagent.model.problem import Problem, Severity
 from mcagent.observe.cluster_links import bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
@@ -31,7 +31,7 @@ def page_of(scope: str, name: str, version: str, at: float, sets: tuple[Topology
     return to_json(TopologyPage(scope=scope, name=name, version=version, at=rfc3339(at, digits=3), sets=sets))
 
 
-def shown_link(source: str, link: Link, carried: int | None = None) -> ShownLink:
+def shown_link(source: str, link: ClusterLink, carried: int | None = None) -> ShownLink:
     """Convert a link of cluster `source`. `carried`: bytes so far; None: unknown, the rate is used."""
     return ShownLink(
         source=source,
@@ -89,9 +89,9 @@ def _clusters(own: str, state: NodeState | None, live: LiveReport) -> tuple[Show
     own_cluster = ShownCluster(
         id=own,
         own=True,
-        ready=None if state.role is Role.GATEWAY and live.isolated else True,
+        ready=None if state.role is NodeRole.GATEWAY and live.isolated else True,
         gateways=gateways,
-        services=len(state.services) if state.role is Role.GATEWAY else None,
+        services=len(state.services) if state.role is NodeRole.GATEWAY else None,
     )
     remote_clusters = (
         ShownCluster(

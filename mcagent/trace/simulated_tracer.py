@@ -23,7 +23,7 @@ from mcagent.kube.sources.once import read_once, relist
 from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.config import Config, DatapathChoice, GatewayMode
 from mcagent.model.errors import McagentError
-from mcagent.model.node_state import LocalGateway, Role
+from mcagent.model.node_state import LocalGateway, NodeRole
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing import links
 from mcagent.observe.gateways import LiveReport, gateways_of
@@ -169,7 +169,7 @@ def _status(simulated: SimulatedNode, lost: Mapping[str, GatewayStatus]) -> Stat
     groups = gateways_of(
         LiveReport(peers=peers, ports=simulated.tunnels),
         {},
-        own_gateway=config.node_name if state.role is Role.GATEWAY else "",
+        own_gateway=config.node_name if state.role is NodeRole.GATEWAY else "",
         ends=ends_of(summary_of(simulated.desired)),
     )
     return Status(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.machinery.connection.membership import Credentials, Membership
+from mcagent.controller.machinery.connection.membership import LeaderCredentials, Membership
 from mcagent.controller.machinery.connection.membership import credentials as read_credentials
 from mcagent.controller.machinery.connection.membership import membership as read_membership
 from mcagent.model.api.kubernetes import SecretData
@@ -36,7 +36,7 @@ def membership(cluster_sets: list[Any], claims: Sequence[Any] = ()) -> Membershi
     return read_membership(typed_sets, [typed(claim, Kind.CLUSTER_CLAIM) for claim in claims])
 
 
-def credentials(subject: str, secret: Any) -> Credentials:
+def credentials(subject: str, secret: Any) -> LeaderCredentials:
     """Return what a Secret holds."""
     return read_credentials(subject, None if secret is None else read_as(SecretData, secret))
 

@@ -15,7 +15,7 @@ from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import Drain, Facts
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort
-from mcagent.model.node_state import AcceptedCluster, NodeState, Role
+from mcagent.model.node_state import AcceptedCluster, NodeRole, NodeState
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import gateways_of
@@ -298,7 +298,7 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
     place.facts()
     deleted = snapshot(gateways=("-", "g2"))
     deleted = replace(deleted, gateways={"g2": deleted.gateways["g2"]})
-    place.desired = Desired(fragments={}, state=NodeState(role=Role.GATEWAY))
+    place.desired = Desired(fragments={}, state=NodeState(role=NodeRole.GATEWAY))
     for _ in range(100):
         place.snapshot = place.live.linger(deleted, place.config)
         told = place.facts().drain
@@ -313,7 +313,7 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
     place.snapshot = place.live.linger(deleted, place.config)
     assert place.snapshot.leaving == ()
     assert place.live.wake > place.now
-    place.desired = Desired(fragments={}, state=NodeState(role=Role.WORKER))
+    place.desired = Desired(fragments={}, state=NodeState(role=NodeRole.WORKER))
     assert place.facts().drain is Drain.NONE
 
 
@@ -323,7 +323,7 @@ def test_with_active_standby_a_returning_gateway_takes_nothing_back() -> None:
     gateways = (ip_address("192.0.2.4"), ip_address("192.0.2.3"))
     east = AcceptedCluster(cluster_id="east", cidrs=(), gateways=gateways, snat=False)
     place = Place(Config(node_name="g1", gateways=GatewayMode.ACTIVE_STANDBY))
-    place.desired = Desired(fragments={}, state=NodeState(role=Role.GATEWAY, clusters={"east": east}))
+    place.desired = Desired(fragments={}, state=NodeState(role=NodeRole.GATEWAY, clusters={"east": east}))
     assert place.facts().active_order == ("192.0.2.4",)
     place.say(4, DOWN)
     assert place.facts(1.0).active_order == ("192.0.2.3",)

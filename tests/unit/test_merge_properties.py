@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.services import ServicePort, ServiceSpec
+from mcagent.controller.contract.services import PayloadPort, ServiceSpec
 from mcagent.controller.leader.exports.header import Header
 from mcagent.controller.leader.exports.payloads import Backends
 from mcagent.controller.leader.services.definition import differs
@@ -20,7 +20,7 @@ CLUSTERS = ("c0", "c1", "c2", "c3", "c4")
 PROTOCOLS = st.sampled_from([IpProtocol.TCP, IpProtocol.UDP])
 PORTS = st.lists(
     st.builds(
-        ServicePort,
+        PayloadPort,
         name=st.sampled_from(["http", "admin", "dns", "x", ""]),
         port=st.sampled_from([80, 81, 82]),
         protocol=PROTOCOLS,

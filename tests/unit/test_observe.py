@@ -23,7 +23,7 @@ from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort, TunnelType
 from mcagent.model.informer_state import InformerState
-from mcagent.model.node_state import ExportedPort, NodeState, PolicyRuleName, Role
+from mcagent.model.node_state import ExportedPort, NodeRole, NodeState, PolicyRuleName
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
@@ -49,7 +49,7 @@ RULE = PolicyRuleName(policy="P/p", rule="r", direction="ingress", verdict="Drop
 DESIRED = Desired(
     fragments={"cluster/east": Fragment(owner="cluster/east", resources=(TUNNEL,))},
     problems=(Problem(subject="Gateway a/b", path="gatewayIP", reason="NotUnicast", message="no"),),
-    state=NodeState(role=Role.GATEWAY, policy_rules={7: RULE}),
+    state=NodeState(role=NodeRole.GATEWAY, policy_rules={7: RULE}),
 )
 GOOD = Report(
     desired=DESIRED,
@@ -197,7 +197,7 @@ def test_what_nft_dropped_is_in_the_status_and_shown_if_there_is_any(agent: Agen
 def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> None:
     """Metrics, /status and `mcagent status` have a hash of each Service's endpoints, which Nodes do not change."""
 
-    def shown(*ends: str, nodes: tuple[str, ...] = (), role: Role = Role.GATEWAY) -> tuple[set[str], str]:
+    def shown(*ends: str, nodes: tuple[str, ...] = (), role: NodeRole = NodeRole.GATEWAY) -> tuple[set[str], str]:
         port = ExportedPort(
             name="shop/web:80/tcp",
             address=ip_address("10.96.0.7"),
@@ -226,7 +226,7 @@ def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> N
     assert len({exports_line, *(text for _, text in others)}) == 4
     hashes = {line for found, _ in others for line in found if "_hash{" in line}
     assert len(hashes | {line for line in metrics if "_hash{" in line}) == 4
-    assert shown("10.1.0.1", role=Role.WORKER) == (set(), "")
+    assert shown("10.1.0.1", role=NodeRole.WORKER) == (set(), "")
 
 
 def test_status_works_before_anything_is_known(agent: Agent) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mcagent.controller.machinery.connection.addresses import ServerAddresses
+from mcagent.controller.machinery.connection.addresses import LeaderAddresses
 from tests.waiting import until
 
 
 def test_an_address_in_a_url_needs_no_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     """IPv4 and IPv6 are known at once."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("asked"))
-    found = ServerAddresses(lambda: None)
+    found = LeaderAddresses(lambda: None)
     assert found.of("https://192.0.2.1:6443") == ("192.0.2.1",)
     assert found.of("https://[2001:db8::1]:6443") == ("2001:db8::1",)
 
@@ -32,7 +32,7 @@ def test_a_name_is_looked_up_beside_everything_else(monkeypatch: pytest.MonkeyPa
         return [(0, 0, 0, "", (address, 0)) for address in answers]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    found = ServerAddresses(told.set, period=0.0)
+    found = LeaderAddresses(told.set, period=0.0)
     assert found.of("https://leader.example:6443") == ()
     go.set()
     until(lambda: found.of("https://leader.example:6443") == ("192.0.2.8", "192.0.2.9"))

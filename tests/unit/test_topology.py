@@ -27,7 +27,7 @@ from mcagent.model.errors import SourceError
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
-from mcagent.model.parsing.links import Link
+from mcagent.model.parsing.links import ClusterLink
 from mcagent.model.problem import Problem
 from mcagent.observe.browser import browser_pages
 from mcagent.observe.gateways import LiveReport
@@ -94,8 +94,8 @@ def test_a_gateway_reports_a_link_for_each_cluster() -> None:
     report = [live("mc-4")]
     reader = LinkReader(lambda: report[0], lambda: counted[0], lambda: clock[0])
     assert reader() == (
-        Link(cluster="south", live=1, tunnels=1, since="1970-01-12T13:46:50Z"),
-        Link(cluster="west", live=1, tunnels=2, since=SINCE, why="BFD is down"),
+        ClusterLink(cluster="south", live=1, tunnels=1, since="1970-01-12T13:46:50Z"),
+        ClusterLink(cluster="west", live=1, tunnels=2, since=SINCE, why="BFD is down"),
     )
     for _ in range(2):
         clock[0] += SPAN
@@ -116,7 +116,7 @@ def test_rates_settle(before: dict[str, int], now: int) -> None:
 names_of_clusters = st.sampled_from(["a", "b", "c", "d"])
 some_links = st.lists(
     st.builds(
-        lambda cluster, live, more, rate: Link(
+        lambda cluster, live, more, rate: ClusterLink(
             cluster=cluster, live=live, tunnels=live + more, bytes_per_second=rate, why="no answer" * bool(more)
         ),
         names_of_clusters,
@@ -129,7 +129,7 @@ some_links = st.lists(
 
 
 @given(st.lists(some_links, max_size=4))
-def test_reports_of_gateways_add_up(reports: list[Sequence[Link]]) -> None:
+def test_reports_of_gateways_add_up(reports: list[Sequence[ClusterLink]]) -> None:
     """Whatever the order: each cluster once, and every tunnel counted."""
     found = links.merged(reports)
     assert [link.cluster for link in found] == sorted({link.cluster for report in reports for link in report})
@@ -144,7 +144,7 @@ def test_whatever_another_cluster_writes_is_read_without_an_error(value: Any) ->
     """Links that are none are left out, those beside them are not."""
     good = {"clusterID": "west", "live": 1, "tunnels": 2}
     assert links.read([value, {"clusterID": value, "live": value, "tunnels": value}, good])[-1:] == (
-        Link(cluster="west", live=1, tunnels=2),
+        ClusterLink(cluster="west", live=1, tunnels=2),
     )
     assert isinstance(links.read_text(str(value)), tuple)
 
@@ -167,8 +167,8 @@ def test_a_link_that_cannot_be_is_left_out(wrong: RawObject) -> None:
 
 def test_what_tells_most_is_reported() -> None:
     """First what is not up, then by traffic: the rest does not fit."""
-    found = [Link(cluster=f"c{n:03}", live=1, tunnels=1, bytes_per_second=n) for n in range(200)]
-    lost = Link(cluster="lost", live=0, tunnels=1)
+    found = [ClusterLink(cluster=f"c{n:03}", live=1, tunnels=1, bytes_per_second=n) for n in range(200)]
+    lost = ClusterLink(cluster="lost", live=0, tunnels=1)
     kept = links.most_telling([*found, lost])
     assert len(kept) == links.MAX_REPORTED
     assert lost in kept
@@ -206,7 +206,10 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 GATEWAY = meta(Kind.GATEWAY, "g1")
-UP, DOWN = Link(cluster="west", live=1, tunnels=1), Link(cluster="west", live=0, tunnels=1, why="BFD is down")
+UP, DOWN = (
+    ClusterLink(cluster="west", live=1, tunnels=1),
+    ClusterLink(cluster="west", live=0, tunnels=1, why="BFD is down"),
+)
 
 
 @pytest.mark.usefixtures("_soon")
@@ -226,7 +229,7 @@ def test_the_gateways_status_follows_the_links() -> None:
         publisher.stop()
     looked: list[object] = []
 
-    def look_again() -> tuple[Link, ...]:
+    def look_again() -> tuple[ClusterLink, ...]:
         looked.append(1)
         return (DOWN,)
 
@@ -255,7 +258,7 @@ def test_what_the_api_server_does_not_keep_is_sent_once() -> None:
     assert len(server.writes) == 1
 
 
-def gateway(name: str, *found: Link) -> RawObject:
+def gateway(name: str, *found: ClusterLink) -> RawObject:
     """Return a Gateway with links in its status."""
     status = {"links": [links.to_json(link) for link in found]}
     return {"kind": "Gateway", "metadata": {"name": name, "namespace": HOME}, "status": status}
@@ -267,7 +270,7 @@ def test_a_member_announces_its_links() -> None:
     controller = Controller(view, [Announce(settings())])
     controller.settle()
 
-    def announced() -> tuple[Link, ...]:
+    def announced() -> tuple[ClusterLink, ...]:
         found = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
         assert found is not None
         return links.read_text(found["metadata"]["annotations"].get(links.ANNOTATION, ""))
@@ -276,8 +279,8 @@ def test_a_member_announces_its_links() -> None:
     view.local.put(gateway("n1", UP))
     view.local.put(gateway("n2", DOWN))
     controller.run()
-    assert announced() == (Link(cluster="west", live=1, tunnels=2, why="BFD is down"),)
-    view.local.put(gateway("n2", Link(cluster="west", live=0, tunnels=1, bytes_per_second=7)))
+    assert announced() == (ClusterLink(cluster="west", live=1, tunnels=2, why="BFD is down"),)
+    view.local.put(gateway("n2", ClusterLink(cluster="west", live=0, tunnels=1, bytes_per_second=7)))
     controller.run()
     assert announced()[0].bytes_per_second == 0
     controller.settle()
@@ -295,8 +298,8 @@ def test_the_leader_shows_clusters_links_and_problems() -> None:
     """Members with what they export, links between members alone, refused exports, and whoever is away."""
     world = Leader("east", "west", "south")
     world.put(cluster_info("east", "10.96.0.0/16"), service("east"), service("west", ports=81))
-    stranger, itself = (Link(cluster=name, live=1, tunnels=1) for name in ("elsewhere", "east"))
-    lost = Link(cluster="west", live=0, tunnels=2, since=SINCE, why="BFD is down")
+    stranger, itself = (ClusterLink(cluster=name, live=1, tunnels=1) for name in ("elsewhere", "east"))
+    lost = ClusterLink(cluster="west", live=0, tunnels=2, since=SINCE, why="BFD is down")
     world.forward(60, "east", "west")
     world.put(announced("east", links.as_text([lost, stranger, itself])), announced("west", "{"))
     (found,) = topologies(world.view, AREA)

@@ -13,7 +13,7 @@ from mcagent.core.compile import compile_desired
 from mcagent.model.config import PodRouting
 from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.errors import SourceError
-from mcagent.model.node_state import Role
+from mcagent.model.node_state import NodeRole
 from mcagent.model.objects import Kind
 from tests.unit.core_inputs import config, gateway, node, snapshot
 
@@ -26,7 +26,7 @@ def test_a_userspace_worker_reads_services_and_the_pods_of_its_own_node() -> Non
         config("w1", pod_routing=PodRouting.PER_POD),
     )
     assert {Kind.POD, Kind.SERVICE} <= found.needs
-    assert found.desired.state.role is Role.WORKER
+    assert found.desired.state.role is NodeRole.WORKER
     assert not found.desired.state.all_pods
 
 

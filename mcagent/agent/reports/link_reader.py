@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from mcagent.model.dataplane.resources import PortStatistics
-from mcagent.model.parsing.links import Link, settled
+from mcagent.model.parsing.links import ClusterLink, settled
 from mcagent.observe.cluster_links import bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
 
@@ -25,7 +25,7 @@ class LinkReader:
         self._at = clock()
         self._rates: dict[str, int] = {}
 
-    def __call__(self) -> tuple[Link, ...]:
+    def __call__(self) -> tuple[ClusterLink, ...]:
         """Return a link for each cluster with tunnels, by name."""
         live, now = self._live(), self._clock()
         if now - self._at >= SPAN:

@@ -20,7 +20,7 @@ from mcagent.core.plan.render import resource_text
 from mcagent.model.dataplane.resources import Backend
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.links import Link
+from mcagent.model.parsing.links import ClusterLink
 from mcagent.model.plan import Op, Step
 from mcagent.model.problem import Problem
 from mcagent.observe.gateways import LiveReport
@@ -192,7 +192,7 @@ class TurnRecorder:
     `links` returns this gateway's present links to other clusters.
     """
 
-    def __init__(self, node: str, api: ApiWriters | None, links: Callable[[], Sequence[Link]]) -> None:
+    def __init__(self, node: str, api: ApiWriters | None, links: Callable[[], Sequence[ClusterLink]]) -> None:
         self._api, self._links = api, links
         self._events = NodeRecorder(node, api.events.record) if api is not None else None
         self._notifier = Notifier()

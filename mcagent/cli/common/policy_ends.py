@@ -54,7 +54,7 @@ def read_port(text: str) -> Port:
 
 
 @dataclass(slots=True)
-class Side:
+class ClusterPolicies:
     """One cluster, and what each of its Nodes enforces."""
 
     name: str  # of the context, "" of the only one
@@ -76,7 +76,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PolicyStep:
     """One decision: on the Node of a Pod, about a request. `labels`: the sender's, "" where they are not known."""
 
     side: str
@@ -99,8 +99,14 @@ class Sender:
 
 
 def steps(
-    source: str, target: str, port: Port, here: Side, there: Side | None = None, *, cluster: str = ""
-) -> Iterator[Step]:
+    source: str,
+    target: str,
+    port: Port,
+    here: ClusterPolicies,
+    there: ClusterPolicies | None = None,
+    *,
+    cluster: str = "",
+) -> Iterator[PolicyStep]:
     """Yield what is decided between two ends, in the order in which a packet meets it. Raises InputError.
 
     `there`: the target's cluster; None: only that of `here` is known. `cluster`: the sender's ID, "" if not told.
@@ -121,26 +127,28 @@ def steps(
         raise InputError("explain", "--from", f"there is no Pod {source} here, nor a Pod {target} for --to")
 
 
-def _pod(side: Side, name: str) -> Pod | None:
+def _pod(side: ClusterPolicies, name: str) -> Pod | None:
     """Return a Pod with addresses of its own: policies do not apply to the others."""
     pod = side.snapshot.pods.get(name)
     return pod if pod is not None and pod.ips else None
 
 
-def _outwards(side: Side, name: str, pod: Pod, peer: Address, port: Port) -> Iterator[Step]:
+def _outwards(side: ClusterPolicies, name: str, pod: Pod, peer: Address, port: Port) -> Iterator[PolicyStep]:
     for address in pod.ips:
         if address.version == peer.version:
             request = _request(Direction.EGRESS, address, port, Sender(address=peer))
             decision = decide(side.on(pod.node_name), request)
-            yield Step(side=side.name, node=pod.node_name, pod=name, request=request, port=port, decision=decision)
+            yield PolicyStep(
+                side=side.name, node=pod.node_name, pod=name, request=request, port=port, decision=decision
+            )
 
 
-def _inwards(side: Side, name: str, pod: Pod, sender: Sender, port: Port) -> Iterator[Step]:
+def _inwards(side: ClusterPolicies, name: str, pod: Pod, sender: Sender, port: Port) -> Iterator[PolicyStep]:
     for address in pod.ips:
         if sender.address is None or sender.address.version == address.version:
             request = _request(Direction.INGRESS, address, port, sender)
             decision = decide(side.on(pod.node_name), request)
-            yield Step(
+            yield PolicyStep(
                 side=side.name,
                 node=pod.node_name,
                 pod=name,
@@ -164,7 +172,7 @@ def _request(direction: Direction, pod: Address, port: Port, other: Sender) -> R
     )
 
 
-def _ends(target: str, port: Port, here: Side, other: Pod | None) -> list[tuple[Address, Port]]:
+def _ends(target: str, port: Port, here: ClusterPolicies, other: Pod | None) -> list[tuple[Address, Port]]:
     """Return what a Pod's packets to a target are addressed to. Raises InputError."""
     if other is not None:
         return [(address, port) for address in other.ips]
@@ -187,7 +195,7 @@ def _ends(target: str, port: Port, here: Side, other: Pod | None) -> list[tuple[
     return chosen
 
 
-def _known(here: Side, far: Side, pod: Pod, cluster: str) -> Iterator[Sender]:
+def _known(here: ClusterPolicies, far: ClusterPolicies, pod: Pod, cluster: str) -> Iterator[Sender]:
     """Yield a Pod of another cluster, as those that its packets may come from know it."""
     text = here.labels_of(pod)
     known = {one.label: one for one in far.snapshot.label_identities.values()}
@@ -198,7 +206,7 @@ def _known(here: Side, far: Side, pod: Pod, cluster: str) -> Iterator[Sender]:
             yield from _from_clusters(known[text], cluster, address)
 
 
-def _senders(source: str, far: Side, cluster: str) -> Iterator[Sender]:
+def _senders(source: str, far: ClusterPolicies, cluster: str) -> Iterator[Sender]:
     """Yield whom a text means: an address, the text of an identity, or a Namespace and labels of Pods there."""
     address = _address(source)
     if address is not None:

@@ -18,7 +18,7 @@ from mcagent.model.net import Address
 from mcagent.model.objects import Snapshot
 from mcagent.model.parsing import labels
 from mcagent.model.parsing.policies import BASELINE
-from mcagent.model.policies import PROTOCOLS, Direction, Operator, Port, Requirement, Selector, Verdict
+from mcagent.model.policies import PROTOCOLS, Direction, Operator, Requirement, RulePort, Selector, Verdict
 from mcagent.model.problem import Problem
 
 
@@ -128,7 +128,7 @@ def _peers(known: InForce, rule: LocalRule, request: Request) -> Iterator[bool]:
         yield request.identity == labels.UNKNOWN and rule.verdict in (Verdict.DROP, Verdict.REJECT)
 
 
-def _is_port(port: Port, request: Request) -> bool:
+def _is_port(port: RulePort, request: Request) -> bool:
     if port.protocol != request.protocol:
         return False
     if request.icmp is not None:
@@ -159,7 +159,7 @@ def _required(one: Requirement) -> str:
     return f"{one.key} {'in' if one.operator is Operator.IN else 'notin'} {values}"
 
 
-def port_text(port: Port) -> str:
+def port_text(port: RulePort) -> str:
     """Return ports as `80/TCP`, `80-90/TCP`, `UDP`, `ICMP type 8`."""
     if port.protocol not in PROTOCOLS.values():
         said = (("type", port.icmp_type), ("code", port.icmp_code))

@@ -37,7 +37,7 @@ _WORD = re.compile(r"[A-Za-z][-A-Za-z0-9_./]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class ServicePort:
+class PayloadPort:
     """One port of a Service."""
 
     name: str
@@ -50,7 +50,7 @@ class ServicePort:
 class ServiceSpec:
     """What a Service is. Ports in the order given; "" and () are what is not said."""
 
-    ports: tuple[ServicePort, ...]
+    ports: tuple[PayloadPort, ...]
     affinity_seconds: int | None = None  # None: no session affinity to the client's address
     headless: bool = False
     traffic_policy: str = ""  # internalTrafficPolicy
@@ -96,10 +96,10 @@ def read_service_spec(spec: ServiceFields, obj: ApiObject, path: str) -> Service
     obj.check(path)
     if len(spec.ports) > MAX_PORTS:
         raise too_many(obj, f"{path}.ports", len(spec.ports), MAX_PORTS)
-    ports: list[ServicePort] = []
+    ports: list[PayloadPort] = []
     for number, item in enumerate(spec.ports):
         place = f"{path}.ports[{number}]"
-        port = ServicePort(
+        port = PayloadPort(
             name=_port_name(Field(obj.subject, item.name, f"{place}.name")),
             port=item.port,
             protocol=item.protocol,

@@ -172,7 +172,7 @@ class Cache:
     def wrote(self, ref: Ref, obj: ApiObject | None, was: ApiObject | None = None) -> None:
         """Apply the answer to a write or a read of ours: what is there (None: nothing).
 
-        `was` is what was there as far as we knew: that is what is gone, and not what somebody has made since.
+        `was` is what was there as far as we knew: that is what is gone, not an object created since.
         """
         new = None if obj is None or is_gone(obj) else obj
         key = (ref.namespace, ref.name)
@@ -213,12 +213,12 @@ class Cache:
     def absent(self, side: Side, kind: Kind) -> None:
         """Treat a kind as listed and empty: the API server does not serve it."""
         with self._lock:
-            known = self._store(side, kind).synced
-        if not known:
+            synced = self._store(side, kind).synced
+        if not synced:
             self.replace(side, kind, ())
 
     def clear(self, side: Side) -> None:
-        """Forget a side: it is another API server now. Nobody hears of it; all keys have to be enqueued."""
+        """Forget a side: it is another API server now. Nothing is notified; all keys have to be enqueued."""
         with self._lock:
             for of, kind in list(self._stores):
                 if of is side:

@@ -55,8 +55,8 @@ class Engine:
     """Runs reconcilers until stopped.
 
     `namespace` is that of the ClusterSet; "": all namespaces, on a leader. `home` is the namespace that the
-    controller runs in. `member`: there is a leader to connect to. `also` are kinds of this cluster that somebody
-    else reads from the cache. `permit` returns for how many seconds this replica may write. `record` takes the
+    controller runs in. `member`: there is a leader to connect to. `also` are kinds of this cluster that other
+    code reads from the cache. `permit` returns for how many seconds this replica may write. `record` takes the
     Events that there should be, whenever they change.
     """
 
@@ -193,10 +193,10 @@ class Engine:
 
     def depths(self) -> Mapping[str, int]:
         """Return how many keys of each reconciler wait for a worker."""
-        found = dict.fromkeys(self._reconcilers, 0)
+        depths = dict.fromkeys(self._reconcilers, 0)
         for queue in self._queues.values():
-            found |= queue.depths()
-        return found
+            depths |= queue.depths()
+        return depths
 
     def waiting(self) -> tuple[int, int]:
         """Return how many keys wait for their time, and how many are worked on."""
@@ -213,22 +213,22 @@ class Engine:
         if self._permit() <= 0:
             return
         usable = self._usable()
-        used = [name for name, epoch in usable.items() if self._resyncs.is_active(name, epoch)]
-        if len(used) < len(usable):
+        active = [name for name, epoch in usable.items() if self._resyncs.is_active(name, epoch)]
+        if len(active) < len(usable):
             self._resyncs.wake()  # this was the last list: all keys will be enqueued
-        for name in used:
+        for name in active:
             self._route(self._reconcilers[name], changes)
 
     def _route(self, reconciler: Reconciler, changes: Sequence[ObjectChange]) -> None:
         keys: dict[str, None] = {}
         for change in changes:
             if change.kind in reconciler.reads.on(change.side):
-                found, error = attempt(partial(self._keys, reconciler, change))
+                new_keys, error = attempt(partial(self._keys, reconciler, change))
                 if error is not None:
-                    what = f"keys() of a change of a {change.kind}"
-                    log.error("%s: %s failed", reconciler.name, what, exc_info=error)
+                    text = "%s: keys() of a change of a %s failed"
+                    log.error(text, reconciler.name, change.kind, exc_info=error)
                     self.worker.statistics.bug(reconciler.name)
-                keys |= found or {}
+                keys |= new_keys or {}
         if keys:
             name = reconciler.name
             self._queues[self._side_of[name]].add((name, key) for key in keys)
@@ -308,7 +308,7 @@ class Engine:
 
     def _resync(self) -> None:
         """Enqueue all keys of the reconcilers that became active, or of which a resync was requested."""
-        # Without the permit nothing is enqueued: whoever gets it requests everything.
+        # Without the permit nothing is enqueued: its return requests a resync of all reconcilers.
         requested = self._resyncs.take(self._usable())
         if self._permit() > 0:
             for name, urgent in requested.items():

@@ -87,10 +87,10 @@ class LocalInformers:
     def do_without_missing(self) -> None:
         """Treat kinds that this API server does not serve, or not to us, as empty, if it may lack them."""
         for kind in self._cache.unsynced(Side.LOCAL) & OPTIONAL:
-            found = [state.restarts for state in self.state() if state.kind is kind]
-            if any(restarts.get("missing") for restarts in found):
+            restarts_of_kind = [state.restarts for state in self.state() if state.kind is kind]
+            if any(restarts.get("missing") for restarts in restarts_of_kind):
                 log.info("the API server does not have %s: assuming none", KINDS[kind].plural)
                 self._cache.absent(Side.LOCAL, kind)
-            elif any(restarts.get("forbidden") for restarts in found):
+            elif any(restarts.get("forbidden") for restarts in restarts_of_kind):
                 log.warning("not allowed to read %s: assuming none", KINDS[kind].plural)
                 self._cache.absent(Side.LOCAL, kind)

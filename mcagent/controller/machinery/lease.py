@@ -2,8 +2,8 @@
 
 Times written by others are never compared with our clock: what counts is when we saw the record change, by a clock
 that never steps. A holder stops writing `renew_deadline` after the start of its last successful renewal, which is
-before anybody may take the Lease over (`duration` after they saw that renewal, at the earliest). `Election` is
-pure; `Elector` makes the requests, in a thread of its own.
+before another replica may take the Lease over (`duration` after it saw that renewal, at the earliest). `Election`
+is pure; `Elector` makes the requests, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Return who holds the Lease, as far as is known; "" if nobody."""
+        """Return who holds the Lease, as far as is known; "" for no holder."""
         return self._holder
 
     def permit(self, now: float) -> float:
@@ -83,14 +83,14 @@ class Election:
             self._renewed = None
 
     def may_take(self, now: float) -> bool:
-        """Tell whether the Lease is ours, nobody's, or was not renewed for as long as it lasts."""
+        """Tell whether the Lease is ours, has no holder, or was not renewed for as long as it lasts."""
         return self._holder in ("", self.identity) or now >= self._seen + self._lasts
 
     def record(self, present: RawObject | None, wall: str) -> RawObject:
         """Return the spec that makes us the holder."""
         spec = (present or {}).get("spec")
         spec = dict(spec) if isinstance(spec, dict) else {}
-        ours = spec.get("holderIdentity") == self.identity
+        is_holder = spec.get("holderIdentity") == self.identity
         transitions = spec.get("leaseTransitions")
         transitions = transitions if isinstance(transitions, int) else 0
         return {
@@ -98,8 +98,8 @@ class Election:
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(1, round(self._timing.duration)),
             "renewTime": wall,
-            "acquireTime": spec.get("acquireTime", wall) if ours else wall,
-            "leaseTransitions": transitions if ours or present is None else transitions + 1,
+            "acquireTime": spec.get("acquireTime", wall) if is_holder else wall,
+            "leaseTransitions": transitions if is_holder or present is None else transitions + 1,
         }
 
     def took(self, began: float) -> None:
@@ -247,7 +247,7 @@ class Elector:
             self._election.took(began)
 
     def _reread(self, timeout: float) -> None:
-        """Find out who was quicker. A holder that somebody else overwrote is none any more."""
+        """Read which replica was faster. A holder that another one overwrote is no holder any more."""
         try:
             present = self._read(timeout)
         except SourceError as err:
@@ -285,8 +285,8 @@ class Elector:
 
     def _checked(self, answer: Any) -> RawObject:
         if is_object(answer) and answer.get("kind") == "Lease" and isinstance(answer.get("spec", {}), dict):
-            found: RawObject = {"spec": {}, **answer}  # one from a manifest may have none
-            return found
+            lease: RawObject = {"spec": {}, **answer}  # one from a manifest may have none
+            return lease
         raise ApiGarbageError(f"{self._client.server}: the answer is no Lease")
 
 

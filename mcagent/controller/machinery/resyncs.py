@@ -47,17 +47,17 @@ class Resyncs:
     def take(self, usable: Mapping[str, int]) -> Mapping[str, bool]:
         """Make reconcilers active, each with its epoch; return whose keys to enqueue now, urgently or not.
 
-        Changes go to them from here on, so whoever enqueues the keys now misses none. `done` has to follow.
+        Changes go to them from here on, so a caller that enqueues the keys now misses none. `done` has to follow.
         """
         with self._lock:
             requested, self._requested, self._busy = self._requested, {}, True
-            found = {
+            to_enqueue = {
                 name: requested.get(name, False) or self._active.get(name) != epoch
                 for name, epoch in usable.items()
                 if name in requested or self._active.get(name) != epoch
             }
             self._active = dict(usable)
-        return found
+        return to_enqueue
 
     def done(self) -> None:
         """End a `take`: the keys are enqueued."""

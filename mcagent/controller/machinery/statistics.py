@@ -24,11 +24,11 @@ class Durations:
 
     def buckets(self) -> Sequence[tuple[str, float]]:
         """Return cumulative counts by upper bound, as Prometheus wants them."""
-        found, so_far = [], 0
+        buckets, so_far = [], 0
         for bound, count in zip([*map(str, BUCKETS), "+Inf"], self.counts, strict=True):
             so_far += count
-            found.append((bound, float(so_far)))
-        return found
+            buckets.append((bound, float(so_far)))
+        return buckets
 
 
 class Statistics:

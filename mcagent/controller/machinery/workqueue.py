@@ -73,8 +73,8 @@ class Lanes:
 
     def add_at(self, entry: Entry, when: float, *, urgent: bool = True) -> None:
         """Ask for an entry at a time; the earliest time asked for counts."""
-        known = self._due.get(entry)
-        if known is not None and known[0] <= when:
+        due = self._due.get(entry)
+        if due is not None and due[0] <= when:
             return
         self._due[entry] = (when, urgent)
         heapq.heappush(self._heap, (when, entry))
@@ -83,13 +83,13 @@ class Lanes:
             heapq.heapify(self._heap)
 
     def take(self, now: float) -> Entry | None:
-        """Return an entry to work on, or None. Whoever got it calls `done`."""
+        """Return an entry to work on, or None. The caller then calls `done`."""
         while self._heap and self._heap[0][0] <= now:
             when, entry = heapq.heappop(self._heap)
-            known = self._due.get(entry)
-            if known is not None and known[0] == when:
+            due = self._due.get(entry)
+            if due is not None and due[0] == when:
                 del self._due[entry]
-                self.add(entry, urgent=known[1])
+                self.add(entry, urgent=due[1])
         for name in list(self._lanes):
             lane = self._lanes[name]
             if self._most is not None and sum(working[0] == name for working in self._working) >= self._most:

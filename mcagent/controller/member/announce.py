@@ -40,7 +40,7 @@ from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
-from mcagent.model.parsing.links import Link
+from mcagent.model.parsing.links import ClusterLink
 
 KEY = "announce"
 MAX_REPORTED = 32  # policies that are not applied, in the report; the first by name
@@ -111,7 +111,7 @@ def _links(view: View) -> str | None:
     return links.as_text(announced) if announced else None
 
 
-def _reported(gateway: ApiObject | None) -> Sequence[Link]:
+def _reported(gateway: ApiObject | None) -> Sequence[ClusterLink]:
     return links.read(gateway.status.links) if isinstance(gateway, ApiGateway) else ()
 
 

@@ -32,7 +32,7 @@ from mcagent.model.dataplane.resources import (
     TunnelPort,
 )
 from mcagent.model.net import Address, Network, host_network
-from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, RemoteEnd, Role
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeRole, RemoteEnd
 from mcagent.model.plan import Fragment
 
 Resources = tuple[Resource, ...]
@@ -67,7 +67,7 @@ def environment(
     """Return the values that all flows share. `next_hops`: the other gateways of this cluster."""
     own = local.own_gateway
     return pipeline.Env(
-        gateway=local.role is Role.GATEWAY,
+        gateway=local.role is NodeRole.GATEWAY,
         ct_zone_base=config.ct_zone_base,
         local_gateways=tuple(sorted(hop.ofport for hop in next_hops.next_hops)),
         own_gateway_ips=() if own is None else (own.source, *also_known_by),

@@ -18,7 +18,7 @@ from mcagent.core.tunnels import Tunnel
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
 from mcagent.model.dataplane.resources import Bfd, PeerKind
-from mcagent.model.node_state import LocalGateway, Role
+from mcagent.model.node_state import LocalGateway, NodeRole
 from mcagent.model.problem import Problem, Severity
 
 # A tunnel with the Node's observations: port number; the peer has answered BFD; flap damping keeps it on standby;
@@ -69,7 +69,7 @@ def path_rules(local: LocalCluster, facts: Facts, config: Config) -> PathRules:
     return PathRules(
         bfd={
             PeerKind.NODE: workers,
-            PeerKind.GATEWAY: near if local.role is Role.GATEWAY else workers,
+            PeerKind.GATEWAY: near if local.role is NodeRole.GATEWAY else workers,
             PeerKind.REMOTE: _signalled(config.bfd_remote, facts.drain is not Drain.NONE),
         },
         ordered=ordered,

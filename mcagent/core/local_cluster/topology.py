@@ -23,7 +23,7 @@ from mcagent.core.local_cluster.nodes import (
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network, overlaps
-from mcagent.model.node_state import LocalGateway, Role
+from mcagent.model.node_state import LocalGateway, NodeRole
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem, Severity
 
@@ -45,7 +45,7 @@ class LocalPeer:
 class LocalCluster:
     """The local cluster. Without a role the Node gets a bare bridge: no tunnels or flows."""
 
-    role: Role
+    role: NodeRole
     why: str  # why there is no role, for people
     drops: bool  # without a role: packets to other clusters are routed to the bare bridge, which drops them
     own: LocalPeer | None  # this Node
@@ -84,7 +84,7 @@ class LocalCluster:
 
         Conntrack of the userspace datapath is lost with the ovs-vswitchd process; that of the kernel is not.
         """
-        return self.role is Role.GATEWAY or (self.role is Role.WORKER and datapath is DatapathType.NETDEV)
+        return self.role is NodeRole.GATEWAY or (self.role is NodeRole.WORKER and datapath is DatapathType.NETDEV)
 
 
 def local_cluster(
@@ -135,7 +135,7 @@ def local_cluster(
         mapped_source = mapped_address(ends_of(own_node, by_node.get(config.node_name)))
     peer_names = node_names if own_gateway is not None else [gateway.node for gateway in gateways]
     cluster = LocalCluster(
-        role=Role.NONE if why else Role.GATEWAY if own_gateway is not None else Role.WORKER,
+        role=NodeRole.NONE if why else NodeRole.GATEWAY if own_gateway is not None else NodeRole.WORKER,
         why=why,
         # With unknown Service CIDRs a route to another cluster could lead ClusterIPs of this one astray.
         drops=bool(why) and config.enable_gateway and known_service_cidrs is not None,

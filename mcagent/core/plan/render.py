@@ -28,7 +28,7 @@ from mcagent.model.dataplane.resources import (
 )
 from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardPeer
 from mcagent.model.net import socket_text
-from mcagent.model.node_state import NodeState, Role
+from mcagent.model.node_state import NodeRole, NodeState
 from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.problem import Problem
 
@@ -160,7 +160,7 @@ def node_summary(state: NodeState) -> Summary:
         tunnels=state.tunnels,
         clusters=converted(dict[str, ClusterStatus], dict(state.clusters)),
         cluster_ids=dict(state.cluster_ids),
-        services=len(state.services) if state.role is Role.GATEWAY else 0,
+        services=len(state.services) if state.role is NodeRole.GATEWAY else 0,
         published_pod_cidrs=tuple(map(str, state.published_pods)),
         unreachable=state.unreachable,
     )

@@ -16,12 +16,12 @@ from mcagent.model.parsing import labels
 from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import (
     Direction,
+    NetworkPolicyRule,
     Operator,
     Peer,
     Policy,
-    Port,
     Requirement,
-    Rule,
+    RulePort,
     Selector,
     Tier,
     Verdict,
@@ -62,7 +62,7 @@ class LocalRule:
     selectors: tuple[Selector, ...] = ()
     networks: tuple[Network, ...] = ()
     services: tuple[tuple[str, str], ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[RulePort, ...] = ()
     log_label: str | None = None
 
 
@@ -128,7 +128,7 @@ def isolated(policy: Policy, selected: Selected, direction: Direction) -> tuple[
     return tuple(dict.fromkeys(address for pod in pods for address in pod.addresses))
 
 
-def _substitute(rule: Rule, policy: Policy, mode: PolicyFailureMode) -> Rule | None:
+def _substitute(rule: NetworkPolicyRule, policy: Policy, mode: PolicyFailureMode) -> NetworkPolicyRule | None:
     """Return the rule that replaces one that cannot be enforced; None to leave it out.
 
     A rule of a NetworkPolicy allows traffic. To leave it out fails closed, since its Pods are isolated.
@@ -139,9 +139,11 @@ def _substitute(rule: Rule, policy: Policy, mode: PolicyFailureMode) -> Rule | N
     return replace(rule, verdict=verdict, any_peer=True, peers=(), services=(), ports=())
 
 
-def _for_pods(template: LocalRule, rule: Rule, pods: Mapping[tuple[str, OwnPod], None]) -> Iterator[LocalRule]:
+def _for_pods(
+    template: LocalRule, rule: NetworkPolicyRule, pods: Mapping[tuple[str, OwnPod], None]
+) -> Iterator[LocalRule]:
     """Yield the rule once for each group of Pods with the same peers and the same numbers of named ports."""
-    groups: dict[tuple[tuple[Selector, ...], tuple[Port, ...] | None], list[OwnPod]] = {}
+    groups: dict[tuple[tuple[Selector, ...], tuple[RulePort, ...] | None], list[OwnPod]] = {}
     for label_text, pod in pods:
         selectors = tuple(
             peer_selector for peer in rule.peers if (peer_selector := _selector(peer, label_text)) is not None
@@ -167,13 +169,13 @@ def _selector(peer: Peer, label_text: str) -> Selector | None:
     return replace(peer.pods, namespace=(*peer.pods.namespace, *additional))
 
 
-def _numbered(ports: tuple[Port, ...], pod: OwnPod) -> tuple[Port, ...] | None:
+def _numbered(ports: tuple[RulePort, ...], pod: OwnPod) -> tuple[RulePort, ...] | None:
     """Replace named ports by the numbers that a Pod gives them; None if the Pod has none of the ports."""
-    numbered: list[Port] = []
+    numbered: list[RulePort] = []
     for port in ports:
         if not port.name:
             numbered.append(port)
         for name, protocol, number in pod.ports:
             if (name, protocol) == (port.name, port.protocol):
-                numbered.append(Port(protocol=protocol, low=number, high=number))
+                numbered.append(RulePort(protocol=protocol, low=number, high=number))
     return tuple(numbered) if numbered or not ports else None

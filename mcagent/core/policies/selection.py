@@ -16,7 +16,7 @@ from mcagent.core.policies import label_matching, limits, pipeline_input, rules
 from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.config import Config
 from mcagent.model.net import Address
-from mcagent.model.node_state import Role
+from mcagent.model.node_state import NodeRole
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.policies import Direction, Policy, Selector
 from mcagent.model.problem import Problem, in_order
@@ -44,9 +44,9 @@ class SelectedRules:
     problems: tuple[Problem, ...]
 
 
-def policy_needs(snapshot: Snapshot, config: Config, role: Role) -> frozenset[Kind]:
+def policy_needs(snapshot: Snapshot, config: Config, role: NodeRole) -> frozenset[Kind]:
     """Return the kinds that policies depend on; EndpointSlices of all Services only if a rule names Services."""
-    if not (config.stretched_network_policy and role is not Role.NONE):
+    if not (config.stretched_network_policy and role is not NodeRole.NONE):
         return frozenset()
     policies = chain(snapshot.antrea_network_policies.values(), snapshot.cluster_network_policies.values())
     names_services = any(rule.services for policy in policies for rule in policy.rules)

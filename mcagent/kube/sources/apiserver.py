@@ -48,17 +48,19 @@ class ApiServerSource:
     ) -> None:
         """Read exactly these kinds from now on; a kind whose selector changes is listed anew."""
         fields, labels = field_selectors or {}, label_selectors or {}
-        wanted = {kind: (fields.get(kind, ""), labels.get(kind, "")) for kind in kinds}
+        selectors_by_kind = {kind: (fields.get(kind, ""), labels.get(kind, "")) for kind in kinds}
         with self._lock:
             if self._stopped:
                 return
-            leaving = {kind: found for kind, found in self._informers.items() if wanted.get(kind) != found[0]}
+            leaving = {
+                kind: entry for kind, entry in self._informers.items() if selectors_by_kind.get(kind) != entry[0]
+            }
             for kind, ((_, label), informer) in leaving.items():
                 informer.signal_stop()  # nothing comes from it any more; its thread ends by itself
                 del self._informers[kind]
-                if kind not in wanted or (label and not wanted[kind][1]):
+                if kind not in selectors_by_kind or (label and not selectors_by_kind[kind][1]):
                     self._sink.forget(kind)
-            for kind, selectors in wanted.items():
+            for kind, selectors in selectors_by_kind.items():
                 if kind in self._informers:
                     continue
                 informer = Informer(
@@ -95,5 +97,5 @@ class ApiServerSource:
         return bool(states) and all(state.synced for state in states.values())
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return nothing: bad objects are reported by whoever reads them."""
+        """Return nothing: the readers of objects report bad ones."""
         return ()

@@ -147,17 +147,17 @@ class DirectorySource:
     def _look(self) -> None:
         """Look at all files, read those that changed and are at rest, deliver what follows."""
         try:
-            found = self._signatures()
+            signatures = self._signatures()
         except OSError as err:
             # Everything known stays: an unmounted directory is no order to take the dataplane down.
             self._fail(f"directory {self._path}: {err.strerror}")
             return
         self._fail("")
         settled, news = True, False
-        for name in self._files.keys() - found.keys():
+        for name in self._files.keys() - signatures.keys():
             del self._files[name]
             news = True
-        for name, signature in sorted(found.items()):
+        for name, signature in sorted(signatures.items()):
             file = self._files.setdefault(name, _File())
             at_rest = file.at_rest(signature, self._interval)
             if signature == file.read:
@@ -172,7 +172,7 @@ class DirectorySource:
             self._deliver()
 
     def _signatures(self) -> Mapping[str, Signature]:
-        found: dict[str, Signature] = {}
+        signatures: dict[str, Signature] = {}
         for entry in self._path.iterdir():
             if entry.suffix not in SUFFIXES or entry.name.startswith("."):
                 continue
@@ -180,8 +180,8 @@ class DirectorySource:
                 status = entry.stat()
             except FileNotFoundError:
                 continue  # removed since, or a dangling link
-            found[entry.name] = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        return found
+            signatures[entry.name] = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return signatures
 
     def _read(self, name: str, file: _File) -> None:
         file.read = file.seen
@@ -201,9 +201,9 @@ class DirectorySource:
 
     def _deliver(self) -> None:
         """Hand what the files say now to the sink: all of a kind at first, then only what changed."""
-        wanted, self._problems = _merged(self._files, self._namespace)
+        by_kind, self._problems = _merged(self._files, self._namespace)
         for kind in self._kinds:
-            new, old = wanted.get(kind, {}), self._delivered.get(kind)
+            new, old = by_kind.get(kind, {}), self._delivered.get(kind)
             self._delivered[kind] = new
             if old is None:
                 self._sink.replace(kind, list(new.values()))

@@ -231,7 +231,7 @@ class Informer:
     def _do_without(self, error: ApiRefusalError) -> None:
         """Count the kind as empty: the API server does not know it, or we may not. The next list will tell.
 
-        What was listed before stays while we may not: that is somebody's mistake.
+        Objects listed before stay while access is refused: that is a mistake in RBAC.
         """
         unknown = error.code == 404
         if not self._absent and (unknown or not self._state.synced):
@@ -243,8 +243,8 @@ class Informer:
             self._listed("")
         self._absent = True
         with self._lock:
-            known = replace(self._state, connected=unknown, error="" if unknown else str(error))
-            self._stream, self._state = None, known
+            state = replace(self._state, connected=unknown, error="" if unknown else str(error))
+            self._stream, self._state = None, state
 
     def _listed(self, version: str) -> None:
         self._version = version

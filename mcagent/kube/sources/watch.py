@@ -39,10 +39,10 @@ def read_line(kind: Kind, line: bytes, where: str) -> Line:
     """
     shown = f"{line[:60]!r}"
     try:
-        found, cut = decode_noting_cuts(line)
+        event, cut = decode_noting_cuts(line)
     except ValueError:
         raise BadLineError(f"a line is not JSON: {shown}") from None
-    word, obj = (found.get("type"), found.get("object")) if isinstance(found, dict) else (None, None)
+    word, obj = (event.get("type"), event.get("object")) if isinstance(event, dict) else (None, None)
     if not isinstance(word, str) or not isinstance(obj, dict):
         raise BadLineError(f"a line is not an event: {shown}")
     if word == "ERROR":

@@ -3,7 +3,7 @@
 Every resource has a `key` (its identity; sorts within its class) and is compared whole: two resources with
 equal keys and unequal content mean "replace". The same classes describe what should be (from `compile`)
 and what is (from a backend's `observe`), so a backend must hand back exactly the values it was asked for
-when the world is right. Texts are normalised by whoever makes them.
+when the world is right. Texts are normalised where they are made.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Bridge:
     name: str
     datapath: DatapathType
     active_order: tuple[str, ...] = ()  # active-standby: see Facts.active_order; kept here over a restart
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.OVSDB
 
@@ -67,7 +67,7 @@ class HostPort:
     mtu: int = (
         0  # bytes; Open vSwitch sets it, and undoes what others set (ofproto.c, update_mtu_ofproto); 0: its own
     )
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.OVSDB
 
@@ -108,7 +108,7 @@ class TunnelPort:
     peer: str  # Node name or cluster ID
     bfd: Bfd | None = None
     bfd_seen: bool = False  # the peer has answered BFD once; kept here over a restart
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.OVSDB
 
@@ -255,7 +255,7 @@ class Route:
     device: str = ""
     via: Address | None = None  # always on-link
     source: Address | None = None
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.NETLINK
 
@@ -275,7 +275,7 @@ class Rule:
     family: int = 4
     fwmark: int = 0
     fwmask: int = 0
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.NETLINK
 
@@ -302,7 +302,7 @@ class NftChain:
     priority: int
     rules: tuple[str, ...]
     family: str = "ip"
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.NFT
 
@@ -326,7 +326,7 @@ class NftSet:
     family: str = "ip"
     sockets: tuple[tuple[Address, int], ...] | None = None
     learned: bool = False
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.NFT
 

@@ -35,7 +35,7 @@ class WireGuardDevice:
     addresses: tuple[Address, ...]  # each assigned as a /32 or /128; sorted by family, then value
     implementation: WireGuardImplementation
     fwmark: int = 0  # of the encrypted packets
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.WIREGUARD
 
@@ -65,7 +65,7 @@ class WireGuardPeer:
     allowed_ips: tuple[Network, ...]  # sorted by model.net.network_key
     keepalive: int  # seconds between packets when there is nothing to send; 0: none
     successor: str = ""
-    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+    intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.WIREGUARD
 

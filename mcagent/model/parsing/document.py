@@ -52,7 +52,7 @@ def decode_noting_cuts(text: bytes | str) -> tuple[Any, bool]:
 
 
 def was_cut(value: object) -> bool:
-    """Tell whether something was cut from a decoded value (or somebody wrote the same words there)."""
+    """Tell whether something was cut from a decoded value (or it has the same text by chance)."""
     if isinstance(value, dict):
         return any(map(was_cut, value.values()))
     if isinstance(value, list):
@@ -62,31 +62,31 @@ def was_cut(value: object) -> bool:
 
 def _may_be_deep(text: bytes) -> bool:
     """Tell whether there may be more than MAX_DEPTH levels: quick, and exact unless strings hold odd brackets."""
-    rest = text.translate(None, _OTHERS)
+    brackets = text.translate(None, _OTHERS)
     for _ in range(MAX_DEPTH):
-        if not rest:
+        if not brackets:
             return False
-        rest = rest.replace(b"[]", b"").replace(b"{}", b"")  # the innermost level goes
-    return bool(rest)
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")  # the innermost level goes
+    return bool(brackets)
 
 
 def _shallow(words: str) -> tuple[str, bool]:
     """Return the text with CUT for what is too deep, and whether there was any. Linear in time."""
     parts: list[str] = []
-    depth = kept = 0  # everything before `kept` is in `parts`
+    depth = copied = 0  # everything before `copied` is in `parts`
     for token in _TOKEN.finditer(words):
         match token[0]:
             case "[" | "{":
                 depth += 1
                 if depth == MAX_DEPTH + 1:
-                    parts += (words[kept : token.start()], f'"{CUT}"')
+                    parts += (words[copied : token.start()], f'"{CUT}"')
             case "]" | "}":
                 depth -= 1
                 if depth == MAX_DEPTH:
-                    kept = token.end()
+                    copied = token.end()
     if not parts:
         return words, False
-    return "".join((*parts, words[kept:] if depth <= MAX_DEPTH else "")), True
+    return "".join((*parts, words[copied:] if depth <= MAX_DEPTH else "")), True
 
 
 def _no_number(word: str) -> NoReturn:

@@ -68,12 +68,12 @@ class Field:
     def get(self, name: str) -> Field:
         """Return a field of this mapping (absent when this is absent). InputError when this is no mapping."""
         if self.value is None:
-            found: object = None
+            value: object = None
         elif isinstance(self.value, Mapping):
-            found = self.value.get(name)
+            value = self.value.get(name)
         else:
             raise self.error(f"must be a mapping, is {describe(self.value)}")
-        return Field(self.subject, found, f"{self.path}.{name}" if self.path else name)
+        return Field(self.subject, value, f"{self.path}.{name}" if self.path else name)
 
     def each(self, limit: int = MAX_ITEMS) -> Iterator[Field]:
         """Yield the items of this list (none when absent). InputError when this is no list, or too long."""

@@ -25,18 +25,18 @@ def problem_of(error: InputError) -> Problem:
 
 def network(field: Field, problems: list[Problem]) -> Network:
     """Return the CIDR, masked; host bits are reported."""
-    found, host_bits = field.network()
+    masked, host_bits = field.network()
     if host_bits:
         problems.append(
             Problem(
                 subject=field.subject,
                 path=field.path,
                 reason="HostBitsSet",
-                message=f'host bits are set in "{printable(field.text())}": used as {found}',
+                message=f'host bits are set in "{printable(field.text())}": used as {masked}',
                 severity=Severity.WARNING,
             )
         )
-    return found
+    return masked
 
 
 def bounded(

@@ -33,17 +33,17 @@ def granted_text(claims: Mapping[str, str]) -> str:
 def read_granted(text: str) -> dict[str, str]:
     """Return the claims with their times (or REFUSED); ValueError says in a few words what is wrong."""
     try:
-        found = decode(text)
+        claims = decode(text)
     except ValueError:
         raise ValueError("not JSON") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"must be a JSON object, is {describe(found)}")
-    if len(found) > MAX_CLAIMS:
-        raise ValueError(f"has {len(found)} claims, at most {MAX_CLAIMS} allowed")
-    for claim, time in found.items():
+    if not isinstance(claims, dict):
+        raise ValueError(f"must be a JSON object, is {describe(claims)}")
+    if len(claims) > MAX_CLAIMS:
+        raise ValueError(f"has {len(claims)} claims, at most {MAX_CLAIMS} allowed")
+    for claim, time in claims.items():
         if not isinstance(time, str) or (time != REFUSED and not _TIME.fullmatch(time)):
             raise ValueError(f'not a time (RFC 3339, in UTC) for claim "{printable(claim)}"')
-    return {claim: to_microseconds(time) for claim, time in found.items()}
+    return {claim: to_microseconds(time) for claim, time in claims.items()}
 
 
 def to_microseconds(time: str) -> str:

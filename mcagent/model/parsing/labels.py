@@ -66,10 +66,10 @@ def read_labels(field: Field) -> Labels:
     text = field.text()
     if len(text) > MAX_TEXT:
         raise field.error(f"has {len(text)} characters, at most {MAX_TEXT} allowed", "TooLarge")
-    found = _SHAPE.fullmatch(text)
-    if found is None:
+    match = _SHAPE.fullmatch(text)
+    if match is None:
         raise field.error("must be ns:<labels>&pod:<labels>")
-    namespace, pod = (_read(field, part) for part in found.groups())
+    namespace, pod = (_read(field, part) for part in match.groups())
     if not namespace.get(NAMESPACE_NAME):
         raise field.error(f"has no {NAMESPACE_NAME} among the labels of the Namespace")
     return Labels(namespace=namespace, pod=pod)

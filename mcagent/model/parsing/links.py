@@ -24,7 +24,7 @@ _MAX_TUNNELS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ClusterLink:
     """The way to another cluster. `since`: when a tunnel last went up or down (RFC 3339, UTC; "" if not known).
 
     `bytes_per_second` is of both directions together, and only about right: it is written rarely.
@@ -43,31 +43,31 @@ class Link:
         return 0 < self.live == self.tunnels
 
 
-def to_json(link: Link) -> dict[str, object]:
+def to_json(link: ClusterLink) -> dict[str, object]:
     """Return a link as the API has it."""
-    found: dict[str, object] = {"clusterID": link.cluster, "live": link.live, "tunnels": link.tunnels}
+    fields: dict[str, object] = {"clusterID": link.cluster, "live": link.live, "tunnels": link.tunnels}
     if link.since:
-        found["since"] = link.since
+        fields["since"] = link.since
     if link.why:
-        found["why"] = link.why[:MAX_WHY]
+        fields["why"] = link.why[:MAX_WHY]
     if link.bytes_per_second:
-        found["bytesPerSecond"] = link.bytes_per_second
-    return found
+        fields["bytesPerSecond"] = link.bytes_per_second
+    return fields
 
 
-def read(items: object, limit: int = MAX_READ) -> tuple[Link, ...]:
+def read(items: object, limit: int = MAX_READ) -> tuple[ClusterLink, ...]:
     """Return the links of a JSON value, the first `limit`. What is wrong is left out; nothing is raised."""
-    found: dict[str, Link] = {}
+    by_cluster: dict[str, ClusterLink] = {}
     for item in items[:limit] if isinstance(items, list | tuple) else ():
         try:
             link = _link(Field("link", item))
         except InputError:
             continue
-        found.setdefault(link.cluster, link)
-    return tuple(found.values())
+        by_cluster.setdefault(link.cluster, link)
+    return tuple(by_cluster.values())
 
 
-def read_text(text: str) -> tuple[Link, ...]:
+def read_text(text: str) -> tuple[ClusterLink, ...]:
     """Return the links of the annotation, which another cluster wrote. Nothing is raised."""
     if not text or len(text) > MAX_TEXT:
         return ()
@@ -77,21 +77,21 @@ def read_text(text: str) -> tuple[Link, ...]:
         return ()
 
 
-def as_text(links: Iterable[Link]) -> str:
+def as_text(links: Iterable[ClusterLink]) -> str:
     """Return the annotation: the same for equal links."""
     return json.dumps([to_json(link) for link in links], separators=(",", ":"))
 
 
-def merged(reports: Iterable[Sequence[Link]]) -> tuple[Link, ...]:
+def merged(reports: Iterable[Sequence[ClusterLink]]) -> tuple[ClusterLink, ...]:
     """Return what several gateways of a cluster report together: a link for each other cluster, by name."""
-    by_cluster: dict[str, list[Link]] = {}
+    by_cluster: dict[str, list[ClusterLink]] = {}
     for report in reports:
         for link in report:
             by_cluster.setdefault(link.cluster, []).append(link)
     return tuple(_one(cluster, links) for cluster, links in sorted(by_cluster.items()))
 
 
-def most_telling(links: Iterable[Link], limit: int = MAX_REPORTED) -> tuple[Link, ...]:
+def most_telling(links: Iterable[ClusterLink], limit: int = MAX_REPORTED) -> tuple[ClusterLink, ...]:
     """Return at most `limit` links, by name: first those that are not up, then those with most traffic."""
     ranked = sorted(links, key=lambda link: (link.up, -link.bytes_per_second, link.cluster))
     return tuple(sorted(ranked[:limit], key=lambda link: link.cluster))
@@ -109,9 +109,9 @@ def _settled(before: int, now: int) -> int:
     return round(now, -digits)
 
 
-def _one(cluster: str, links: list[Link]) -> Link:
+def _one(cluster: str, links: list[ClusterLink]) -> ClusterLink:
     worst = min(links, key=lambda link: (link.live - link.tunnels, link.why))
-    return Link(
+    return ClusterLink(
         cluster=cluster,
         live=sum(link.live for link in links),
         tunnels=sum(link.tunnels for link in links),
@@ -121,10 +121,10 @@ def _one(cluster: str, links: list[Link]) -> Link:
     )
 
 
-def _link(field: Field) -> Link:
+def _link(field: Field) -> ClusterLink:
     rate = field.get("bytesPerSecond")
     tunnels = field.get("tunnels").integer(0, _MAX_TUNNELS)
-    return Link(
+    return ClusterLink(
         cluster=field.get("clusterID").name(),
         live=field.get("live").integer(0, tunnels),
         tunnels=tunnels,

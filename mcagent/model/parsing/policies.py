@@ -2,13 +2,14 @@
 
 What of a rule is not understood, or cannot be enforced between clusters, is its `fault` and a problem of the
 object: it is never passed over. Which Pods a policy is for has to be understood, else the object counts as
-unreadable. Peers of this cluster's Pods are left out: they are nobody of another cluster.
+unreadable. Peers of this cluster's Pods are left out: they are in no other cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from mcagent.model.api import kubernetes as api
 from mcagent.model.errors import InputError
@@ -18,12 +19,12 @@ from mcagent.model.parsing.labels import NAMESPACE_NAME
 from mcagent.model.policies import (
     PROTOCOLS,
     Direction,
+    NetworkPolicyRule,
     Operator,
     Peer,
     Policy,
-    Port,
     Requirement,
-    Rule,
+    RulePort,
     Selector,
     Tier,
     Verdict,
@@ -65,22 +66,24 @@ def parse_network_policy(meta: Meta, obj: api.NetworkPolicy, problems: list[Prob
     """networking.k8s.io/v1 NetworkPolicy: every rule allows."""
     spec = Field(meta.subject, obj.spec, "spec")
     applied_to = (Selector(_in_namespace(meta), _requirements(spec.get("podSelector"))),)
-    types = {one.text() for one in spec.get("policyTypes").each()}
+    types = {item.text() for item in spec.get("policyTypes").each()}
     if not types:  # the API server fills it in; a hand-written manifest may not have it
         types = {"Ingress", *(["Egress"] if not spec.get("egress").absent else [])}
     scope = obj.annotation(SCOPE_ANNOTATION)
-    rules: list[Rule] = []
+    rules: list[NetworkPolicyRule] = []
     for direction in Direction:
         if direction.capitalize() in types:
             for index, item in enumerate(spec.get(direction).each()):
                 name = f"{direction}[{index}]"
-                rule = Rule(name=name, direction=direction, verdict=Verdict.ALLOW, applied_to=applied_to)
+                rule = NetworkPolicyRule(
+                    name=name, direction=direction, verdict=Verdict.ALLOW, applied_to=applied_to
+                )
                 rules.append(_complete(rule, item, meta, problems, everywhere=scope == CLUSTER_SET))
     return Policy(
         meta=meta,
         rules=tuple(rules),
         applied_to=applied_to,
-        isolates=frozenset(one for one in Direction if one.capitalize() in types),
+        isolates=frozenset(direction for direction in Direction if direction.capitalize() in types),
     )
 
 
@@ -91,11 +94,11 @@ def parse_antrea_policy(meta: Meta, obj: api.PolicyObject, problems: list[Proble
     if isinstance(priority, bool) or not isinstance(priority, (int, float)):
         raise spec.get("priority").error("must be a number")
     whole, tier = _applied_to(spec.get("appliedTo"), meta), spec.get("tier").text("").lower() or DEFAULT_TIER
-    rules: list[Rule] = []
+    rules: list[NetworkPolicyRule] = []
     for direction in Direction:
         for index, item in enumerate(spec.get(direction).each()):
             called = printable(item.get("name").text(""))
-            rule = Rule(
+            rule = NetworkPolicyRule(
                 name=f"{direction}[{index}]" + (f" {called}" if called else ""),
                 direction=direction,
                 verdict=_verdict(item.get("action")),
@@ -120,8 +123,14 @@ def _verdict(field: Field) -> Verdict:
 
 
 def _complete(
-    rule: Rule, item: Field, meta: Meta, problems: list[Problem], *, everywhere: bool = False, tier: str = ""
-) -> Rule:
+    rule: NetworkPolicyRule,
+    item: Field,
+    meta: Meta,
+    problems: list[Problem],
+    *,
+    everywhere: bool = False,
+    tier: str = "",
+) -> NetworkPolicyRule:
     """Return the rule with its peers and ports, or with what is wrong of these."""
     side = _SIDES[rule.direction]
     try:
@@ -169,7 +178,7 @@ def _only(field: Field, *names: str) -> None:
 # --- peers ------------------------------------------------------------------------------------------------
 
 
-def _with_peers(rule: Rule, field: Field, meta: Meta, everywhere: bool) -> Rule:
+def _with_peers(rule: NetworkPolicyRule, field: Field, meta: Meta, everywhere: bool) -> NetworkPolicyRule:
     items = list(field.each())
     if not items:
         return replace(rule, any_peer=True)
@@ -184,7 +193,7 @@ def _peer(item: Field, meta: Meta, everywhere: bool) -> Iterator[Peer]:
     block = item.get("ipBlock")
     if not block.absent:
         _only(block, "cidr", "except")
-        without = tuple(one.network()[0] for one in block.get("except").each())
+        without = tuple(network.network()[0] for network in block.get("except").each())
         if len(without) > MAX_EXCEPTIONS:
             raise _Fault(block.get("except"), f"has {len(without)} networks, at most {MAX_EXCEPTIONS} allowed")
         yield Peer(network=block.get("cidr").network()[0], without=without)
@@ -205,7 +214,7 @@ def _peer(item: Field, meta: Meta, everywhere: bool) -> Iterator[Peer]:
     match = namespaces.get("match").text("")
     if match not in ("", "Self"):
         raise _Fault(namespaces.get("match"), f'must be Self, is "{printable(match)}"')
-    labels = tuple(one.text() for one in namespaces.get("sameLabels").each())
+    labels = tuple(key.text() for key in namespaces.get("sameLabels").each())
     yield Peer(pods=selector, same_namespace=match == "Self", same_labels=labels)
 
 
@@ -225,12 +234,12 @@ def _applied_to(field: Field, meta: Meta) -> tuple[Selector, ...]:
 
     A policy of a Namespace is for no others: who may write it has no say there.
     """
-    known = ("podSelector",) if meta.namespace else ("podSelector", "namespaceSelector")
-    found = []
+    names = ("podSelector",) if meta.namespace else ("podSelector", "namespaceSelector")
+    selectors = []
     for item in field.each():
-        _known(item, known, f"select Pods by {' and '.join(known)} only", "NotEnforceable")
-        found.append(_pods(item, meta))
-    return tuple(found)
+        _known(item, names, f"select Pods by {' and '.join(names)} only", "NotEnforceable")
+        selectors.append(_pods(item, meta))
+    return tuple(selectors)
 
 
 def _known(field: Field, names: tuple[str, ...], why: str, code: str = "InvalidValue") -> None:
@@ -247,14 +256,14 @@ def _requirements(field: Field) -> tuple[Requirement, ...]:
     labels = field.get("matchLabels")
     labels.get("")
     keys = labels.value if isinstance(labels.value, Mapping) else ()
-    found = [Requirement(str(key), Operator.IN, (labels.get(key).text(),)) for key in keys]
+    requirements = [Requirement(str(key), Operator.IN, (labels.get(key).text(),)) for key in keys]
     for item in field.get("matchExpressions").each():
         operator = item.get("operator").text()
         if operator not in set(Operator):
             raise item.get("operator").error(f'must be one of {", ".join(Operator)}, is "{printable(operator)}"')
-        values = tuple(sorted(one.text() for one in item.get("values").each()))
-        found.append(Requirement(item.get("key").text(), Operator(operator), values))
-    return tuple(sorted(found, key=lambda one: (one.key, one.operator, one.values)))
+        values = tuple(sorted(value.text() for value in item.get("values").each()))
+        requirements.append(Requirement(item.get("key").text(), Operator(operator), values))
+    return tuple(sorted(requirements, key=attrgetter("key", "operator", "values")))
 
 
 def _services(field: Field, meta: Meta) -> Iterator[tuple[str, str]]:
@@ -269,18 +278,18 @@ def _services(field: Field, meta: Meta) -> Iterator[tuple[str, str]]:
 # --- ports ------------------------------------------------------------------------------------------------
 
 
-def _ports(field: Field, rule: Rule) -> tuple[Port, ...]:
-    found = []
+def _ports(field: Field, rule: NetworkPolicyRule) -> tuple[RulePort, ...]:
+    ports = []
     for item in field.each():
         _only(item, "protocol", "port", "endPort")
         text = item.get("protocol").text("") or "TCP"
         if text not in PROTOCOLS:
             raise _Fault(item.get("protocol"), f'must be TCP, UDP or SCTP, is "{printable(text)}"')
-        found.append(_numbered(Port(protocol=PROTOCOLS[text]), item, rule))
-    return tuple(found)
+        ports.append(_numbered(RulePort(protocol=PROTOCOLS[text]), item, rule))
+    return tuple(ports)
 
 
-def _numbered(port: Port, item: Field, rule: Rule) -> Port:
+def _numbered(port: RulePort, item: Field, rule: NetworkPolicyRule) -> RulePort:
     """Return the port with its numbers or its name."""
     number, last = item.get("port"), item.get("endPort")
     if number.absent:
@@ -294,12 +303,13 @@ def _numbered(port: Port, item: Field, rule: Rule) -> Port:
     return replace(port, low=low, high=high)
 
 
-def _protocols(field: Field) -> Iterator[Port]:
+def _protocols(field: Field) -> Iterator[RulePort]:
     for item in field.each():
         _only(item, "icmp")
         icmp = item.get("icmp")
         _only(icmp, "icmpType", "icmpCode")
         type_, code = (
-            None if one.absent else one.integer(0, 255) for one in (icmp.get("icmpType"), icmp.get("icmpCode"))
+            None if number.absent else number.integer(0, 255)
+            for number in (icmp.get("icmpType"), icmp.get("icmpCode"))
         )
-        yield Port(protocol=_ICMP, icmp_type=type_, icmp_code=code)
+        yield RulePort(protocol=_ICMP, icmp_type=type_, icmp_code=code)

@@ -20,7 +20,7 @@ from mcagent.api.status import BackendStatus
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.model.informer_state import InformerState
-from mcagent.model.node_state import Role
+from mcagent.model.node_state import NodeRole
 from mcagent.model.plan import Desired
 from mcagent.observe.exports import export_metrics
 from mcagent.observe.gateways import LiveReport
@@ -170,7 +170,7 @@ class StateCollector(Collector):
             yield from _of_desired(report, report.desired)
             yield from _of_tunnels(report.tunnels, ports)
             state = report.desired.state
-            exports = state.role is Role.GATEWAY and state.services
+            exports = state.role is NodeRole.GATEWAY and state.services
             yield from export_metrics(state, sources.services() if exports else {})
             if named := report.desired.state.policy_rules:
                 yield from policy_metrics(named, sources.rules())
@@ -227,7 +227,7 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
         "(importedTraffic)."
     )
     yield single("mcagent_unreachable_clusters", text, len(desired.state.unreachable))
-    active = desired.state.role is Role.GATEWAY
+    active = desired.state.role is NodeRole.GATEWAY
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
 
 

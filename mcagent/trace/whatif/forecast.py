@@ -18,7 +18,7 @@ from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.net import Address, Network
-from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, Role
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeRole
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
 from mcagent.observe.wireguard import ends_of
@@ -89,7 +89,7 @@ def forecast(world: World, config: Config) -> Forecast:
     if workers:
         worker = config.node_name if config.node_name in workers else workers[0]
         paths[WORKERS] = dict(_from_worker(_simulated(world, worker, own), paths, liveness))
-    serving = next((node for node in nodes.values() if node.desired.state.role is Role.GATEWAY), None)
+    serving = next((node for node in nodes.values() if node.desired.state.role is NodeRole.GATEWAY), None)
     present = {name: name for name in gateways} | dict.fromkeys(workers, WORKERS)
     return Forecast(
         desired=own.desired,
@@ -97,7 +97,7 @@ def forecast(world: World, config: Config) -> Forecast:
         places={name: place for name, place in present.items() if name not in world.silent},
         paths=paths,
         gateways=gateways,
-        clusters=state.clusters if state.role is not Role.NONE else {},
+        clusters=state.clusters if state.role is not NodeRole.NONE else {},
         published=state.published_pods,
         arriving=_arriving(gateways, liveness, config, world.facts),
         exports=_exports(serving.desired.state.services if serving else {}, world.silent),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mcagent.controller.contract.services import MAX_PORTS, ServicePort, ServiceSpec
+from mcagent.controller.contract.services import MAX_PORTS, PayloadPort, ServiceSpec
 from mcagent.controller.leader.exports.status import Conflict
 from mcagent.model.objects import IpProtocol
 from mcagent.model.parsing.field import printable
@@ -58,13 +58,13 @@ def differs(mine: ServiceSpec, theirs: ServiceSpec) -> str:
     return ""
 
 
-def _union(said: Iterable[Said]) -> tuple[tuple[ServicePort, ...], dict[str, frozenset[str]]]:
+def _union(said: Iterable[Said]) -> tuple[tuple[PayloadPort, ...], dict[str, frozenset[str]]]:
     """Return all ports, and by cluster the names of its own among them.
 
     The older of two that exclude each other stays. A port without a name excludes all others: a Service with
     several ports names each.
     """
-    kept: dict[str, ServicePort] = {}
+    kept: dict[str, PayloadPort] = {}
     numbers: set[tuple[int, IpProtocol]] = set()
     serving: dict[str, frozenset[str]] = {}
     for cluster, spec in said:
@@ -112,7 +112,7 @@ def _type(spec: ServiceSpec) -> str:
     return "headless" if spec.headless else "a Service with a ClusterIP"
 
 
-def _number(port: ServicePort) -> str:
+def _number(port: PayloadPort) -> str:
     return f"{port.port}/{port.protocol}"
 
 

@@ -18,7 +18,7 @@ PERIOD = 60.0  # seconds between two look-ups of a name
 MOST = 64  # addresses of one name that are kept
 
 
-class ServerAddresses:
+class LeaderAddresses:
     """What one server's name leads to. `changed` is called in another thread when that is news."""
 
     def __init__(self, changed: Callable[[], None], period: float = PERIOD) -> None:
@@ -47,16 +47,16 @@ class ServerAddresses:
             return self._found
 
     def _look_up(self, server: str, host: str) -> None:
-        found: tuple[str, ...] | None = None
+        addresses: tuple[str, ...] | None = None
         try:
             answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            found = tuple(sorted({str(answer[4][0]) for answer in answers})[:MOST])
+            addresses = tuple(sorted({str(answer[4][0]) for answer in answers})[:MOST])
         except (OSError, UnicodeError) as err:
             log.debug("%s: %s", host, err)
         with self._lock:
             self._running = False
-            news = found is not None and server == self._server and found != self._found
-            if news and found is not None:
-                self._found = found
+            news = addresses is not None and server == self._server and addresses != self._found
+            if news and addresses is not None:
+                self._found = addresses
         if news:
             self._changed()

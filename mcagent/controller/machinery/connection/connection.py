@@ -17,8 +17,13 @@ from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract.names import LABEL_SOURCE_CLUSTER_ID
 from mcagent.controller.machinery.cache import Cache, SideSink
-from mcagent.controller.machinery.connection.addresses import ServerAddresses
-from mcagent.controller.machinery.connection.membership import Credentials, Membership, credentials, membership
+from mcagent.controller.machinery.connection.addresses import LeaderAddresses
+from mcagent.controller.machinery.connection.membership import (
+    LeaderCredentials,
+    Membership,
+    credentials,
+    membership,
+)
 from mcagent.controller.machinery.connection.secret import SecretWatch
 from mcagent.controller.machinery.reconciler import Leader, Side
 from mcagent.kube.client import Client
@@ -79,7 +84,7 @@ class LeaderConnection:
         self._leader: Leader | None = None
         self._epoch = 0  # counts the places that were connected to
         self._membership: Membership | None = None
-        self._credentials: Credentials | None = None
+        self._credentials: LeaderCredentials | None = None
         self._client: Client | None = None
         self._sink: SideSink | None = None
         self._informers: list[Informer] = []
@@ -89,7 +94,7 @@ class LeaderConnection:
         self._failures = 0  # of probes, in a row
         self._next_probe = 0.0  # monotonic
         self._loop = BackgroundLoop(self._check, name="leader-connection")
-        self._addresses = ServerAddresses(self.wake)
+        self._addresses = LeaderAddresses(self.wake)
         self._secret = SecretWatch(local, namespace, self.wake, self._timing.informers)
 
     # --- any thread ---------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ class LeaderConnection:
             return ()
         return self._cache.list(ClusterClaim, Side.LOCAL, self._namespace)
 
-    def _switch(self, target: Membership | None, new_credentials: Credentials | None) -> bool:
+    def _switch(self, target: Membership | None, new_credentials: LeaderCredentials | None) -> bool:
         same = _place(self._membership) == _place(target)
         if same and new_credentials == self._credentials:
             self._membership = target
@@ -232,7 +237,7 @@ class LeaderConnection:
         if not same:
             with self._lock:
                 self._epoch += 1
-            # Nobody may take the empty cache for what the old leader has: first there is no leader.
+            # The empty cache must not be taken for the old leader's objects: first there is no leader.
             with self._publishing:
                 old, self._leader, self._membership = self._leader, None, None
                 self._cache.clear(Side.LEADER)
@@ -300,19 +305,19 @@ class LeaderConnection:
             self._changed(old, new)
 
     def _present(self, old: Leader | None) -> Leader | None:
-        wanted = self._membership
-        if wanted is None:
+        target = self._membership
+        if target is None:
             return None
         states = self.state()
         errors = [f"{state.kind}: {state.error}" for state in states if state.error]
         error = self._problem or self._failure or next(iter(errors), "")
         connected = self._client is not None and not error and self._succeeded > 0.0
         new = Leader(
-            cluster_set=wanted.cluster_set,
-            cluster_id=wanted.cluster_id,
-            leader_cluster_id=wanted.leader_cluster_id,
-            namespace=wanted.namespace,
-            addresses=self._addresses.of(wanted.server),
+            cluster_set=target.cluster_set,
+            cluster_id=target.cluster_id,
+            leader_cluster_id=target.leader_cluster_id,
+            namespace=target.namespace,
+            addresses=self._addresses.of(target.server),
             connected=connected,
             synced=bool(states) and all(state.synced for state in states),
             error=error,

@@ -37,7 +37,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class LeaderCredentials:
     """What a Secret holds. Never shown."""
 
     ca: bytes
@@ -87,7 +87,7 @@ def membership(cluster_sets: Sequence[ClusterSet], claims: Iterable[ClusterClaim
     )
 
 
-def credentials(subject: str, secret: SecretData | None) -> Credentials:
+def credentials(subject: str, secret: SecretData | None) -> LeaderCredentials:
     """Return what a Secret holds. Raises InputError, whose text never holds a value of it."""
     if secret is None:
         raise InputError(subject, "", "does not exist: it must hold ca.crt and token", code="Missing")
@@ -98,7 +98,7 @@ def credentials(subject: str, secret: SecretData | None) -> Credentials:
     text = token.decode("ascii", "replace").strip()
     if not text or not all("!" <= char <= "~" for char in text):
         raise InputError(subject, "data[token]", "must be a bearer token")
-    return Credentials(ca=ca, token=text)
+    return LeaderCredentials(ca=ca, token=text)
 
 
 def _server(subject: str, server: str) -> str:

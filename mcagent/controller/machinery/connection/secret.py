@@ -50,7 +50,7 @@ class SecretWatch:
 
     @property
     def error(self) -> str:
-        """Return why it could not be read yet; "" if it could, or nobody tried."""
+        """Return why it could not be read yet; "" if it could, or it was not tried."""
         if self._informer is None or self._sink is None or self._sink.known:
             return ""
         return self._informer.state().error

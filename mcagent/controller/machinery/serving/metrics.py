@@ -20,9 +20,9 @@ from mcagent.observe.standard import process_metrics
 
 def registry(process: Process) -> CollectorRegistry:
     """Return a registry that reads these at every scrape."""
-    made = CollectorRegistry()
-    made.register(_Collector(process))
-    return made
+    collector_registry = CollectorRegistry()
+    collector_registry.register(_Collector(process))
+    return collector_registry
 
 
 class _Collector(Collector):
@@ -75,7 +75,7 @@ def _work(engine: Engine) -> Iterator[Metric]:
     text = "Keys reconciled, by result: unchanged, changed, conflict, failed, away, not-leading, bug."
     yield counter("mcagent_controller_reconciles", text, ["reconciler", "result"], reconciles)
     durations: dict[tuple[str, ...], Durations] = {
-        (name,): found for name, found in sorted(statistics.durations().items())
+        (name,): times for name, times in sorted(statistics.durations().items())
     }
     text = "Time to reconcile a key, writes included."
     yield histogram("mcagent_controller_reconcile_duration_seconds", text, label, durations)
@@ -116,18 +116,18 @@ def _requests(engine: Engine) -> Iterator[Metric]:
 
 def _informers(engine: Engine) -> Iterator[Metric]:
     labels = ["side", "kind"]
-    found = [([side, state.kind], state) for side, states in engine.informers().items() for state in states]
+    states = [([side, state.kind], state) for side, states in engine.informers().items() for state in states]
     objects = [
         ([side, state.kind], engine.cache.count(side, state.kind))
         for side, states in engine.informers().items()
         for state in states
     ]
     yield gauge("mcagent_controller_objects", "Objects known, by kind.", labels, objects)
-    connected = [(values, state.connected) for values, state in found]
+    connected = [(values, state.connected) for values, state in states]
     yield gauge("mcagent_controller_informer_connected", "1 while a watch is open.", labels, connected)
-    events = [(values, state.events) for values, state in found]
+    events = [(values, state.events) for values, state in states]
     yield counter("mcagent_controller_informer_events", "Watch events.", labels, events)
-    restarts = [([*values, reason], n) for values, state in found for reason, n in sorted(state.restarts.items())]
+    restarts = [([*values, reason], n) for values, state in states for reason, n in sorted(state.restarts.items())]
     yield counter(
         "mcagent_controller_informer_restarts",
         "Watches begun anew, by reason; object-… and bad-line: what could not be read.",

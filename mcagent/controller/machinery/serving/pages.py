@@ -55,7 +55,7 @@ def checks(process: Process) -> tuple[ReadinessCheck, ...]:
     unsynced = sorted(engine.cache.unsynced(Side.LOCAL))
     states = engine.informers()[Side.LOCAL]
     errors = {state.kind: state.error for state in states if state.error}
-    lost = [
+    disconnected = [
         f"{state.kind}: {state.error or 'not connected'}"
         for state in states
         if state.synced and not state.connected and state.kind not in OPTIONAL
@@ -64,7 +64,7 @@ def checks(process: Process) -> tuple[ReadinessCheck, ...]:
     webhook = process.webhook()
     return (
         ReadinessCheck(name="listed", good=not unsynced, text=f"not listed yet: {missing}" if unsynced else ""),
-        ReadinessCheck(name="connected", good=not lost, text="; ".join(lost)),
+        ReadinessCheck(name="connected", good=not disconnected, text="; ".join(disconnected)),
         ReadinessCheck(name="webhook", good=not webhook, text=webhook),
     )
 
@@ -73,7 +73,7 @@ def make_pages(process: Process, registry: CollectorRegistry) -> Pages:
     """Return the pages by path."""
     return standard_pages(
         checks=lambda: checks(process),
-        failures=lambda: [f"not running: {one}" for one in process.dead()],
+        failures=lambda: [f"not running: {thread}" for thread in process.dead()],
         status=lambda: status_of(process),
         registry=registry,
     )
@@ -83,7 +83,7 @@ def status_of(process: Process) -> dict[str, object]:
     """Return /status as plain values."""
     engine = process.engine
     leader = engine.view.leader
-    found = checks(process)
+    readiness = checks(process)
     later, now = engine.waiting()
     return {
         "version": version(),
@@ -91,9 +91,9 @@ def status_of(process: Process) -> dict[str, object]:
         "identity": process.identity,
         "namespace": process.namespace,
         "startedAt": rfc3339(process.started_at),
-        "ready": all(check.good for check in found),
+        "ready": all(check.good for check in readiness),
         "alive": not process.dead(),
-        "checks": [to_json(check) for check in found],
+        "checks": [to_json(check) for check in readiness],
         "lease": {"held": process.leading(), "holder": process.holder(), "error": process.lease_error()},
         "leader": _leader(leader) if leader is not None else None,
         "reconcilers": {name: {"waiting": count} for name, count in sorted(engine.depths().items())},

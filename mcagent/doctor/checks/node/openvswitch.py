@@ -9,7 +9,7 @@ from mcagent.api.doctor import CheckFinding
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.switch import switch
-from mcagent.model.node_state import Role
+from mcagent.model.node_state import NodeRole
 
 OLDEST = (3, 1)
 CHECK = DoctorCheck(
@@ -52,7 +52,8 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
     if reading.vswitchd_error:
         yield CHECK.finding("VswitchdAway", reading.vswitchd_error)
         return
-    bare = node.status.summary.role == Role.NONE and not reading.tunnels  # nothing to do, so no flow and no tunnel
+    # The Node has nothing to do, so it has no flow and no tunnel.
+    bare = node.status.summary.role == NodeRole.NONE and not reading.tunnels
     if reading.datapath is None:
         yield CHECK.finding("BridgeMissing", "the database lacks our bridge")
     elif not reading.flows and not bare:
