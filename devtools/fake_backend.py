@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 

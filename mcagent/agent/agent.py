@@ -33,7 +33,7 @@ from mcagent.core.tunnel_probes import is_probe
 from mcagent.dataplane.facts import leads_to_pod
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Action, Pages, Query
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.observe.browser import browser_pages

@@ -23,8 +23,8 @@ from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.dataplane.wireguard.keys import KeyStore
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.resources import Backend
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address

@@ -12,7 +12,7 @@ from mcagent.agent.config import Settings
 from mcagent.agent.lock import node_lock
 from mcagent.core.plan.diff import diff
 from mcagent.dataplane.base import DataplaneBackend
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired, Step
 

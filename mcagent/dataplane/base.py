@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.plan import ApplyResult, Step
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from graphlib import TopologicalSorter
 
-from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import NodeState
 from mcagent.model.problem import Problem

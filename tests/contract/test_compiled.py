@@ -19,8 +19,9 @@ from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.model.config import Config, GatewayMode
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
-from mcagent.model.dataplane.resources import Backend, TunnelPort
+from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.objects import ApiObject
 from mcagent.model.plan import Actual, Desired, Plan
 from tests.contract.inside import Inside

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devtools.fake_backend import FakeBackend
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.plan import Op
 from tests.contract.inside import adds, as_mapping, make
 from tests.contract.ovs_values import BRIDGE, tunnel

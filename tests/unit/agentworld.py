@@ -17,12 +17,9 @@ from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.config import Config
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.resources import (
-    Backend,
-    Resource,
-    ResourceKey,
-)
+from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import Address

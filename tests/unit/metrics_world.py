@@ -21,8 +21,9 @@ from mcagent.core.failover.observations import group_of
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.config import TrafficEncryption
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.resources import Backend, PeerKind, PortStatistics
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import PolicyRuleName

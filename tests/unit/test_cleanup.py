@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcagent.agent.cleanup import ORDER, remove_all
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.plan import ApplyResult, Op, Step
 from tests.unit.agentworld import Facility, World
 

@@ -16,8 +16,9 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.plan.diff import diff_desired
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
-from mcagent.model.dataplane.resources import Backend, Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
+from mcagent.model.dataplane.resources import Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
 from mcagent.model.objects import ApiObject, Node, Snapshot
 from mcagent.model.problem import Severity
 from tests.properties import costly

@@ -12,8 +12,9 @@ from devtools.fake_backend import FakeBackend
 from mcagent.agent.control_loop.apply import Applier, Phases
 from mcagent.agent.pass_outcome import Failure
 from mcagent.core.plan.diff import diff, flows_first
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType
-from mcagent.model.dataplane.resources import Backend, Bridge, FlowEntry, NftChain, PeerKind, Route
+from mcagent.model.dataplane.resources import Bridge, FlowEntry, NftChain, PeerKind, Route
 from mcagent.model.plan import ApplyResult, Desired, Fragment, Plan, Step
 from tests.unit.core_inputs import tunnel_port
 

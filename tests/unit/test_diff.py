@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mcagent.api.codec import to_json
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.plan.render import api_desired, api_plan, desired_text, plan_text
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import (
-    Backend,
     Bridge,
     FlowEntry,
     GroupEntry,

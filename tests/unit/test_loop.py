@@ -11,8 +11,9 @@ import pytest
 
 from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.core.plan.contention import AT_ONCE
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType
-from mcagent.model.dataplane.resources import Backend, Bridge, FlowEntry, HostPort, Route, TunnelPort
+from mcagent.model.dataplane.resources import Bridge, FlowEntry, HostPort, Route, TunnelPort
 from mcagent.model.errors import BackendError, InputError
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op

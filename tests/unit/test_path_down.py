@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.plan.diff import diff, flows_first, path_down, takes_into_use, turns
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import (
-    Backend,
     Bfd,
     Bridge,
     FlowEntry,

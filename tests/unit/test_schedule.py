@@ -16,7 +16,7 @@ from mcagent.agent.control_loop.schedule import (
     plan_pass,
 )
 from mcagent.agent.pass_outcome import Retry
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 
 TIMING = LoopTiming()
 QUIET = Queue(resync_at=100.0)

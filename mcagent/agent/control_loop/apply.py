@@ -15,7 +15,7 @@ from mcagent.agent.pass_outcome import Failure
 from mcagent.core.plan.contention import not_tried
 from mcagent.core.plan.diff import Lane, turns
 from mcagent.dataplane.base import DataplaneBackend
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Plan, Stage, StageKind, Step
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from mcagent.core.plan.contention import ResourceId
 from mcagent.core.plan.diff import diff, diff_desired, takes_into_use
-from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.plan import Desired, Plan, Step
 
 Content = Mapping[ResourceKey, Resource]

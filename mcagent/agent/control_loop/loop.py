@@ -23,7 +23,7 @@ from mcagent.agent.control_loop.startup import SetKinds, Startup
 from mcagent.agent.pass_outcome import PassOutcome
 from mcagent.agent.reports.reporter import Reporter
 from mcagent.model.config import Config
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import McagentError
 from mcagent.model.objects import Snapshot
 from mcagent.observe.report import Report

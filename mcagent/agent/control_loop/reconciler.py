@@ -29,8 +29,9 @@ from mcagent.core.plan.contention import Contention, contended_drift, leave_alon
 from mcagent.core.plan.diff import diff, flows_first
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType, Facts
-from mcagent.model.dataplane.resources import Backend, FlowEntry, TunnelPort
+from mcagent.model.dataplane.resources import FlowEntry, TunnelPort
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 from mcagent.model.node_state import NodeState

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from mcagent.agent.pass_outcome import Retry
 from mcagent.model.backoff import Backoff
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

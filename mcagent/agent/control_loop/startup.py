@@ -21,8 +21,8 @@ from mcagent.core.compile import compile_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
 from mcagent.core.plan.diff import diff, flows_first
 from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.resources import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Plan, Step

@@ -17,7 +17,7 @@ from mcagent.agent.pass_outcome import PassOutcome, Retry, kind_of
 from mcagent.api.status import BackendStatus, PassStatus
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.plan.render import resource_text
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.links import ClusterLink

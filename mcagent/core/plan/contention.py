@@ -12,7 +12,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mcagent.model.backoff import Backoff
-from mcagent.model.dataplane.resources import Backend, ResourceKey
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Plan, Step
 

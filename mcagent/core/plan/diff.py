@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.resources import (
-    Backend,
     Link,
     LinkAddress,
     Neighbour,

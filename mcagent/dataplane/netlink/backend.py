@@ -17,8 +17,8 @@ from mcagent.dataplane.netlink import links, routes
 from mcagent.dataplane.netlink.connection import NetlinkRefusal, NetlinkRequest, NetlinkSocket
 from mcagent.dataplane.netlink.links import RawLink
 from mcagent.dataplane.netlink.routes import LAST_METRIC, ROUTE_TYPES, RTN_UNICAST, RTN_UNREACHABLE, RawRoute
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.resources import (
-    Backend,
     Link,
     LinkAddress,
     Neighbour,

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from mcagent.dataplane.nft.apply import apply_steps
 from mcagent.dataplane.nft.observe import ELEMENT_TYPES, NftTable, TableListing, parse_listing
-from mcagent.model.dataplane.resources import Backend, NftChain, NftSet, Resource, ResourceKey
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import NftChain, NftSet, Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 

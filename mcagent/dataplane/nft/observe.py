@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from ipaddress import collapse_addresses, ip_address, ip_network, summarize_address_range
 from itertools import takewhile
 
-from mcagent.model.dataplane.resources import Backend, NftChain, NftSet
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import NftChain, NftSet
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network, network_key
 

@@ -28,14 +28,8 @@ from mcagent.dataplane.openflow.connection import Message, OpenFlowConnection, m
 from mcagent.dataplane.openflow.observe import OURS
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
 from mcagent.dataplane.openflow.watch import BridgeWatch, OnPacket
-from mcagent.model.dataplane.resources import (
-    Backend,
-    GroupEntry,
-    MeterEntry,
-    OpenFlowResource,
-    Resource,
-    ResourceKey,
-)
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import GroupEntry, MeterEntry, OpenFlowResource, Resource, ResourceKey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 

@@ -15,7 +15,8 @@ from mcagent.dataplane.ovsdb.apply import Changes, failure
 from mcagent.dataplane.ovsdb.connection import OvsdbConnection
 from mcagent.dataplane.ovsdb.observe import BridgeState, Observer
 from mcagent.dataplane.ovsdb.rows import DRAIN
-from mcagent.model.dataplane.resources import Backend, HostPort, PortStatistics, Resource, ResourceKey, TunnelPort
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import HostPort, PortStatistics, Resource, ResourceKey, TunnelPort
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 

@@ -24,7 +24,8 @@ from mcagent.dataplane.wireguard.kernel import KernelDriver
 from mcagent.dataplane.wireguard.keys import Keys, KeyStore
 from mcagent.dataplane.wireguard.peers import change_peers, handovers, observed_peers
 from mcagent.dataplane.wireguard.userspace import WireGuardGo
-from mcagent.model.dataplane.resources import Backend, Resource, ResourceKey
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.dataplane.wireguard import (
     WireGuardDevice,
     WireGuardImplementation,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address, Network

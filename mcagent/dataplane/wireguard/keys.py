@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mcagent.model.dataplane.resources import Backend
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
 
 KEY_LENGTH = 32  # bytes, private and public (RFC 7748)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mcagent.model.dataplane.backend import Backend as Backend  # noqa: PLC0414  (part of this module's interface)
+from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardPeer
 from mcagent.model.net import Address, Network

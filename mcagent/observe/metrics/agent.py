@@ -18,7 +18,8 @@ from prometheus_client.registry import Collector
 
 from mcagent.api.status import BackendStatus
 from mcagent.core.tunnel_probes import ProbeState
-from mcagent.model.dataplane.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import NodeRole
 from mcagent.model.plan import Desired
