@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from mcagent.kube.errors import ApiGarbageError
 from mcagent.model.api.base import ApiObject
 from mcagent.model.informer_state import InformerState
+from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 
@@ -57,6 +59,15 @@ def is_object(obj: object) -> bool:
     return isinstance(name, str) and bool(name) and isinstance(meta.get("namespace", ""), str)
 
 
+def checked_object(answer: object, kind: Kind, where: object) -> RawObject:
+    """Return an answer that is an object of a kind, with a version. Raises ApiGarbageError that names `where`."""
+    if isinstance(answer, dict) and is_object(answer) and answer.get("kind") == KINDS[kind].name:
+        version = answer["metadata"].get("resourceVersion")
+        if isinstance(version, str) and version:
+            return answer
+    raise ApiGarbageError(f"{where}: the answer is no {KINDS[kind].name}")
+
+
 class Sink(Protocol):
     """Where a source delivers. Called from the source's threads, for one kind by one thread at a time.
 
@@ -68,7 +79,7 @@ class Sink(Protocol):
         ...
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
-        """Take one change."""
+        """Take one change, in the order of the watch."""
         ...
 
     def forget(self, kind: Kind) -> None:

@@ -279,9 +279,8 @@ class Engine:
 
     def _usable(self) -> Mapping[str, int]:
         """Return the reconcilers whose gate is open, with the epoch of the connection for which it is."""
-        epoch = (
-            self.connection.epoch if self.connection is not None else 0
-        )  # read first: the next one opens it anew
+        # Read before the gates: the next epoch opens them again.
+        epoch = self.connection.epoch if self.connection is not None else 0
         return {
             name: epoch if reconciler.needs_leader else 0
             for name, reconciler in self._reconcilers.items()

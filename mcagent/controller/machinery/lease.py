@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
-from mcagent.kube.source import RawObject, is_object
+from mcagent.kube.source import RawObject, checked_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
@@ -283,11 +282,11 @@ class Elector:
     def _path(self, name: str) -> str:
         return object_path(Kind.LEASE, self._namespace, name)
 
-    def _checked(self, answer: Any) -> RawObject:
-        if is_object(answer) and answer.get("kind") == "Lease" and isinstance(answer.get("spec", {}), dict):
-            lease: RawObject = {"spec": {}, **answer}  # one from a manifest may have none
-            return lease
-        raise ApiGarbageError(f"{self._client.server}: the answer is no Lease")
+    def _checked(self, answer: object) -> RawObject:
+        lease = checked_object(answer, Kind.LEASE, self._client.server)
+        if not isinstance(lease.setdefault("spec", {}), dict):  # one from a manifest may have none
+            raise ApiGarbageError(f"{self._client.server}: the Lease has no usable spec")
+        return lease
 
 
 def _wall() -> str:

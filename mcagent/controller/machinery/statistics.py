@@ -55,7 +55,7 @@ class Statistics:
             self._results[reconciler, "bug"] += 1
 
     def wrote(self, reconciler: str, write: Write) -> None:
-        """Count a write."""
+        """Count a write that the API server accepted."""
         with self._lock:
             self._writes[reconciler, write.ref.side, write.ref.kind, write.verb] += 1
 

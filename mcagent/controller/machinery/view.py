@@ -86,7 +86,7 @@ class DeclaredView:
 
     @property
     def leader(self) -> Leader | None:
-        """Return the membership."""
+        """Return the membership; None: see `View`. Needs no declaration."""
         return self._view.leader
 
     def get(self, ref: Ref, cls: type[Object]) -> Object | None:

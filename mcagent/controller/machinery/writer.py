@@ -17,7 +17,7 @@ from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
-from mcagent.kube.source import is_object
+from mcagent.kube.source import checked_object, is_object
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
@@ -166,9 +166,8 @@ def _path(ref: Ref) -> str:
 
 
 def _object(answer: Any, ref: Ref) -> ApiObject:
-    """Return the answer if it is the object asked for. Raises ApiGarbageError."""
-    if is_object(answer) and answer.get("kind") == ref.kind and answer["metadata"]["name"] == ref.name:
-        version = answer["metadata"].get("resourceVersion")
-        if isinstance(version, str) and version:
-            return read_object(ref.kind, answer)
-    raise ApiGarbageError(f"{ref}: the answer is no {ref.kind}")
+    """Return the answer if it is the object of `ref`. Raises ApiGarbageError."""
+    obj = checked_object(answer, ref.kind, ref)
+    if obj["metadata"]["name"] != ref.name:
+        raise ApiGarbageError(f"{ref}: the answer is another object")
+    return read_object(ref.kind, obj)

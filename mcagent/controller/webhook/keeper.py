@@ -14,15 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from mcagent.controller.webhook.server import WebhookServer
 from mcagent.http.certificates import Material, context_of, current, expiry, read_directory
 from mcagent.kube.client import Client
-from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
-from mcagent.kube.source import RawObject, is_object
+from mcagent.kube.errors import ApiRefusalError
+from mcagent.kube.source import RawObject, checked_object
 from mcagent.model.errors import SourceError
-from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from mcagent.supervised import BackgroundLoop
 
@@ -147,7 +146,8 @@ class SecretKeeper(Keeper):
 
     def _read(self) -> RawObject | None:
         try:
-            return _checked(self._client.request("GET", self._path(self.secret), timeout=10.0), Kind.SECRET)
+            answer = self._client.request("GET", self._path(self.secret), timeout=10.0)
+            return checked_object(answer, Kind.SECRET, self._client.server)
         except ApiRefusalError as err:
             if err.code == 404:
                 return None
@@ -182,16 +182,16 @@ class SecretKeeper(Keeper):
     def _trust(self, kind: Kind, name: str, material: Material) -> None:
         """Put the authorities into a configuration of this webhook."""
         path = object_path(kind, "", name)
-        found = _checked(self._client.request("GET", path, timeout=10.0), kind)
+        configuration = checked_object(self._client.request("GET", path, timeout=10.0), kind, self._client.server)
         bundle = base64.b64encode(material.authorities).decode()
-        webhooks = found.get("webhooks")
+        webhooks = configuration.get("webhooks")
         hooks = [hook for hook in webhooks if isinstance(hook, dict)] if isinstance(webhooks, list) else []
         right = [
             {**hook, "clientConfig": {**(hook.get("clientConfig") or {}), "caBundle": bundle}} for hook in hooks
         ]
         if right == hooks:
             return
-        body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": right}
+        body = {"metadata": {"resourceVersion": configuration["metadata"]["resourceVersion"]}, "webhooks": right}
         self._client.request("PATCH", path, body=body, content_type="application/merge-patch+json", timeout=10.0)
         log.info("%s %s: caBundle written", kind, name)
 
@@ -240,14 +240,3 @@ def _material(secret: RawObject | None) -> Material | None:
             return None
     authorities, authority_key, certificate, key = values
     return Material(authorities=authorities, authority_key=authority_key, certificate=certificate, key=key)
-
-
-def _checked(answer: Any, kind: Kind) -> RawObject:
-    if (
-        is_object(answer)
-        and answer.get("kind") == kind
-        and isinstance(answer["metadata"].get("resourceVersion"), str)
-    ):
-        found: RawObject = answer
-        return found
-    raise ApiGarbageError(f"the answer is no {KINDS[kind].kind}")

@@ -61,7 +61,7 @@ class ClusterInfo(ApiPart, frozen=True):
 
 
 class ApiClusterInfoImport(ApiObject, frozen=True):
-    """ClusterInfoImport."""
+    """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport."""
 
     KIND: ClassVar[Kind] = Kind.CLUSTER_INFO_IMPORT
 
@@ -104,7 +104,7 @@ class ApiClusterSetStatus(ApiPart, frozen=True):
 
 
 class ClusterSet(ApiObject, frozen=True):
-    """ClusterSet."""
+    """multicluster.crd.antrea.io/v1alpha2 ClusterSet."""
 
     KIND: ClassVar[Kind] = Kind.CLUSTER_SET
 
@@ -246,7 +246,7 @@ class ResourceImport(ApiObject, frozen=True):
 
 
 class ApiLabelIdentity(ApiObject, frozen=True):
-    """LabelIdentity."""
+    """multicluster.crd.antrea.io/v1alpha1 LabelIdentity."""
 
     KIND: ClassVar[Kind] = Kind.LABEL_IDENTITY
 
@@ -264,7 +264,7 @@ class ServiceExportSpec(ApiPart, frozen=True):
 
 
 class ApiServiceExport(ApiObject, frozen=True):
-    """ServiceExport."""
+    """multicluster.x-k8s.io/v1alpha1 ServiceExport."""
 
     KIND: ClassVar[Kind] = Kind.SERVICE_EXPORT
 
@@ -285,7 +285,7 @@ class ServiceImportStatus(ApiPart, frozen=True):
 
 
 class ApiServiceImport(ApiObject, frozen=True):
-    """ServiceImport."""
+    """multicluster.x-k8s.io/v1alpha1 ServiceImport."""
 
     KIND: ClassVar[Kind] = Kind.SERVICE_IMPORT
 

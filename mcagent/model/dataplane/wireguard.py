@@ -14,7 +14,7 @@ from mcagent.model.net import Address, Network
 
 
 class WireGuardImplementation(StrEnum):
-    """What encrypts."""
+    """What encrypts: the kernel's module, or wireguard-go in a process."""
 
     KERNEL = "kernel"
     USERSPACE = "userspace"  # wireguard-go with a persistent TUN device

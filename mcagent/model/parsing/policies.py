@@ -58,7 +58,7 @@ class _Fault(Exception):  # noqa: N818 - no error of the program: why a rule can
 
 
 def parse_tier(meta: Meta, obj: api.ApiTier, problems: list[Problem]) -> Tier:  # noqa: ARG001
-    """Tier."""
+    """crd.antrea.io/v1beta1 Tier: its name and priority. Raises InputError."""
     return Tier(meta=meta, priority=Field(meta.subject, obj.spec.priority, "spec.priority").integer(0, 255))
 
 

@@ -55,8 +55,7 @@ class LeaderAddresses:
             log.debug("%s: %s", host, err)
         with self._lock:
             self._running = False
-            news = addresses is not None and server == self._server and addresses != self._found
-            if news and addresses is not None:
-                self._found = addresses
-        if news:
-            self._changed()
+            if addresses is None or server != self._server or addresses == self._found:
+                return
+            self._found = addresses
+        self._changed()

@@ -87,4 +87,4 @@ class _Sink:
         self.secret = secret
 
     def forget(self, kind: Kind) -> None:
-        """Nothing."""
+        """Keep the Secret: the informer reads its kind until it ends."""
