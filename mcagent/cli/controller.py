@@ -8,7 +8,7 @@ import os
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, given
-from mcagent.controller.config import SCHEMA, Role, load
+from mcagent.controller.config import SCHEMA, ControllerRole, load
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run the control plane of a cluster: as a member of a ClusterSet, or as the leader of one."
     )
     parser.epilog = _EPILOG
-    parser.add_argument("role", choices=[str(role) for role in Role], help="what this cluster is")
+    parser.add_argument("role", choices=[str(role) for role in ControllerRole], help="what this cluster is")
     add_setting_flags(parser, SCHEMA)
 
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.controller.run import run_controller
     from mcagent.observe import logs
 
-    role = Role(args.role)
+    role = ControllerRole(args.role)
     file, flags = given(args, SCHEMA)
     settings = load(role, file, dict(os.environ), flags)
     logs.set_up(settings.log_level, settings.log_format)

@@ -1,6 +1,6 @@
-"""The controller's configuration: its keys, and reading them into frozen values. One file serves both roles.
+"""The controller's configuration: keys, and reading them into frozen values. One file can be used for both roles.
 
-Names and meanings marked as Antrea's are those of its MultiClusterConfig, whose file can be used as it is.
+Keys marked as Antrea's are those of its MultiClusterConfig, whose file can be used unchanged.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ ALL_NAMESPACES = "*"
 _JITTER = 1.2  # of the wait between two tries for the Lease
 
 
-class Role(StrEnum):
-    """Which controller runs."""
+class ControllerRole(StrEnum):
+    """The controller that runs."""
 
     MEMBER = "member"
     LEADER = "leader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The configuration of the process. Times in seconds. `member` and `leader` give what reconcilers need."""
+class ControllerSettings:
+    """The configuration of the process. Times in seconds. `member`, `leader`: the reconcilers' settings."""
 
     namespace: str = ""
     pod_namespace: str = ""
@@ -93,11 +93,11 @@ class Settings:
     remarks: tuple[str, ...] = ()  # about what was read, to be logged
 
     def read_namespace(self, home: str) -> str:
-        """Return the namespace that is read; "" for all. `home` is the controller's own."""
+        """Return the namespace that is read; "" for all. `home`: the controller's own namespace."""
         return "" if self.namespace == ALL_NAMESPACES else self.namespace or home
 
     def member(self, home: str) -> MemberSettings:
-        """Return what the reconcilers of a member need."""
+        """Return the settings of a member's reconcilers."""
         return MemberSettings(
             namespace=self.read_namespace(home),
             service_cidr=self.service_cidr or None,
@@ -115,7 +115,7 @@ class Settings:
         )
 
     def accounts(self, home: str) -> Accounts:
-        """Return the accounts that count in admission."""
+        """Return the accounts with rights in admission."""
         return accounts_of(
             home,
             controllers=self.controller_accounts,
@@ -125,7 +125,7 @@ class Settings:
         )
 
     def leader(self, home: str) -> LeaderSettings:
-        """Return what the reconcilers of a leader need."""
+        """Return the settings of a leader's reconcilers."""
         return LeaderSettings(
             namespace=self.read_namespace(home),
             heartbeat_timeout=self.heartbeat_timeout,
@@ -138,7 +138,7 @@ class Settings:
 
     @property
     def limits(self) -> MemberLimits:
-        """Return what every member of a leader may claim at most."""
+        """Return the limits of each member's claims."""
         return MemberLimits(
             max_exports=self.member_max_exports,
             allowed_namespaces=self.member_namespaces,
@@ -154,7 +154,9 @@ _NAMESPACE = kinds.text(r"|\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace,
 
 
 def _key(path: str, attribute: str, value: Value, meaning: str, *, antrea: bool = False) -> Key:
-    return Key(path=path, attribute=attribute, value=value, meaning=meaning, holder=Settings, antrea=antrea)
+    return Key(
+        path=path, attribute=attribute, value=value, meaning=meaning, holder=ControllerSettings, antrea=antrea
+    )
 
 
 KEYS = (
@@ -302,7 +304,9 @@ SCHEMA = Schema(
 )
 
 
-def load(role: Role, file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
+def load(
+    role: ControllerRole, file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[str, str]
+) -> ControllerSettings:
     """Read the configuration: defaults, then `file`, then variables, then flags (by key path).
 
     Raises ConfigError with every finding; each names where the value came from and its path.
@@ -311,16 +315,16 @@ def load(role: Role, file: ConfigSource | None, environ: Mapping[str, str], flag
     if not reading.errors:
         _conflicts(reading, role)
     reading.check()
-    fields: dict[str, Any] = reading.fields(Settings)
-    return Settings(**fields, remarks=tuple(reading.remarks))
+    fields: dict[str, Any] = reading.fields(ControllerSettings)
+    return ControllerSettings(**fields, remarks=tuple(reading.remarks))
 
 
-def _conflicts(reading: ParsedConfig, role: Role) -> None:
+def _conflicts(reading: ParsedConfig, role: ControllerRole) -> None:
     values: dict[str, Any] = reading.effective()
     for path in ("health.healthProbeBindAddress", "metrics.bindAddress"):
         if values[path] != "0" and (wrong := kinds.listen_problem(values[path])):
             reading.conflict(path, wrong)
-    if role is Role.MEMBER and values["namespace"] == ALL_NAMESPACES:
+    if role is ControllerRole.MEMBER and values["namespace"] == ALL_NAMESPACES:
         reading.conflict("namespace", 'a member has one ClusterSet: "*" is for leaders')
     lease = "leaderElection"
     if values[f"{lease}.renewDeadline"] >= values[f"{lease}.leaseDuration"]:

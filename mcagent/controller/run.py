@@ -1,7 +1,7 @@
-"""The controller process: puts engine, Lease, webhook and pages together, and runs until SIGTERM or SIGINT.
+"""The controller process: engine, Lease, webhook and pages, until SIGTERM or SIGINT.
 
-Then it finishes what is being written and gives the Lease up, so that another replica goes on at once. Nothing
-that was written is taken back.
+Then it finishes current writes and releases the Lease, so that another replica continues at once. Written
+objects stay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mcagent import supervised
 from mcagent.controller.admission.accounts import Accounts
-from mcagent.controller.config import Role, Settings
+from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.machinery.engine import Engine, EngineTiming
 from mcagent.controller.machinery.lease import Elector, LeaseTiming
 from mcagent.controller.machinery.reconciler import Reconciler, Side
@@ -48,21 +48,21 @@ from mcagent.observe.version import version
 
 log = logging.getLogger(__name__)
 
-# Of a Pod that is ended, kubelet tells this process and the API server at once. Nodes send new connections of its
-# Service here until they have heard of it, and what nobody answers is refused (failurePolicy: Fail).
+# The end of a Pod reaches this process and the API server at the same time. Until all Nodes know it, they send new
+# connections of the Service here, and an unanswered review is refused (failurePolicy: Fail).
 LEAVING = 3.0  # seconds
-TURN = 5.0  # seconds between two looks whether all threads still run
+TURN = 5.0  # seconds between two checks that all threads run
 _CONFIGURATIONS = {
-    Role.MEMBER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION,),
-    Role.LEADER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION),
+    ControllerRole.MEMBER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION,),
+    ControllerRole.LEADER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION),
 }
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _EVENTS_PER_MINUTE = 60.0
 
 
-def reconcilers_of(role: Role, settings: Settings, home: str) -> list[Reconciler]:
-    """Return what runs in a role."""
-    if role is Role.LEADER:
+def reconcilers_of(role: ControllerRole, settings: ControllerSettings, home: str) -> list[Reconciler]:
+    """Return the reconcilers of a role. `home`: the controller's own namespace."""
+    if role is ControllerRole.LEADER:
         from mcagent.controller.leader import leader_reconcilers
 
         return leader_reconcilers(settings.leader(home))
@@ -71,28 +71,30 @@ def reconcilers_of(role: Role, settings: Settings, home: str) -> list[Reconciler
     return member_reconcilers(settings.member(home))
 
 
-def complete(role: Role, settings: Settings, client: Client, stop: threading.Event) -> Settings:
-    """Return the settings with the Service CIDR, where it has to be discovered. Tries until there is an answer.
+def complete(
+    role: ControllerRole, settings: ControllerSettings, client: Client, stop: threading.Event
+) -> ControllerSettings:
+    """Return the settings with the discovered Service CIDR, if a member has none. Retry until there is a response.
 
-    Without an API server that says it (or after `stop`) they are returned as they are.
+    If the API server does not have it (or after `stop`), the settings are returned unchanged.
     """
-    if role is not Role.MEMBER or settings.service_cidr:
+    if role is not ControllerRole.MEMBER or settings.service_cidr:
         return settings
     from mcagent.controller.member.networks.discovery import UnknownCidrError, discover_service_cidr
 
-    backoff, failures, said = Backoff(first=0.5, most=10.0), 0, ""
+    backoff, failures, logged = Backoff(first=0.5, most=10.0), 0, ""
     home = settings.pod_namespace or _own_namespace()
     while not stop.is_set():
         try:
-            found = discover_service_cidr(client, home)
-            log.info("Service CIDR of this cluster: %s", found)
-            return replace(settings, service_cidr=found)
+            cidr = discover_service_cidr(client, home)
+            log.info("Service CIDR of this cluster: %s", cidr)
+            return replace(settings, service_cidr=cidr)
         except UnknownCidrError as err:
             log.warning("%s", err)
             return settings
         except SourceError as err:
-            if str(err) != said:
-                said = str(err)
+            if str(err) != logged:
+                logged = str(err)
                 log.warning("the Service CIDR is not known yet: %s", err)
             failures += 1
             stop.wait(backoff.delay(failures, random.random()))  # noqa: S311 (spreads load)
@@ -102,7 +104,7 @@ def complete(role: Role, settings: Settings, client: Client, stop: threading.Eve
 def reviews_of(
     engine: Engine, client: Client, namespace: str, accounts: Accounts, limits: MemberLimits | None = None
 ) -> Mapping[str, Review]:
-    """Return the webhook's paths."""
+    """Return the webhook's reviews by URL path."""
     from mcagent.controller.admission import mutate, review
 
     lookup = ClusterLookup(engine.cache, client, namespace, limits)
@@ -110,10 +112,12 @@ def reviews_of(
 
 
 class Controller:
-    """Everything that runs in the process. `start`, then `stop`."""
+    """The parts of the process. `start`, then `stop`."""
 
-    def __init__(self, role: Role, settings: Settings, reconcilers: Sequence[Reconciler] | None = None) -> None:
-        """Put it together; nothing is read or written yet. Raises SourceError, OSError, ValueError."""
+    def __init__(
+        self, role: ControllerRole, settings: ControllerSettings, reconcilers: Sequence[Reconciler] | None = None
+    ) -> None:
+        """Create all parts, without reading or writing objects. Raises SourceError, OSError, ValueError."""
         self.role, self.settings = role, settings
         home = settings.pod_namespace or _own_namespace()
         self.namespace = namespace = settings.read_namespace(home)
@@ -121,7 +125,7 @@ class Controller:
         name = settings.webhook_service or f"mcagent-{role}"
         client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
         self._client = client
-        self._news: set[Event] = set()  # those that are no warnings
+        self._news: set[Event] = set()  # current Events that are no warnings
         self._events = EventRecorder(
             client,
             node=socket.gethostname(),
@@ -152,8 +156,8 @@ class Controller:
             client,
             namespace=namespace,
             home=home,
-            member=role is Role.MEMBER,
-            also=NEEDED if role is Role.LEADER and settings.webhook_port else (),
+            member=role is ControllerRole.MEMBER,
+            also=NEEDED if role is ControllerRole.LEADER and settings.webhook_port else (),
             permit=self._permit,
             record=self._record,
             timing=EngineTiming(workers=settings.workers, resync=settings.resync_period),
@@ -195,7 +199,7 @@ class Controller:
         )
         self.registry = registry(self._process)
         pages: Pages = make_pages(self._process, self.registry)
-        if role is Role.LEADER:
+        if role is ControllerRole.LEADER:
             pages = {**pages, **browser_pages(self._topology)}
         self.servers = Servers(settings, pages, client)
 
@@ -209,7 +213,7 @@ class Controller:
 
     @property
     def port(self) -> int:
-        """The port of health."""
+        """The port of /healthz and /readyz."""
         return self.servers.port
 
     def leading(self) -> bool:
@@ -221,20 +225,20 @@ class Controller:
         return self._process.ready()
 
     def dead(self) -> list[str]:
-        """Return the threads that should run and do not, and why."""
+        """Return the threads that have ended unexpectedly, and why."""
         if broken := supervised.dead():
             return broken
-        found = list(self.engine.dead())
+        ended = list(self.engine.dead())
         if self.elector is not None and not self.elector.alive:
-            found.append("lease")
+            ended.append("lease")
         if self.webhook is not None and not self.webhook.alive:
-            found.append("webhook")
+            ended.append("webhook")
         if self._keeper is not None and not self._keeper.alive:
-            found.append("certificate")
-        return found
+            ended.append("certificate")
+        return ended
 
     def start(self) -> None:
-        """Begin to read, and to write once this replica may."""
+        """Start reading, and writing once this replica has the Lease."""
         self._events.start()
         self.engine.start()
         if self.elector is not None:
@@ -243,13 +247,13 @@ class Controller:
             self._keeper.start()
 
     def stop(self, *, leaving: float = 0.0) -> None:
-        """End everything: finish writes, give the Lease up, and answer the webhook for `leaving` seconds more."""
+        """Finish writes, release the Lease, answer the webhook for `leaving` more seconds, and end all parts."""
         finished = self.engine.stop()
         if self._keeper is not None:
             self._keeper.stop()
         if self.elector is not None:
             self.elector.stop()
-            if finished:  # else somebody else must not begin before it is certain that we do not write
+            if finished:  # else another replica waits until the Lease has expired
                 self.elector.release()
         self._events.stop()
         if self.webhook is not None:
@@ -259,20 +263,20 @@ class Controller:
         self._client.close()
 
     def status(self) -> str:
-        """Return one line about how it is."""
+        """Return the state of the process in one line, for systemd."""
         unsynced = self.engine.cache.unsynced(Side.LOCAL)
         if unsynced:
             return f"waiting for objects: {', '.join(sorted(unsynced))}"
         leader = self.engine.view.leader
         parts = ["active" if self.leading() else "standby"]
-        if self.role is Role.MEMBER:
+        if self.role is ControllerRole.MEMBER:
             if leader is None:
                 parts.append("no ClusterSet")
             else:
                 parts.append("connected to the leader" if leader.connected else f"leader away: {leader.error}")
         return ", ".join(parts)
 
-    # --- what parts ask for or tell -----------------------------------------------------------------------
+    # --- callbacks of parts -------------------------------------------------------------------------------
 
     def _permit(self) -> float:
         return self.elector.permit() if self.elector is not None else float("inf")
@@ -311,9 +315,9 @@ def _own_namespace() -> str:
 
 
 def run_controller(
-    role: Role, settings: Settings, started: Callable[[Controller], None] = lambda _c: None
+    role: ControllerRole, settings: ControllerSettings, started: Callable[[Controller], None] = lambda _c: None
 ) -> None:
-    """Run until SIGTERM or SIGINT. Raises what `Controller` does; McagentError when a thread died."""
+    """Run until SIGTERM or SIGINT. Raises the errors of `Controller`; McagentError if a thread ended."""
     stop = threading.Event()
     received: list[int] = []
 
@@ -321,8 +325,8 @@ def run_controller(
         received.append(number)
         stop.set()
 
-    for which in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(which, on_signal)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
     client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
     settings = complete(role, settings, client, stop)
     client.close()
@@ -333,7 +337,7 @@ def run_controller(
     log.info("mcagent %s: controller of a %s, namespace %s", version(), role, controller.namespace or "(all)")
     controller.start()
     started(controller)
-    gc.freeze()  # what was made so far stays
+    gc.freeze()  # these objects stay for the life of the process
     while not stop.wait(TURN if controller.ready() else 0.5):
         if dead := controller.dead():
             raise McagentError(f"threads ended unexpectedly, which is a bug: {', '.join(dead)}; see the log")

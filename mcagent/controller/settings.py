@@ -1,4 +1,4 @@
-"""What reconcilers need of the configuration, as frozen values. Reading it is `mcagent.controller.config`.
+"""The settings of reconcilers, as frozen values. `mcagent.controller.config` reads them.
 
 Times are in seconds. Names in YAML are those of Antrea's MultiClusterConfig where it has them.
 """
@@ -15,14 +15,14 @@ MAX_IMPORTED = 5000  # Services; a Service CIDR of /19 has 8190 ClusterIPs
 
 
 class IpPrecedence(StrEnum):
-    """Which address of a gateway Node other clusters use. Antrea's aliases are read as these two."""
+    """The address of a gateway's Node that other clusters use. Antrea's aliases are read as these two."""
 
     INTERNAL = "internal"  # or "private": the Node's InternalIP
     EXTERNAL = "external"  # or "public": the Node's ExternalIP
 
 
 class EndpointIpType(StrEnum):
-    """Which addresses are exported as endpoints of a Service. The same in all clusters of a ClusterSet."""
+    """The addresses that are exported as endpoints of a Service. Equal in all clusters of a ClusterSet."""
 
     CLUSTER_IP = "ClusterIP"
     POD_IP = "PodIP"
@@ -38,7 +38,7 @@ class WriteEndpoints(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What the reconcilers of a member need."""
+    """The settings of a member's reconcilers."""
 
     namespace: str  # of this controller: its ClusterSet, the Secret of it, Gateways and ClusterInfoImports
     service_cidr: str | None = None  # None: discover
@@ -57,7 +57,7 @@ class MemberSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLimits:
-    """What each member may claim at most. Annotations of its ServiceAccount come before the first three."""
+    """The limits of each member's claims. Annotations of its ServiceAccount override the first three."""
 
     max_exports: int = MAX_EXPORTS  # exported Services
     allowed_namespaces: tuple[str, ...] = ()  # of exported Services; none given: any
@@ -70,16 +70,16 @@ class MemberLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderSettings:
-    """What the reconcilers of a leader need."""
+    """The settings of a leader's reconcilers."""
 
     namespace: str  # the Common Area; "" means every namespace that has a ClusterSet
     heartbeat_timeout: float = 30.0  # a member without a heartbeat for so long is not Ready
-    stale_after: float = 86400.0  # what a member left behind is deleted after so long without a heartbeat
+    stale_after: float = 86400.0  # a member's exports are deleted after so long without a heartbeat
     limits: MemberLimits = MemberLimits()
     allowed_endpoint_cidrs: tuple[str, ...] = ()  # endpoints of members without Pod CIDRs may lie in these
-    imported_traffic: str = ""  # for Services of which the oldest export says nothing (`mcagent.model.traffic`)
+    imported_traffic: str = ""  # for Services without it in the oldest export (`mcagent.model.traffic`)
     stretched_network_policy: bool = False  # label identities are numbered; else their exports are refused
 
     def covers(self, namespace: str) -> bool:
-        """Tell whether a namespace is one that this leader's controller looks after."""
+        """Tell whether this leader's controller reconciles a namespace."""
         return self.namespace in ("", namespace)

@@ -18,7 +18,7 @@ from devtools.waiting import wait_until
 from mcagent.controller.admin import cluster as admin
 from mcagent.controller.admin.manifests import Part, Site, objects
 from mcagent.controller.admin.migration import Finding, check, read
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from mcagent.kube.client import Client
 from mcagent.model.objects import Kind
 from tests.antrea.clusters import AREA, CRD, NAMESPACE, OURS, Cluster, Json
@@ -175,7 +175,7 @@ def account(who: str) -> str:
 def checked(cluster: Cluster, role: str) -> list[Finding]:
     """Return what `mcagent migrate check` says."""
     with closing(Client(str(cluster.kubeconfig), user_agent="tests")) as client:
-        return check(Role(role), read(admin.Cluster(client, print), NAMESPACE[role]))
+        return check(ControllerRole(role), read(admin.Cluster(client, print), NAMESPACE[role]))
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcagent.controller.admin.migration import Level, Objects, check
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.parsing.decode import read_as
 from tests.antrea.clusters import NAMESPACE
@@ -13,8 +13,8 @@ from tests.antrea.programs import VERSIONS, manifests
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("role", Role)
-def test_the_configuration_of_the_manifests_is_taken(version: str, role: Role) -> None:
+@pytest.mark.parametrize("role", ControllerRole)
+def test_the_configuration_of_the_manifests_is_taken(version: str, role: ControllerRole) -> None:
     """Host bits, feature gates and empty values are no errors; what is ignored is told."""
     found = manifests(version, role)
     maps = [read_as(ConfigMap, item) for item in found if item["kind"] == "ConfigMap"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.controller.admin import cluster as admin
-from mcagent.controller.admin.manifests import Role as Part
+from mcagent.controller.admin.manifests import InstalledRole as Part
 from mcagent.controller.admin.manifests import Site
 from mcagent.controller.admin.migration import Finding, Level
 from mcagent.controller.admin.removal import Removal, uninstall

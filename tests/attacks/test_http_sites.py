@@ -12,7 +12,7 @@ import pytest
 
 from mcagent.agent.config import Settings
 from mcagent.cli.common.asking import ask_agent
-from mcagent.controller.config import Settings as ControllerSettings
+from mcagent.controller.config import ControllerSettings
 from mcagent.controller.machinery.serving.servers import Servers
 from mcagent.http.listening import Authentication
 from mcagent.http.server import Action, HttpServer, Page, Pages

@@ -19,7 +19,7 @@ from devtools.apiserver import ApiServer
 from devtools.waiting import wait_until
 from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.admission.decision import ALLOWED
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from mcagent.controller.contract import names
 from mcagent.core.compile import compile_desired
 from mcagent.kube.client import Client
@@ -549,11 +549,11 @@ def test_made_up_kinds_are_one_label(hook: Hook) -> None:
 
 
 @pytest.fixture
-def shipped(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[Role], Shipped]]:
+def shipped(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[ControllerRole], Shipped]]:
     """Give a function that applies a role's manifests in the test's namespace; nothing runs."""
     made: list[Shipped] = []
 
-    def apply(role: Role) -> Shipped:
+    def apply(role: ControllerRole) -> Shipped:
         made.append(Shipped(cluster, role, tmp_path))
         return made[-1]
 
@@ -569,7 +569,9 @@ def shipped(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[Role], Shipp
     wants="keep administrators from deleting the object that keeps the leader's webhook from running",
     stopped_by="matchConditions: only accounts of the Common Area need the webhook to delete; they fail closed",
 )
-def test_administrators_delete_without_a_leader(cluster: Cluster, shipped: Callable[[Role], Shipped]) -> None:
+def test_administrators_delete_without_a_leader(
+    cluster: Cluster, shipped: Callable[[ControllerRole], Shipped]
+) -> None:
     """With no webhook running, everything can be deleted, finalizers included, but not by a member."""
     created(cluster, service("east"))
     held = service("west")
@@ -577,7 +579,7 @@ def test_administrators_delete_without_a_leader(cluster: Cluster, shipped: Calla
     created(cluster, announce("east"))
     created(cluster, a_set("set"))
     created(cluster, a_gateway("node-1"))
-    leader = shipped(Role.LEADER)
+    leader = shipped(ControllerRole.LEADER)
     east = leader.stack.enter_context(closing(cluster.server.as_token(join(leader, "east"))))
     own = object_path(Kind.RESOURCE_EXPORT, cluster.namespace, "east-default-nginx-service")
 

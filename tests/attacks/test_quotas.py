@@ -15,10 +15,10 @@ import pytest
 from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.controller.contract.services import MAX_PORTS, MAX_SUBSETS
-from mcagent.controller.leader.exports.quota import too_large
+from mcagent.controller.leader.exports.bounds import too_large
 from mcagent.controller.machinery.reconciler import Reconciler
+from mcagent.controller.member.exports import RETRY
 from mcagent.controller.member.policies.label_exports import LabelExports
-from mcagent.controller.member.quota import RETRY
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits

@@ -21,7 +21,7 @@ import yaml
 
 from devtools.apiserver import ApiServer, Fault, FaultKind
 from devtools.ports import free_port
-from mcagent.controller.config import Role, Settings
+from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.run import Controller
 from mcagent.kube.client import Client
@@ -51,9 +51,9 @@ def get(port: int, path: str) -> tuple[int, str]:
 class Cluster:
     """An API server with the manifests of a role applied."""
 
-    def __init__(self, role: Role, path: Path, cidr: str = "10.96.0.0/16") -> None:
+    def __init__(self, role: ControllerRole, path: Path, cidr: str = "10.96.0.0/16") -> None:
         self.role, self.path = role, path
-        self.home = COMMON_AREA if role is Role.LEADER else MEMBER_HOME
+        self.home = COMMON_AREA if role is ControllerRole.LEADER else MEMBER_HOME
         self.api = ApiServer(service_cidr=IPv4Network(cidr), tokens=frozenset({"admin"})).start()
         self.objects = Objects(self.api)
         self.admin = Client(token_kubeconfig(self.api.url, b"", "admin"))
@@ -89,7 +89,7 @@ class Cluster:
         """Start a controller with its own rights."""
         file = self.path / f"{self.role}-{self.port}-{len(self.controllers)}"
         file.write_text(json.dumps(token_kubeconfig(self.api.url, b"", self.token("mcagent-controller"))))
-        settings = Settings(
+        settings = ControllerSettings(
             kubeconfig=str(file),
             pod_namespace=self.home,
             listen="127.0.0.1:0",
@@ -156,7 +156,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Give a function that makes a cluster; all are closed at the end."""
     made: list[Cluster] = []
 
-    def make(role: Role, **more: Any) -> Cluster:
+    def make(role: ControllerRole, **more: Any) -> Cluster:
         found = Cluster(role, tmp_path, **more)
         made.append(found)
         return found
@@ -175,11 +175,11 @@ def ready(objects: Objects, namespace: str) -> bool:
 
 def test_a_service_is_imported_behind_the_webhooks_and_withdrawn(cluster: Callable[..., Cluster]) -> None:
     """From nothing to an imported Service and back, with the manifests' webhooks in force."""
-    leader = cluster(Role.LEADER)
+    leader = cluster(ControllerRole.LEADER)
     leading = leader.start()
     until(leading.ready)
     until(leading.leading)
-    east = cluster(Role.MEMBER, cidr="10.97.0.0/16")
+    east = cluster(ControllerRole.MEMBER, cidr="10.97.0.0/16")
     leader.objects.put(
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
@@ -221,14 +221,14 @@ def test_a_service_is_imported_behind_the_webhooks_and_withdrawn(cluster: Callab
 
 def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cluster]) -> None:
     """The token of west announces nothing for east, and the member says why."""
-    leader = cluster(Role.LEADER)
+    leader = cluster(ControllerRole.LEADER)
     leading = leader.start()
     until(leading.ready)
     until(leading.leading)
     leader.objects.put(
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
-    member = cluster(Role.MEMBER)
+    member = cluster(ControllerRole.MEMBER)
     running = member.start(service_cidr="10.96.0.0/16")
     member.join(leader, "east", leader.bind_member("west"))
     until(
@@ -241,11 +241,11 @@ def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cl
 
 def test_a_member_is_ready_once_the_leader_takes_its_announcement(cluster: Callable[..., Cluster]) -> None:
     """While nobody answers at the leader's webhook the ClusterSet says so; once somebody does it joins."""
-    leader = cluster(Role.LEADER)
+    leader = cluster(ControllerRole.LEADER)
     leader.objects.put(
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
-    member = cluster(Role.MEMBER)
+    member = cluster(ControllerRole.MEMBER)
     member.start(service_cidr="10.96.0.0/16")
     member.join(leader, "east", leader.bind_member("east"))
 
@@ -265,12 +265,12 @@ def test_a_member_is_ready_once_the_leader_takes_its_announcement(cluster: Calla
 
 def test_a_token_that_may_not_be_read_is_told(cluster: Callable[..., Cluster]) -> None:
     """While the Secret may not be read the controller says which it is, and goes on once it may."""
-    leader = cluster(Role.LEADER)
+    leader = cluster(ControllerRole.LEADER)
     until(leader.start().ready)
     leader.objects.put(
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
-    member = cluster(Role.MEMBER)
+    member = cluster(ControllerRole.MEMBER)
     running = member.start(service_cidr="10.96.0.0/16")
     member.api.faults.add(Fault(kind=FaultKind.STATUS, code=403, path="leader-access"))
     member.join(leader, "east", leader.bind_member("east"))
@@ -296,7 +296,7 @@ def events(cluster: Cluster) -> list[str]:
 
 def test_pages_tell_how_it_is(cluster: Callable[..., Cluster]) -> None:
     """Ready when all is listed and the webhook has a certificate; metrics and status name both sides."""
-    leader = cluster(Role.LEADER)
+    leader = cluster(ControllerRole.LEADER)
     controller = leader.start()
     until(lambda: get(controller.port, "/readyz")[0] == 200)
     assert get(controller.port, "/healthz") == (200, "ok\n")
@@ -317,7 +317,7 @@ def test_pages_tell_how_it_is(cluster: Callable[..., Cluster]) -> None:
 
 def test_a_process_starts_and_ends_in_order(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """`mcagent controller member`: SIGTERM frees its Lease; its webhook answers a while more; it ends with 0."""
-    member = cluster(Role.MEMBER)
+    member = cluster(ControllerRole.MEMBER)
     kubeconfig = tmp_path / "kubeconfig"
     token = member.token("mcagent-controller")
     kubeconfig.write_text(json.dumps(token_kubeconfig(member.api.url, b"", token)))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from devtools.ports import free_port
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.objects import Kind
 from mcagent.observe.standard import metrics_text
@@ -36,8 +36,8 @@ def test_rules_are_right_and_alerts_fire_when_they_should(tmp_path: Path) -> Non
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus with an agent's metrics, and a leader and a member that joined it."""
     find_programs()
-    leader = Cluster(Role.LEADER, tmp_path_factory.mktemp("leader"))
-    member = Cluster(Role.MEMBER, tmp_path_factory.mktemp("member"))
+    leader = Cluster(ControllerRole.LEADER, tmp_path_factory.mktemp("leader"))
+    member = Cluster(ControllerRole.MEMBER, tmp_path_factory.mktemp("member"))
     here = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     leader.objects.put(Kind.CLUSTER_SET, "blue", COMMON_AREA, spec=here)
     metrics = agent_metrics(Size(clusters=3, nodes=2, services=2))

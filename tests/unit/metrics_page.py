@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from tests.unit.metrics_world import Size, agent_metrics, controller_metrics
 
 SYMBOLS = {
@@ -146,7 +146,9 @@ def agent_rows() -> list[Row]:
 def controller_rows() -> list[Row]:
     """Return the metrics of the controllers, of leader and member."""
     with tempfile.TemporaryDirectory() as directory:
-        families = [family for role in Role for family in controller_metrics(role, Path(directory)).collect()]
+        families = [
+            family for role in ControllerRole for family in controller_metrics(role, Path(directory)).collect()
+        ]
     return sorted({found.name: found for found in map(row, families)}.values(), key=lambda one: one.name)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from mcagent.api.status import BackendStatus
-from mcagent.controller.config import Role, Settings
+from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.run import Controller
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
@@ -130,13 +130,13 @@ def _objects(size: Size) -> list[ApiObject]:
     return found
 
 
-def controller_metrics(role: Role, directory: Path) -> CollectorRegistry:
+def controller_metrics(role: ControllerRole, directory: Path) -> CollectorRegistry:
     """Return the metrics of a controller that has not been started: no object is known, nothing was written."""
     kubeconfig = directory / f"{role}.kubeconfig"
     kubeconfig.write_text(json.dumps(token_kubeconfig("https://127.0.0.1:1", b"", "none")), encoding="ascii")
     controller = Controller(
         role,
-        Settings(kubeconfig=str(kubeconfig), listen="127.0.0.1:0", webhook_port=0, leader_elect=False),
+        ControllerSettings(kubeconfig=str(kubeconfig), listen="127.0.0.1:0", webhook_port=0, leader_elect=False),
     )
     controller.servers.close()
     return controller.registry

@@ -16,7 +16,7 @@ from mcagent.config.reader import ConfigError
 from mcagent.controller.admission import Decision, accounts_of, mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts
 from mcagent.controller.admission.identity import ambiguous_with
-from mcagent.controller.config import Role, load
+from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.kube.source import RawObject
 from tests.admission_cases import CASES, EAST, GATEWAY, KEYED, MOVED, OURS, Case, Why
@@ -117,7 +117,7 @@ def test_accounts_of_the_configuration(tmp_path: Path) -> None:
     """Lists of namespace/name are read, in the controller's own namespace by default; anything else is refused."""
     file = tmp_path / "controller.yaml"
     file.write_text("admission:\n  trustedServiceAccounts: [argocd/argocd-application-controller]\n")
-    found = load(Role.LEADER, file, {}, {}).accounts("mcs")
+    found = load(ControllerRole.LEADER, file, {}, {}).accounts("mcs")
     assert {str(caller) for caller in found.trusted} == {"ServiceAccount argocd/argocd-application-controller"}
     assert {caller.namespace for caller in found.controllers} == {"mcs"}
     assert {caller.namespace for caller in found.agents} == {"mcs", "kube-system"}
@@ -132,7 +132,7 @@ def test_accounts_of_the_configuration(tmp_path: Path) -> None:
     ):
         file.write_text(f"admission:\n  trustedServiceAccounts: {wrong}\n")
         with pytest.raises(ConfigError, match="namespace/name"):
-            load(Role.LEADER, file, {}, {})
+            load(ControllerRole.LEADER, file, {}, {})
 
 
 def test_dash_pairs() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.antrea_before_2_7 import held_finalizers, may_lack_labels
+from mcagent.controller.contract.antrea_before_2_7 import may_lack_labels, with_finalizer
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
 from tests.antrea_objects import VERSIONS, written_by
@@ -24,7 +24,7 @@ OLD, NEW = "resourceexport.finalizers.antrea.io", "resourceexport.antrea.io/fina
 )
 def test_an_export_has_a_finalizer_that_every_leader_removes(held: list[str], found: list[str]) -> None:
     """Leaders before 2.2 know only the older one; what an export has already stays."""
-    assert held_finalizers(held) == found
+    assert with_finalizer(held) == found
 
 
 def test_cluster_information_of_old_members_has_no_labels() -> None:

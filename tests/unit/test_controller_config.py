@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.config.reader import ConfigError
-from mcagent.controller.config import Role, load
+from mcagent.controller.config import ControllerRole, load
 
 # As the user guide has it, host bits included.
 GUIDE = """apiVersion: multicluster.crd.antrea.io/v1alpha1
@@ -36,7 +36,7 @@ def test_the_configuration_of_the_guide_is_taken(tmp_path: Path) -> None:
     """Host bits are masked and feature gates ignored, and both are said."""
     file = tmp_path / "controller.yaml"
     file.write_text(GUIDE)
-    settings = load(Role.MEMBER, file, {}, {})
+    settings = load(ControllerRole.MEMBER, file, {}, {})
     assert settings.member("kube-system").pod_cidrs == ("10.10.0.0/16", "10.20.0.0/16")
     masked, gates = sorted(settings.remarks, key=lambda text: "featureGates" in text)
     assert masked.endswith("podCIDRs: 10.10.1.1/16 has host bits set: used as 10.10.0.0/16")
@@ -45,7 +45,7 @@ def test_the_configuration_of_the_guide_is_taken(tmp_path: Path) -> None:
 
 def test_what_is_right_needs_no_remark() -> None:
     """Flags are read likewise; a network that nobody may have is refused as before."""
-    assert load(Role.MEMBER, None, {}, {"podCIDRs": "10.10.0.0/16,10.20.0.0/16"}).remarks == ()
-    assert "used as 10.10.0.0/16" in load(Role.MEMBER, None, {}, {"podCIDRs": "10.10.1.1/16"}).remarks[0]
+    assert load(ControllerRole.MEMBER, None, {}, {"podCIDRs": "10.10.0.0/16,10.20.0.0/16"}).remarks == ()
+    assert "used as 10.10.0.0/16" in load(ControllerRole.MEMBER, None, {}, {"podCIDRs": "10.10.1.1/16"}).remarks[0]
     with pytest.raises(ConfigError, match="loopback"):
-        load(Role.MEMBER, None, {}, {"podCIDRs": "127.0.0.1/16"})
+        load(ControllerRole.MEMBER, None, {}, {"podCIDRs": "127.0.0.1/16"})

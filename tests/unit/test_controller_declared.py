@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.controller.config import Role, Settings
+from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -109,7 +109,7 @@ def test_who_has_to_do_with_the_leader_is_run_by_its_workers() -> None:
     assert side_of(Example(reads=leader)) is Side.LEADER
     assert side_of(Example(reads=local, writes=leader)) is Side.LEADER
     assert side_of(Example(reads=local, needs_leader=True)) is Side.LEADER
-    sides = {r.name: side_of(r) for r in reconcilers_of(Role.MEMBER, Settings(), "x")}
+    sides = {r.name: side_of(r) for r in reconcilers_of(ControllerRole.MEMBER, ControllerSettings(), "x")}
     assert {name for name, side in sides.items() if side is Side.LOCAL} == {
         "membership",
         "cleanup",
@@ -117,8 +117,8 @@ def test_who_has_to_do_with_the_leader_is_run_by_its_workers() -> None:
     }
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_indexes_are_over_what_is_read(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ControllerRole))
+def test_indexes_are_over_what_is_read(role: ControllerRole) -> None:
     """Of every reconciler that is shipped."""
-    for reconciler in reconcilers_of(role, Settings(), "x"):
+    for reconciler in reconcilers_of(role, ControllerSettings(), "x"):
         assert all(index.kind in reconciler.reads.on(index.side) for index in reconciler.indexes), reconciler.name

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from mcagent.controller.admission.gateway import AGENTS_FIELD
-from mcagent.controller.config import Role, Settings, load
+from mcagent.controller.config import ControllerRole, ControllerSettings, load
 from mcagent.controller.run import reconcilers_of
 from mcagent.controller.settings import WriteEndpoints
 from mcagent.http.listening import Authentication
@@ -23,7 +23,7 @@ from mcagent.model.objects import Kind
 
 ROOT = Path(__file__).parents[2] / "deploy"
 MULTICLUSTER = "multicluster.crd.antrea.io"
-HOME = {Role.LEADER: "antrea-multicluster", Role.MEMBER: "kube-system"}
+HOME = {ControllerRole.LEADER: "antrea-multicluster", ControllerRole.MEMBER: "kube-system"}
 WRITES = {"create", "update", "patch", "delete"}
 RUNNING = {  # what the controller itself writes: Events, its Lease, its certificate, and questions about tokens
     ("", "events"),
@@ -38,18 +38,18 @@ Manifest = dict[str, Any]
 
 
 @cache
-def manifests(role: Role) -> list[Manifest]:
+def manifests(role: ControllerRole) -> list[Manifest]:
     """Return all objects of a role's file."""
     return list(yaml.safe_load_all((ROOT / f"{role}.yaml").read_text()))
 
 
-def one(role: Role, kind: str, name: str = "") -> Manifest:
+def one(role: ControllerRole, kind: str, name: str = "") -> Manifest:
     """Return the one object of a kind (and name)."""
     (found,) = [m for m in manifests(role) if m["kind"] == kind and name in ("", m["metadata"]["name"])]
     return found
 
 
-def rules(role: Role) -> dict[tuple[str, str], set[str]]:
+def rules(role: ControllerRole) -> dict[tuple[str, str], set[str]]:
     """Return all that the controller may do, by group and resource."""
     granted: dict[tuple[str, str], set[str]] = {}
     for kind in ("Role", "ClusterRole"):
@@ -73,8 +73,8 @@ def test_the_files_are_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_every_object_says_its_namespace_and_whose_it_is(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ControllerRole))
+def test_every_object_says_its_namespace_and_whose_it_is(role: ControllerRole) -> None:
     """One `kubectl apply -f` needs no -n; accounts, roles and Pods name each other."""
     home = HOME[role]
     for manifest in manifests(role):
@@ -102,19 +102,19 @@ def test_every_object_says_its_namespace_and_whose_it_is(role: Role) -> None:
     assert one(role, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_rights_are_what_reconcilers_declare(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ControllerRole))
+def test_rights_are_what_reconcilers_declare(role: ControllerRole) -> None:
     """What they read may be listed and watched, what they write written; of other things only what runs them."""
     granted = rules(role)
-    found = reconcilers_of(role, Settings(write_endpoints=WriteEndpoints.ALWAYS), "x")
+    found = reconcilers_of(role, ControllerSettings(write_endpoints=WriteEndpoints.ALWAYS), "x")
     watched = {name for name, verbs in granted.items() if {"get", "list", "watch"} <= verbs}
     written = {(group, name.partition("/")[0]) for (group, name), verbs in granted.items() if verbs & WRITES}
     assert watched == resources({kind for r in found for kind in r.reads.local})
     assert written - RUNNING == resources({kind for r in found for kind in r.writes.local})
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_secrets_and_leases_by_name(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ControllerRole))
+def test_secrets_and_leases_by_name(role: ControllerRole) -> None:
     """Nothing is granted by wildcard."""
     granted = rules(role)
     assert not any("*" in text for key, verbs in granted.items() for text in (*key, *verbs))
@@ -131,8 +131,8 @@ def test_secrets_and_leases_by_name(role: Role) -> None:
 
 
 def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
-    """The Role that tokens are bound to gives no status, no imports, and no deletecollection."""
-    role = one(Role.LEADER, "Role", "antrea-mc-member-cluster-role")
+    """The ControllerRole that tokens are bound to gives no status, no imports, and no deletecollection."""
+    role = one(ControllerRole.LEADER, "Role", "antrea-mc-member-cluster-role")
     for rule in role["rules"]:
         resources = set(rule["resources"])
         assert not {name for name in resources if "/" in name}
@@ -140,7 +140,7 @@ def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
             assert set(rule["verbs"]) == WRITES | {"get", "list", "watch"}
         else:
             assert (resources, set(rule["verbs"])) == ({"resourceimports"}, {"get", "list", "watch"})
-    members = reconcilers_of(Role.MEMBER, Settings(), "x")
+    members = reconcilers_of(ControllerRole.MEMBER, ControllerSettings(), "x")
     assert {kind for r in members for kind in r.reads.leader} == {Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT}
     assert {kind for r in members for kind in r.writes.leader} == {
         Kind.RESOURCE_EXPORT,
@@ -148,8 +148,8 @@ def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
     }
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_pods_have_no_privilege_and_two_replicas_apart(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ControllerRole))
+def test_pods_have_no_privilege_and_two_replicas_apart(role: ControllerRole) -> None:
     """No root, no capabilities, nothing writable but /tmp; on two Nodes if there are two."""
     spec = one(role, "Deployment")["spec"]
     pod = spec["template"]["spec"]
@@ -168,8 +168,8 @@ def test_pods_have_no_privilege_and_two_replicas_apart(role: Role) -> None:
     assert term["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_command_configuration_and_ports_fit_the_program(role: Role, tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", list(ControllerRole))
+def test_command_configuration_and_ports_fit_the_program(role: ControllerRole, tmp_path: Path) -> None:
     """The configuration in the ConfigMap is read without a finding, and the ports are those it listens on."""
     config = one(role, "ConfigMap")
     (name,) = config["data"]
@@ -196,8 +196,8 @@ def test_command_configuration_and_ports_fit_the_program(role: Role, tmp_path: P
     assert grace >= settings.renew_deadline + 12  # what is being written, and the Lease
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_webhooks_lead_to_the_service_and_identity_fails_closed(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ControllerRole))
+def test_webhooks_lead_to_the_service_and_identity_fails_closed(role: ControllerRole) -> None:
     """Hooks are for our CRDs in the role's namespace; an absent webhook lets nobody claim an identity."""
     service = one(role, "Service")["metadata"]
     crds = {m["spec"]["names"]["plural"] for m in manifests(role) if m["kind"] == "CustomResourceDefinition"}
@@ -227,21 +227,21 @@ def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> Non
     role, binding, *configurations = added
     assert (role["kind"], binding["kind"]) == ("ClusterRole", "ClusterRoleBinding")
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    assert binding["subjects"] == one(Role.LEADER, "ClusterRoleBinding")["subjects"]
+    assert binding["subjects"] == one(ControllerRole.LEADER, "ClusterRoleBinding")["subjects"]
     here = [
         rule
-        for rule in one(Role.LEADER, "Role", "mcagent-leader")["rules"]
+        for rule in one(ControllerRole.LEADER, "Role", "mcagent-leader")["rules"]
         if not {"leases", "secrets"} & set(rule["resources"])
     ]
-    hooks, *_reviews = one(Role.LEADER, "ClusterRole")["rules"]
+    hooks, *_reviews = one(ControllerRole.LEADER, "ClusterRole")["rules"]
     assert role["rules"] == [*here, hooks | {"resourceNames": [name]}]
     others = {
         "matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [HOME[Role.LEADER]]}
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [HOME[ControllerRole.LEADER]]}
         ]
     }
     for configuration in configurations:
-        shipped = one(Role.LEADER, configuration["kind"])
+        shipped = one(ControllerRole.LEADER, configuration["kind"])
         assert configuration["webhooks"] == [hook | {"namespaceSelector": others} for hook in shipped["webhooks"]]
     assert [found["kind"] for found in configurations] == [
         "ValidatingWebhookConfiguration",
@@ -265,7 +265,7 @@ def test_the_policies_know_every_field_of_a_gateway() -> None:
     policy = " ".join(variable["expression"] for variable in policies["gateways.mcagent.io"]["spec"]["variables"])
     (hook,) = [
         hook
-        for hook in one(Role.MEMBER, "ValidatingWebhookConfiguration")["webhooks"]
+        for hook in one(ControllerRole.MEMBER, "ValidatingWebhookConfiguration")["webhooks"]
         if hook["name"] == "gateways.mcagent.io"
     ]
     condition = " ".join(found["expression"] for found in hook["matchConditions"])

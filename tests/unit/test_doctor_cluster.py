@@ -16,7 +16,7 @@ from mcagent.cli import doctor as command
 from mcagent.cli.common import agent_config, agents
 from mcagent.cli.common.agents import Answer
 from mcagent.controller.admin.fields import name_of
-from mcagent.controller.admin.manifests import Role
+from mcagent.controller.admin.manifests import InstalledRole
 from mcagent.controller.contract.conditions import time_text
 from mcagent.doctor import diagnose as doctor_diagnose
 from mcagent.doctor.catalogue import Scope, examine, names
@@ -112,7 +112,7 @@ READERS = {
     "leaders": leader.leader_servers,
     "problems": cidrs.input_problems,
 }
-CRDS = {name_of(crd): served(crd) for crd in wanted_crds(Role.MEMBER)}
+CRDS = {name_of(crd): served(crd) for crd in wanted_crds(InstalledRole.MEMBER)}
 READINGS: Mapping[str, Any] = {
     "nodes": [node("n1")],
     "pods": [agent("n1")],
@@ -352,7 +352,7 @@ def test_a_leader_is_judged_as_one() -> None:
     """It has other CRDs, and follows no leader."""
     seen = cluster(
         deployments=[labelled("leader", "mcagent-leader", "mcs") | {"status": {"readyReplicas": 1}}],
-        crds={name_of(crd): served(crd) for crd in wanted_crds(Role.LEADER)},
+        crds={name_of(crd): served(crd) for crd in wanted_crds(InstalledRole.LEADER)},
         cluster_sets=[ClusterSet(metadata=Metadata(name="cs", namespace="mcs"))],
         leaders=[],
     )

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.contract.exported_metadata import (
+from mcagent.controller.contract.annotations import (
     MAX_ENTRIES,
     MAX_TEXT,
     ExportedMetadata,
     as_annotations,
     asked_for,
 )
-from mcagent.controller.contract.exported_metadata import carried_by as read_carried_by
+from mcagent.controller.contract.annotations import carried_by as read_carried_by
 from mcagent.model.objects import Kind
 from tests.unit.control_view import typed
 

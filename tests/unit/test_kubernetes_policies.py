@@ -11,7 +11,7 @@ import pytest
 from mcagent.controller.contract import names
 from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
-from mcagent.controller.member.policies.kubernetes_policies import KubernetesPolicyImports
+from mcagent.controller.member.policies.policy_imports import PolicyImports
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
@@ -53,7 +53,7 @@ def joined(*namespaces: str) -> tuple[MemoryView, Controller]:
     view = member()
     for namespace in namespaces:
         view.local.put({"kind": "Namespace", "metadata": {"name": namespace}})
-    controller = Controller(view, [KubernetesPolicyImports(settings()), Announce(settings()), Cleanup(settings())])
+    controller = Controller(view, [PolicyImports(settings()), Announce(settings()), Cleanup(settings())])
     controller.settle()
     return view, controller
 

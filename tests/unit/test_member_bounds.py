@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.config.reader import ConfigError
-from mcagent.controller.config import Role, load
+from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.leader.exports.bounds import (
     Bounds,
+    annotation_errors,
     bounds_of_accounts,
     defaults_of,
     named_namespaces,
-    problem_of,
     read_bounds,
     refuse_namespace,
+    too_large,
 )
-from mcagent.controller.leader.exports.quota import too_large
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ServiceAccount
@@ -126,7 +126,7 @@ def test_any_text_is_read_or_told(notes: dict[str, str]) -> None:
     raw = account_json("east")
     raw["metadata"]["annotations"] |= notes
     bounds = read_bounds(typed(raw), OPEN)
-    assert bool(bounds.problem) == bool(problem_of(notes))
+    assert bool(bounds.problem) == bool(annotation_errors(notes))
     if bounds.problem:
         assert (bounds.cidrs, bounds.namespaces, bounds.max_exports) == ((), frozenset(), 0)
 
@@ -142,7 +142,7 @@ def test_the_configuration_says_what_all_members_may_claim(tmp_path: Path) -> No
         "allowedCIDRs: [10.0.0.0/8], refuseConflicts: true}\n"
         "allowedEndpointCIDRs: [10.9.0.0/16]\nmaxImportedServices: 9\n"
     )
-    settings = load(Role.LEADER, file, {}, {})
+    settings = load(ControllerRole.LEADER, file, {}, {})
     assert settings.leader("home").limits == MemberLimits(
         max_exports=7,
         allowed_namespaces=("shop", "pay"),
@@ -161,7 +161,7 @@ def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, bad: str) -> 
     file = tmp_path / "controller.yaml"
     file.write_text(f"members: {{{bad}}}\n")
     with pytest.raises(ConfigError):
-        load(Role.LEADER, file, {}, {})
+        load(ControllerRole.LEADER, file, {}, {})
 
 
 def test_a_change_calls_for_as_few_exports_as_it_can() -> None:

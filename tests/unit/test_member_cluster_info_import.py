@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.config import Role, Settings
+from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
@@ -256,16 +256,16 @@ def test_what_cannot_be_found_out_says_what_to_configure(last: Any) -> None:
 def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
     """What is configured is not asked for; a refusal leaves the member without; one that is away is waited for."""
     stop, known = threading.Event(), Answers()
-    given = Settings(service_cidr="10.96.0.0/16")
-    assert complete(Role.MEMBER, given, known, stop) == given
+    given = ControllerSettings(service_cidr="10.96.0.0/16")
+    assert complete(ControllerRole.MEMBER, given, known, stop) == given
     assert known.requests == []
     refused = Answers(ApiRefusalError("no", code=404), ApiRefusalError("forbidden", code=403))
-    without = complete(Role.MEMBER, Settings(), refused, stop)
-    names = {found.name for found in reconcilers_of(Role.MEMBER, without, HOME)}
+    without = complete(ControllerRole.MEMBER, ControllerSettings(), refused, stop)
+    names = {found.name for found in reconcilers_of(ControllerRole.MEMBER, without, HOME)}
     assert {"membership", "gateway-election", "service-export", "service-import"} <= names
     told = (ApiRefusalError("no", code=404), ApiRefusalError(REFUSALS[0][0], code=422))
     away = Answers(ApiUnreachableError("away"), *told)
-    assert complete(Role.MEMBER, Settings(), away, stop).service_cidr == "10.96.0.0/12"
+    assert complete(ControllerRole.MEMBER, ControllerSettings(), away, stop).service_cidr == "10.96.0.0/12"
 
 
 def test_the_first_usable_cidr_counts() -> None:

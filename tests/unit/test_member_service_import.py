@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.controller.member.services.endpoints import networks
 from mcagent.controller.member.services.imported import MOST, WHOLE, Details, ImportedService, slices
-from mcagent.controller.member.services.networks import networks
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject

@@ -12,8 +12,7 @@ from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.services import PayloadPort, ServiceSpec
 from mcagent.controller.leader.exports.header import Header
 from mcagent.controller.leader.exports.payloads import Backends
-from mcagent.controller.leader.services.definition import differs
-from mcagent.controller.leader.services.merge import Merged, Offer, merge
+from mcagent.controller.leader.services.merge import Merged, Offer, difference, merge
 from mcagent.model.objects import IpProtocol
 
 CLUSTERS = ("c0", "c1", "c2", "c3", "c4")
@@ -94,7 +93,7 @@ def test_nobody_starves(some: list[Offer]) -> None:
     assert merged.definition is not None
     imported = {p.name: (p.port, p.protocol) for p in merged.definition.ports}
     for cluster, spec in said:
-        assert merged.services[cluster].taken
+        assert merged.services[cluster].merged
         for port in spec.ports:
             same = imported.get(port.name) == (port.port, port.protocol)
             assert ((cluster, port.name) in served(merged)) == same
@@ -132,7 +131,7 @@ def test_removing_one_gives_what_the_others_alone_give(
     gone = data.draw(st.sampled_from(some))
     rest = [offer for offer in some if offer is not gone]
     before, alone = merge(some, refuse_conflicts=refuse), merge(rest, refuse_conflicts=refuse)
-    if not before.services[gone.header.cluster_id].taken:
+    if not before.services[gone.header.cluster_id].merged:
         assert (before.definition, before.subsets) == (alone.definition, alone.subsets)
     if not rest:
         assert (alone.definition, alone.subsets) == (None, None)
@@ -144,7 +143,7 @@ def test_conflicts_are_told_to_all_or_nobody(some: list[Offer]) -> None:
     merged, said = merge(some), specs(some)
     told = {merged.services[cluster].conflict for cluster, _ in said}
     assert len(told) <= 1
-    different = any(differs(spec, other) for _, spec in said for _, other in said)
+    different = any(difference(spec, other) for _, spec in said for _, other in said)
     if different:
         (conflict,) = told
         assert conflict is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from mcagent.model.objects import Kind
 from mcagent.observe.metrics.policies import MOST_RULES
 from tests.unit.core_inputs import HOME
@@ -57,7 +57,7 @@ def test_controllers_have_no_time_series_of_objects() -> None:
     """What is there before anything is read: reconcilers and kinds, whose number the program fixes."""
     with tempfile.TemporaryDirectory() as directory:
         for role in ("leader", "member"):
-            found = series(controller_metrics(Role(role), Path(directory)))
+            found = series(controller_metrics(ControllerRole(role), Path(directory)))
             bounds = {
                 one.name.removesuffix("_total"): one.bound.of({"C": 20, "K": 2 * len(Kind)}, one.factor)
                 for one in controller_rows()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcagent.controller.admin.migration import Level, Objects, check
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from mcagent.model.objects import Kind
 from tests.unit.control_view import typed
 
@@ -74,7 +74,7 @@ def test_a_leader_that_is_ready_to_be_replaced() -> None:
         accounts=[account("member-east", "east"), account("default")],
         exports=[{"spec": {"kind": "ClusterInfo"}}, {"spec": {"kind": "AntreaClusterNetworkPolicy"}}],
     )
-    found = check(Role.LEADER, objects)
+    found = check(ControllerRole.LEADER, objects)
     assert texts(found, Level.MUST) == texts(found, Level.LOST) == []
     assert "2 exports, 0 imports: none is deleted" in texts(found, Level.KEPT)[0]
 
@@ -90,7 +90,7 @@ def test_a_leader_with_everything_in_the_way() -> None:
         announces=[{"clusterID": "east"}, {"clusterID": "west"}],
         exports=[{"spec": {"kind": "ExternalEntity"}}, {"spec": {"kind": "LabelIdentity"}}],
     )
-    found = check(Role.LEADER, objects)
+    found = check(ControllerRole.LEADER, objects)
     annotate, delete, stop = texts(found, Level.MUST)
     assert "annotate serviceaccount member-west multicluster.antrea.io/cluster-id=west" in annotate
     assert "kubectl -n antrea-multicluster scale deployment antrea-mc-controller --replicas=0" in stop
@@ -113,7 +113,7 @@ def test_endpoints_outside_of_what_their_cluster_publishes() -> None:
         }
         for cluster, ip in (("east", "10.96.0.7"), ("east", "10.1.0.7"), ("west", "10.96.0.8"))
     ]
-    findings = check(Role.LEADER, objects_of(namespace=AREA, exports=exports, imports=[{"spec": info}]))
+    findings = check(ControllerRole.LEADER, objects_of(namespace=AREA, exports=exports, imports=[{"spec": info}]))
     east, west = texts(findings, Level.LOST)
     assert "cluster east: 1 endpoints that it exports (10.1.0.7, ...)" in east
     assert "cluster west: 1 endpoints" in west
@@ -129,7 +129,7 @@ def test_an_account_that_no_member_needs() -> None:
         accounts=[account(default), account("member-east", "east")],
         announces=[{"clusterID": "east"}],
     )
-    found = check(Role.LEADER, objects)
+    found = check(ControllerRole.LEADER, objects)
     assert texts(found, Level.MUST) == []
     assert f"ServiceAccount {AREA}/{default}: stands for no cluster" in texts(found, Level.LOST)[0]
 
@@ -147,7 +147,7 @@ def test_a_cluster_set_of_v1alpha1(claims: list[dict[str, Any]], level: Level, s
         "metadata": {"name": "blue"},
         "spec": {"leaders": [{"clusterID": "north", "server": "https://x"}]},
     }
-    findings = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
+    findings = check(ControllerRole.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
     assert said in "".join(texts(findings, level))
     assert "mcagent.io/member" in "".join(texts(findings, Level.CHANGES))
 
@@ -156,14 +156,17 @@ def test_the_secret_of_the_leader_has_to_be_readable() -> None:
     """Our controller reads one Secret only, by a Role that Antrea's needs not."""
     leader = {"clusterID": "north", "server": "https://x", "secret": "member-east"}
     cluster_set = {"metadata": {"name": "blue"}, "spec": {"clusterID": "east", "leaders": [leader]}}
-    findings = check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set]))
+    findings = check(ControllerRole.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set]))
     (required,) = texts(findings, Level.MUST)
     assert "create role mcagent-leader-token --verb=get,list,watch --resource=secrets" in required
     assert "--resource-name=member-east" in required
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["member-east"]}
     role = {"metadata": {"name": "mcagent-leader-token"}, "rules": [rule]}
     assert (
-        texts(check(Role.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], roles=[role])), Level.MUST)
+        texts(
+            check(ControllerRole.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], roles=[role])),
+            Level.MUST,
+        )
         == []
     )
 
@@ -173,14 +176,19 @@ def test_the_configuration_is_read() -> None:
     good = config(
         'apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: MultiClusterConfig\npodCIDRs: ["10.1.1.1/16"]'
     )
-    findings = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}]))
+    findings = check(
+        ControllerRole.MEMBER, objects_of(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}])
+    )
     assert "can be used as it is" in texts(findings, Level.KEPT)[0]
     assert "used as 10.1.0.0/16" in texts(findings, Level.CHANGES)[0]
-    findings = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
+    findings = check(
+        ControllerRole.MEMBER, objects_of(namespace=HOME, config_maps=[config("endpointIPType: PodIP")])
+    )
     assert "allowedEndpointCIDRs in the leader" in texts(findings, Level.MUST)[0]
     findings = check(
-        Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("enableStretchedNetworkPolicy: true")])
+        ControllerRole.MEMBER,
+        objects_of(namespace=HOME, config_maps=[config("enableStretchedNetworkPolicy: true")]),
     )
-    assert "our controller reads Pods" in "".join(texts(findings, Level.CHANGES))
-    findings = check(Role.MEMBER, objects_of(namespace=HOME, config_maps=[config("unheardOf: 1")]))
+    assert "mcagent's controller reads Pods" in "".join(texts(findings, Level.CHANGES))
+    findings = check(ControllerRole.MEMBER, objects_of(namespace=HOME, config_maps=[config("unheardOf: 1")]))
     assert "unheardOf: unknown key" in texts(findings, Level.MUST)[0]

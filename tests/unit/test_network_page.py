@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from mcagent.controller.config import Settings
+from mcagent.controller.config import ControllerSettings
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.doctor.readings import probe
 from mcagent.model.config import Config
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/network-requirements.md").read_text(encoding="utf-8")
 
 
-def default(kind: type[Config | Settings], name: str) -> int:
+def default(kind: type[Config | ControllerSettings], name: str) -> int:
     """Return the default of a configuration's field."""
     (found,) = (one.default for one in fields(kind) if one.name == name)
     assert isinstance(found, int)
@@ -42,5 +42,5 @@ def test_the_table_has_the_ports_that_there_are() -> None:
     pods = [container_ports(manifest) for manifest in ("agent", "member", "leader")]
     there |= {("TCP", port) for ports in pods for port in ports.values()}
     assert told == there
-    assert container_ports("member")["webhook"] == default(Settings, "webhook_port")
+    assert container_ports("member")["webhook"] == default(ControllerSettings, "webhook_port")
     assert f"UDP {BFD_PORT}, the usual one, stays closed" in PAGE

@@ -10,7 +10,7 @@ import pytest
 from mcagent.controller.contract import names
 from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
-from mcagent.controller.member.policies.cluster_policies import PolicyImports
+from mcagent.controller.member.policies.policy_imports import PolicyImports
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
@@ -186,7 +186,7 @@ def test_a_policy_of_somebody_else_stays() -> None:
     north_of(view).put(imported())
     controller.run()
     assert spec_of(view) == {"priority": 5}
-    assert "was not imported" in report(view, controller)["strict"]
+    assert "was not made for this import" in report(view, controller)["strict"]
 
 
 def test_a_refused_update_does_not_take_the_policy_away() -> None:

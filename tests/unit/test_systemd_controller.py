@@ -12,7 +12,7 @@ import pytest
 
 from mcagent.cli import controller as controller_command
 from mcagent.cli.common import exit_codes
-from mcagent.controller.config import SCHEMA, Role
+from mcagent.controller.config import SCHEMA, ControllerRole
 from mcagent.controller.run import TURN
 
 UNIT = Path(__file__).parents[2] / "systemd" / "mcagent-controller@.service"
@@ -27,7 +27,7 @@ def test_the_command_line_and_environment_are_ones_that_the_controller_takes() -
     """The flags parse for each role, and the kubeconfig comes by a variable of the configuration."""
     parser = argparse.ArgumentParser()
     controller_command.add_arguments(parser)
-    for role in Role:
+    for role in ControllerRole:
         program, command, *flags = shlex.split(values("ExecStart")[0].replace("%i", role))
         assert Path(program).is_absolute()
         assert command == "controller"

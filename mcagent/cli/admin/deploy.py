@@ -132,7 +132,7 @@ def _require_cluster_id(site: Site, parts: set[Part]) -> None:
 
 def _parts(args: argparse.Namespace) -> set[Part]:
     """Return what is wanted. Raises InputError."""
-    from mcagent.controller.admin.manifests import PARTS, Part, Role
+    from mcagent.controller.admin.manifests import PARTS, InstalledRole, Part
     from mcagent.model.errors import InputError
 
     known = {str(part): part for part in Part}
@@ -141,7 +141,7 @@ def _parts(args: argparse.Namespace) -> set[Part]:
             if name not in known:
                 raise InputError(flag, "", f'"{name}" is no part; parts are {", ".join(known)}')
     added, left = ({known[name] for name in given} for given in (vars(args)["with"], args.without))
-    found = set(PARTS[Role(args.role)] | added) - left
+    found = set(PARTS[InstalledRole(args.role)] | added) - left
     return found - {Part.OPENVSWITCH} if args.openvswitch == "never" else found
 
 
@@ -213,7 +213,7 @@ def _check(site: Site, parts: set[Part]) -> None:
             if part is Part.AGENT:
                 agents.load(content, ANY_NODE, {})
             else:
-                controllers.load(controllers.Role(str(part)), content, {}, {})
+                controllers.load(controllers.ControllerRole(str(part)), content, {}, {})
         except ConfigError as error:
             raise ConfigError(
                 [InputError(f"{part}.config", wrong.path, wrong.reason) for wrong in error.errors]

@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> int:
     """Check, and show what was found."""
     from mcagent.controller.admin.cluster import check_name
     from mcagent.controller.admin.migration import Level, check, read
-    from mcagent.controller.config import Role
+    from mcagent.controller.config import ControllerRole
 
     namespace = check_name(args.namespace or _NAMESPACES[args.role], "--namespace")
-    found = check(Role(args.role), read(open_cluster(args), namespace))
+    found = check(ControllerRole(args.role), read(open_cluster(args), namespace))
     if args.output == "json":
         print(json.dumps([asdict(item) for item in found], indent=2))
     else:

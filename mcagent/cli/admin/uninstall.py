@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Remove it."""
-    from mcagent.controller.admin.manifests import Role, Site
+    from mcagent.controller.admin.manifests import InstalledRole, Site
     from mcagent.controller.admin.removal import Removal, uninstall
 
     site = Site(namespace=args.namespace, leader_namespace=args.leader_namespace)
-    removal = Removal(role=Role(args.role), site=site, crds=args.crds, nodes=not args.skip_nodes)
+    removal = Removal(role=InstalledRole(args.role), site=site, crds=args.crds, nodes=not args.skip_nodes)
     uninstall(open_cluster(args), removal, dry_run=args.dry_run, timeout=args.timeout)
     return exit_codes.OK

@@ -1,6 +1,6 @@
-"""One cluster as an administrator's command sees it: objects by name, and a record of what to take back.
+"""The objects of one cluster for administrators' commands, and a record of changes to undo.
 
-All I/O of the commands goes through here. Messages never hold the content of a Secret.
+All I/O of the commands. Messages never have the content of a Secret.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from mcagent.model.errors import InputError, McagentError, SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 
-LOOK = 0.2  # seconds between two looks at something that is waited for
+LOOK = 0.2  # seconds between two checks of an awaited condition
+_PROGRESS = 5.0  # seconds between two reports, at most
 Report = Callable[[str], None]
 
 
 class AdminError(McagentError):
-    """A command could not do what it was asked to."""
+    """A command failed; the message has the reason."""
 
 
 class Cluster:
@@ -35,7 +36,7 @@ class Cluster:
         self._client = client
         self.report = report
         self._undo: list[tuple[str, Callable[[], Any]]] = []
-        self._served: dict[str, list[RawObject]] = {}  # what the API server says of each group and version
+        self._served: dict[str, list[RawObject]] = {}  # the resources of each group and version
 
     @property
     def server(self) -> str:
@@ -49,23 +50,23 @@ class Cluster:
     def find(self, path: str) -> RawObject | None:
         """Return the object at a path, None if there is none. Raises SourceError."""
         try:
-            found: RawObject = self._client.request("GET", path)
+            obj: RawObject = self._client.request("GET", path)
         except ApiRefusalError as error:
-            if error.code == 404 and error.reason == "NotFound":  # else the server does not know the kind
+            if error.code == 404 and error.reason == "NotFound":  # else the server does not serve the kind
                 return None
             raise
-        return found
+        return obj
 
     def objects(self, kind: Kind, namespace: str = "") -> list[RawObject]:
         """Return all objects of a kind, of one namespace or all. Raises SourceError."""
-        found, _ = Lister(
+        items, _ = Lister(
             self._client, kind, object_path(kind, namespace), report=lambda _reason, text: self.report(text)
         ).read()
         info = KINDS[kind]
-        return [{"apiVersion": info.api_version, "kind": info.name} | item for item in found]
+        return [{"apiVersion": info.api_version, "kind": info.name} | item for item in items]
 
     def create(self, kind: Kind, namespace: str, name: str, content: Mapping[str, Any]) -> RawObject:
-        """Create an object, marked as made by a command; it is deleted again if `undoing` ends with an error."""
+        """Create an object, annotated as created by a command; `undoing` deletes it after an error."""
         info = KINDS[kind]
         body: RawObject = {"apiVersion": info.api_version, "kind": info.name} | copy.deepcopy(dict(content))
         meta = body.setdefault("metadata", {})
@@ -75,7 +76,7 @@ class Cluster:
             names.CREATED_BY_COMMAND_ANNOTATION: "true",
         }
         try:
-            made: RawObject = self._client.request("POST", object_path(kind, namespace), body=body)
+            created: RawObject = self._client.request("POST", object_path(kind, namespace), body=body)
         except ApiRefusalError as error:
             if error.code == 409:
                 raise AdminError(f"{kind} {namespace}/{name} exists already") from error
@@ -83,10 +84,10 @@ class Cluster:
         self.report(f"{kind} {namespace}/{name} created")
         path = object_path(kind, namespace, name)
         self._undo.append((f"{kind} {namespace}/{name}", lambda: self._client.request("DELETE", path)))
-        return made
+        return created
 
     def annotate(self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None]) -> None:
-        """Set annotations of an object, and set them back if `undoing` ends with an error."""
+        """Set annotations of an object; `undoing` restores them after an error."""
         path = object_path(kind, namespace, name)
         old = (self.find(path) or {}).get("metadata", {}).get("annotations") or {}
         self._patch(path, annotations)
@@ -101,12 +102,12 @@ class Cluster:
         self._client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
 
     def request(self, method: str, path: str, body: RawObject) -> RawObject:
-        """Make a request that is no plain object's. Raises SourceError."""
+        """Send a request for a subresource. Raises SourceError."""
         answer: RawObject = self._client.request(method, path, body=body)
         return answer
 
     def delete(self, kind: Kind, namespace: str, name: str) -> bool:
-        """Delete an object; tell whether it was there. Raises SourceError."""
+        """Delete an object; return whether it existed. Raises SourceError."""
         return self._delete(object_path(kind, namespace, name), f"{kind} {namespace}/{name}")
 
     def _delete(self, path: str, shown: str) -> bool:
@@ -122,7 +123,7 @@ class Cluster:
     # --- objects of any kind, as manifests have them
 
     def path_of(self, obj: RawObject) -> str:
-        """Return the URL path of an object, "" when the API server has no such kind. Raises SourceError."""
+        """Return the URL path of an object, "" if the API server does not serve its kind. Raises SourceError."""
         group = obj["apiVersion"]
         base = f"/apis/{group}" if "/" in group else f"/api/{group}"
         if base not in self._served:
@@ -135,53 +136,53 @@ class Cluster:
         return ""
 
     def find_any(self, path: str) -> RawObject | None:
-        """Return what is at a path, None also when the server does not know the path. Raises SourceError."""
+        """Return the object at a path, None also if the server does not serve the path. Raises SourceError."""
         try:
-            found: RawObject = self._client.request("GET", path)
+            obj: RawObject = self._client.request("GET", path)
         except ApiRefusalError as error:
             if error.code == 404:
                 return None
             raise
-        return found
+        return obj
 
-    def there(self, obj: RawObject) -> RawObject | None:
-        """Return what the cluster has of this kind and name, None if nothing. Raises SourceError."""
+    def present(self, obj: RawObject) -> RawObject | None:
+        """Return the object of this kind and name in the cluster, None if there is none. Raises SourceError."""
         path = self.path_of(obj)
         return self.find_any(path) if path else None
 
     def apply(self, obj: RawObject, *, force: bool = False, dry_run: bool = False) -> RawObject:
-        """Apply an object on the server and return what it is now. Raises SourceError."""
+        """Apply an object on the server side, and return the result. Raises SourceError."""
         query = {"fieldManager": names.MANAGED_BY, "force": str(force).lower()}
         query |= {"dryRun": "All"} if dry_run else {}
         kind = "application/apply-patch+yaml"  # which JSON is
-        made: RawObject = self._client.request("PATCH", self.path_of(obj), query, body=obj, content_type=kind)
-        return made
+        applied: RawObject = self._client.request("PATCH", self.path_of(obj), query, body=obj, content_type=kind)
+        return applied
 
     def remove(self, obj: RawObject) -> bool:
-        """Delete an object; tell whether it was there. What it owns goes after it. Raises SourceError."""
+        """Delete an object, its dependents in the background; return whether it existed. Raises SourceError."""
         path = self.path_of(obj)
         return bool(path) and self._delete(path, shown(obj))
 
     @contextmanager
     def undoing(self) -> Iterator[None]:
-        """Take back, last first, all that was made inside, if it ends with an error or is interrupted."""
+        """Undo all changes of the block, the last first, if it raises or is interrupted."""
         self._undo.clear()
         try:
             yield
         except BaseException:
-            for what, undo in reversed(self._undo):
+            for subject, undo in reversed(self._undo):
                 try:
                     undo()
-                    self.report(f"{what} taken back")
+                    self.report(f"{subject} taken back")
                 except SourceError as error:
                     if getattr(error, "code", 0) != 404:
-                        self.report(f"{what} could not be taken back: {error}")
+                        self.report(f"{subject} could not be taken back: {error}")
             raise
         finally:
             self._undo.clear()
 
     def wait(self, met: Callable[[], bool], timeout: float) -> bool:
-        """Wait until a condition holds; tell whether it did within so many seconds."""
+        """Wait until a condition holds; return whether it did within `timeout` seconds."""
         end = time.monotonic() + timeout
         while not met():
             if time.monotonic() >= end:
@@ -190,21 +191,41 @@ class Cluster:
         return True
 
 
+class Progress:
+    """Reports the state of a wait: when it changes, and otherwise every 5 s."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._began = self._reported = time.monotonic()
+        self.text = ""  # the last state
+
+    @property
+    def seconds(self) -> float:
+        """The time since the wait began."""
+        return time.monotonic() - self._began
+
+    def report(self, text: str, line: str) -> None:
+        """Report `line` if the state `text` is new, or the last report is 5 s old."""
+        if (text and text != self.text) or time.monotonic() - self._reported >= _PROGRESS:
+            self.text, self._reported = text, time.monotonic()
+            self._cluster.report(line)
+
+
 def shown(obj: RawObject) -> str:
-    """Return how messages name an object."""
+    """Return "Kind namespace/name" of an object, for messages."""
     meta = obj["metadata"]
     scope = f"{meta['namespace']}/" if "namespace" in meta else ""
     return f"{obj['kind']} {scope}{meta['name']}"
 
 
 def made_by_command(obj: RawObject) -> bool:
-    """Tell whether one of these commands, or Antrea's, made an object."""
+    """Tell whether one of these commands, or Antrea's, created an object."""
     annotations = obj.get("metadata", {}).get("annotations") or {}
     return annotations.get(names.CREATED_BY_COMMAND_ANNOTATION) == "true"
 
 
 def check_id(text: str, what: str) -> str:
-    """Return an ID; raises InputError when it cannot be one: it becomes part of names, and the value of labels."""
+    """Return a valid ID, which is used in names and as a label value. Raises InputError."""
     if not names.is_subdomain(text) or len(text) > names.MAX_LABEL:
         raise InputError(
             what, "", f'must be lower-case letters, digits, "-" and ".", at most {names.MAX_LABEL}: "{text}"'
@@ -213,7 +234,7 @@ def check_id(text: str, what: str) -> str:
 
 
 def check_name(text: str, what: str) -> str:
-    """Return the name of an object; raises InputError when it can be none."""
+    """Return a valid name of an object. Raises InputError."""
     if not names.is_subdomain(text):
         raise InputError(what, "", f'not a name (RFC 1123 subdomain): "{text}"')
     return text

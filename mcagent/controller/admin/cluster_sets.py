@@ -1,17 +1,16 @@
-"""ClusterSets: made on the leader, joined and left by members, destroyed. All or nothing, as `antctl mc` does it.
+"""The commands `mcagent clusterset`: create, join, leave and destroy. All or nothing, like `antctl mc`.
 
-One step comes later than there: the access to the leader is deleted only when the ClusterSet has gone, because the
-member's controller needs it to leave and clean up.
+Unlike there, the access to the leader is deleted only after the ClusterSet, because the member's controller
+needs it to leave and clean up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic
 
 from mcagent.controller.admin import join_config
-from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
+from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, check_id, check_name, made_by_command
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
@@ -23,12 +22,11 @@ from mcagent.model.parsing.decode import read_as
 
 JOIN_TIMEOUT = 60.0  # seconds, as antctl waits
 LEAVE_TIMEOUT = 60.0
-_PROGRESS = 5.0  # seconds without a line, at most
 MEMBER_NAMESPACE = "kube-system"
 TOKEN_ROLE = "mcagent-leader-token"  # noqa: S105 (the name of a Role)
 CONTROLLER = "mcagent-controller"  # the member's ServiceAccount
 _RBAC = "rbac.authorization.k8s.io"
-_NEXT = {  # what to do about a ClusterSet that is not Ready, by its reason
+_NEXT = {  # the next step for a ClusterSet that is not Ready, by its reason
     "Disconnected": "check that this cluster's Pods reach the leader's API server, and that CA and token match it",
     "AnnounceFailed": "check that the leader's controller runs, its API server reaches the controller's webhook, "
     "and the token is this cluster's (on the leader: mcagent get membertoken)",
@@ -36,20 +34,20 @@ _NEXT = {  # what to do about a ClusterSet that is not Ready, by its reason
 
 
 def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, file: Path | None = None) -> None:
-    """Make a leader's ClusterSet, and the file by which members join. Raises McagentError, OSError."""
+    """Create a leader's ClusterSet, and the join config for members in `file`. Raises McagentError, OSError."""
     check_name(cluster_set, "--clusterset")
     check_id(cluster_id, "--clusterid")
     _check_only_one(cluster, namespace)
     spec = {"clusterID": cluster_id, "leaders": [{"clusterID": cluster_id}]}
     with cluster.undoing():
-        made = cluster.create(Kind.CLUSTER_SET, namespace, cluster_set, {"spec": spec})
+        created = cluster.create(Kind.CLUSTER_SET, namespace, cluster_set, {"spec": spec})
         if file is not None:
-            join_config.write(file, join_config.text(config_of(made, cluster.server)), secret=False)
+            join_config.write(file, join_config.text(config_of(created, cluster.server)), secret=False)
             cluster.report(f"join config for members written to {file}")
 
 
 def config_of(cluster_set: RawObject, server: str) -> JoinConfig:
-    """Return how members join a leader's ClusterSet. Raises AdminError for a member's own ClusterSet."""
+    """Return the join config of a leader's ClusterSet. Raises AdminError for a member's ClusterSet."""
     typed = read_as(ClusterSet, cluster_set)
     if not is_leader_set(typed):
         raise AdminError(f"ClusterSet {typed.key} is a member's, not the leader's")
@@ -64,10 +62,10 @@ def config_of(cluster_set: RawObject, server: str) -> JoinConfig:
 def join(
     cluster: Cluster, config: JoinConfig, secret: RawObject | None = None, *, timeout: float = JOIN_TIMEOUT
 ) -> None:
-    """Let this cluster join, and wait until it is a member (`timeout` 0: do not). Raises McagentError, OSError.
+    """Join this cluster, and wait until it is a member (`timeout` 0: do not wait). Raises McagentError, OSError.
 
-    `secret` is the manifest that came with the configuration. A Secret's name in the configuration comes before a
-    file, a file before that.
+    `secret`: the manifest in the file of the join config. The join config's Secret name precedes its Secret
+    file, and that precedes `secret`.
     """
     missing = config.missing()
     if missing:
@@ -98,7 +96,7 @@ def join(
 
 
 def _let_read(cluster: Cluster, namespace: str, secret: str) -> None:
-    """Let the member's controller read the Secret with the leader's token: that one, by its name."""
+    """Create the Role by which the member's controller reads the Secret with the leader's token, and no other."""
     rule = {
         "apiGroups": [""],
         "resources": ["secrets"],
@@ -116,12 +114,12 @@ def _let_read(cluster: Cluster, namespace: str, secret: str) -> None:
 
 
 def _manifest(config: JoinConfig, secret: RawObject | None) -> RawObject:
-    """Return the Secret to make, checked. Raises InputError, which never holds what is in it."""
-    found = join_config.read_secret(Path(config.secret_file)) if config.secret_file else secret
-    if found is None:
+    """Return the checked Secret to create. Raises InputError without its content."""
+    manifest = join_config.read_secret(Path(config.secret_file)) if config.secret_file else secret
+    if manifest is None:
         raise InputError("join", "tokenSecretName", "is missing: name a Secret, or a file with one")
     subject = config.secret_file or "Secret of the join config"
-    meta, data = found.get("metadata"), found.get("data")
+    meta, data = manifest.get("metadata"), manifest.get("data")
     if not isinstance(meta, Mapping) or not isinstance(meta.get("name"), str):
         raise InputError(subject, "metadata.name", "is missing")
     if not isinstance(data, Mapping) or not all(isinstance(data.get(key), str) for key in ("ca.crt", "token")):
@@ -130,26 +128,24 @@ def _manifest(config: JoinConfig, secret: RawObject | None) -> RawObject:
 
 
 def _check_only_one(cluster: Cluster, namespace: str) -> None:
-    there = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
-    if there:
-        raise AdminError(f"namespace {namespace} has a ClusterSet already: {', '.join(there)}")
+    present = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
+    if present:
+        raise AdminError(f"namespace {namespace} has a ClusterSet already: {', '.join(present)}")
 
 
 def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> None:
-    """Wait until the leader has taken this cluster's announcement. Raises AdminError that says why it has not."""
+    """Wait until the leader has accepted this cluster's announcement. Raises AdminError with the reason."""
     last = NO_CONDITION
-    told, began, said = "", monotonic(), monotonic()
+    progress = Progress(cluster)
 
     def ready() -> bool:
-        nonlocal last, told, said
+        nonlocal last
         cluster_set = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
         last = condition_of(cluster_set.status.conditions, "Ready")
         if last.is_true:
             return True
-        message = last.message
-        if (message and message != told) or monotonic() - said >= _PROGRESS:
-            told, said = message, monotonic()
-            cluster.report(f"waiting, {said - began:.0f} s: {message or 'no controller has processed it yet'}")
+        state = last.message or "no controller has processed it yet"
+        progress.report(last.message, f"waiting, {progress.seconds:.0f} s: {state}")
         return False
 
     cluster.report(f"waiting up to {timeout:g} s for the leader to accept this cluster")
@@ -164,29 +160,29 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
 
 
 def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float = LEAVE_TIMEOUT) -> None:
-    """Delete a ClusterSet, then all that commands made in its namespace: for members and leaders alike.
+    """Delete a member's or leader's ClusterSet, then all objects in its namespace that commands created.
 
-    What is there already gone is passed over, so it can be repeated. Raises McagentError.
+    Missing objects are ignored, so it can be repeated. Raises McagentError.
     """
-    there = cluster.get(Kind.CLUSTER_SET, namespace, cluster_set)
-    others = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
-    if there is None and others:
-        raise AdminError(f"namespace {namespace} has no ClusterSet {cluster_set}; it has {', '.join(others)}")
-    if there is None:
+    present = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
+    if present and cluster_set not in present:
+        raise AdminError(f"namespace {namespace} has no ClusterSet {cluster_set}; it has {', '.join(present)}")
+    if not present:
         cluster.report(f"ClusterSet {namespace}/{cluster_set} is not there")
     else:
         cluster.delete(Kind.CLUSTER_SET, namespace, cluster_set)
-        held: list[str] = []
+        finalizers: list[str] = []
 
         def gone() -> bool:
-            found = cluster.get(Kind.CLUSTER_SET, namespace, cluster_set)
-            held[:] = (found or {}).get("metadata", {}).get("finalizers") or []
-            return found is None
+            obj = cluster.get(Kind.CLUSTER_SET, namespace, cluster_set)
+            finalizers[:] = (obj or {}).get("metadata", {}).get("finalizers") or []
+            return obj is None
 
         if not cluster.wait(gone, timeout):
             raise AdminError(
-                f"ClusterSet {namespace}/{cluster_set} is still held after {timeout:g} s, by {', '.join(held)}: "
-                "does the member controller run, and reach the leader? Repeat the command when it does"
+                f"ClusterSet {namespace}/{cluster_set} is still held after {timeout:g} s, by "
+                f"{', '.join(finalizers)}: does the member controller run, and reach the leader? Repeat "
+                "the command when it does"
             )
     for kind in (Kind.SECRET, Kind.ROLE_BINDING, Kind.ROLE, Kind.SERVICE_ACCOUNT):
         for obj in cluster.objects(kind, namespace):

@@ -1,8 +1,8 @@
-"""The Corefile of a cluster's CoreDNS: names of the Multi-Cluster Services API put in, and taken out again.
+"""The Corefile of a cluster's CoreDNS, with and without the zone of the Multi-Cluster Services API.
 
-Pure: text in, text out. CoreDNS' own plugin `kubernetes` answers such names where it is told so (`multicluster`,
-1.12.2 and newer) and is authoritative for their zone. Two things are put in, a zone and a line, and the line is
-marked: what is taken out again is that, whatever else was changed meanwhile. What is not understood is refused.
+Pure: text in, text out. CoreDNS' plugin `kubernetes` (1.12.2 and newer) resolves such names if it has the line
+`multicluster`, and is authoritative for their zone. A zone and a marked line are added, and only these are removed
+again, whatever else was changed meanwhile. An unknown form of the file is refused.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from mcagent.model.errors import InputError
 
 ZONE = "clusterset.local"
 MARK = "# by mcagent dns"
-OLDEST = (1, 12, 2)  # that knows `multicluster`
+OLDEST = (1, 12, 2)  # with `multicluster`
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\S+')
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?![\d.])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plugin:
-    """One `kubernetes` of a Corefile: its line, and that of its closing brace, the same where it has no block."""
+    """One `kubernetes` of a Corefile."""
 
-    first: int
-    last: int
+    first: int  # its line
+    last: int  # the line of its closing brace, `first` if it has no block
     servers: tuple[str, ...]  # addresses of the server block around it
     zones: tuple[str, ...]
     multicluster: tuple[str, ...]  # zones
-    marked: int | None  # the line that we put in
+    marked: int | None  # the line that mcagent added
 
 
 def configured(text: str, what: str) -> str:
-    """Return a Corefile by which such names are answered: itself, if they are.
+    """Return a Corefile with the zone, unchanged if it has the zone.
 
-    Raises InputError that names `what` the Corefile is of.
+    Raises InputError; its subject is `what`, the name of the Corefile's object.
     """
-    plugins = [one for one in _plugins(text) if any(map(_serves, one.servers))]
+    plugins = [plugin for plugin in _plugins(text) if any(map(_serves, plugin.servers))]
     if not plugins:
         raise InputError(
             what,
@@ -45,68 +45,69 @@ def configured(text: str, what: str) -> str:
             f'has no plugin "kubernetes" in a server block for "." or "{ZONE}": name them there by hand',
         )
     lines = text.splitlines(keepends=True)
-    for one in reversed(plugins):
-        if ZONE not in one.multicluster:
-            _put_in(lines, one, what)
+    for plugin in reversed(plugins):
+        if ZONE not in plugin.multicluster:
+            _add_zone(lines, plugin, what)
     return "".join(lines)
 
 
 def restored(text: str) -> str:
-    """Return a Corefile without what `configured` puts in: itself, if nothing of that is there."""
+    """Return a Corefile without the additions of `configured`, unchanged if it has none."""
     lines = text.splitlines(keepends=True)
-    for one in reversed([*_plugins(text)]):
-        if one.marked is None:
+    for plugin in reversed([*_plugins(text)]):
+        if plugin.marked is None:
             continue
-        lines[one.first] = re.sub(rf"\s+{re.escape(ZONE)}(?=\s)", "", lines[one.first], count=1)
-        if one.last - one.first == 2:  # nothing else is in the block
-            lines[one.first] = re.sub(r"\s*\{(?=\s*(#|$))", "", lines[one.first])
-            del lines[one.marked : one.last + 1]
+        first = plugin.first
+        lines[first] = re.sub(rf"\s+{re.escape(ZONE)}(?=\s)", "", lines[first], count=1)
+        if plugin.last - first == 2:  # the block has no other line
+            lines[first] = re.sub(r"\s*\{(?=\s*(#|$))", "", lines[first])
+            del lines[plugin.marked : plugin.last + 1]
         else:
-            del lines[one.marked]
+            del lines[plugin.marked]
     return "".join(lines)
 
 
 def answers(text: str) -> bool:
-    """Tell whether such names are answered, whoever has seen to it."""
-    return any(ZONE in one.multicluster for one in _plugins(text) if any(map(_serves, one.servers)))
+    """Tell whether CoreDNS resolves such names, whether or not mcagent configured it."""
+    return any(ZONE in plugin.multicluster for plugin in _plugins(text) if any(map(_serves, plugin.servers)))
 
 
 def reloads(text: str) -> bool:
-    """Tell whether CoreDNS looks at its Corefile again by itself."""
+    """Tell whether the Corefile has the plugin `reload`."""
     return any(words[:1] == ["reload"] for words in map(_words, text.splitlines()))
 
 
 def version_of(text: str) -> tuple[int, int, int] | None:
-    """Return the version in an image's name, or in itself; None where there is none."""
+    """Return the version in an image's name or a version's text; None if it has none."""
     tag = text.rpartition("/")[2].partition("@")[0].rpartition(":")[2]
-    found = _VERSION.match(tag)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    version = _VERSION.match(tag)
+    return (int(version[1]), int(version[2]), int(version[3])) if version else None
 
 
-def _put_in(lines: list[str], one: _Plugin, what: str) -> None:
-    """Put zone and line into one plugin."""
-    if one.multicluster:
-        others = " ".join(one.multicluster)
+def _add_zone(lines: list[str], plugin: _Plugin, what: str) -> None:
+    """Add zone and line to a plugin."""
+    if plugin.multicluster:
+        zones = " ".join(plugin.multicluster)
         raise InputError(
-            what, "Corefile", f'has "multicluster {others}": name "{ZONE}" there and after "kubernetes" by hand'
+            what, "Corefile", f'has "multicluster {zones}": name "{ZONE}" there and after "kubernetes" by hand'
         )
-    if not one.zones or ZONE in one.zones:
-        reason = "names no zones" if not one.zones else f'names "{ZONE}" without "multicluster {ZONE}"'
+    if not plugin.zones or ZONE in plugin.zones:
+        reason = "names no zones" if not plugin.zones else f'names "{ZONE}" without "multicluster {ZONE}"'
         raise InputError(what, "Corefile", f'"kubernetes" {reason}: change it by hand')
-    line = lines[one.first]
+    line = lines[plugin.first]
     end = line[len(line.rstrip("\r\n")) :] or "\n"
     indent = line[: len(line) - len(line.lstrip())]
     words = [*_TOKEN.finditer(_code(line))]
-    place = words[len(one.zones)].end()
-    block = one.last > one.first
-    lines[one.first] = line[:place] + f" {ZONE}" + ("" if block else " {") + line[place:]
+    place = words[len(plugin.zones)].end()
+    block = plugin.last > plugin.first
+    lines[plugin.first] = line[:place] + f" {ZONE}" + ("" if block else " {") + line[place:]
     deeper = indent + ("\t" if indent.startswith("\t") else "    ")
     added = [f"{deeper}multicluster {ZONE} {MARK}{end}"]
-    lines[one.first + 1 : one.first + 1] = added if block else [*added, f"{indent}}}{end}"]
+    lines[plugin.first + 1 : plugin.first + 1] = added if block else [*added, f"{indent}}}{end}"]
 
 
 def _plugins(text: str) -> Iterator[_Plugin]:
-    """Yield each `kubernetes` directly inside of a server block."""
+    """Yield each `kubernetes` that is a direct child of a server block."""
     depth = 0
     servers: list[str] = []  # as they are read, before their brace
     first = -1
@@ -141,21 +142,21 @@ def _plugin(
 ) -> _Plugin:
     zones = [word for word in _words(lines[first])[1:] if word != "{"]
     named = [(number, words[1:]) for number, words in inside if words[0] == "multicluster"]
-    ours = (number for number, words in named if words == [ZONE] and lines[number].rstrip().endswith(MARK))
+    marked = (number for number, words in named if words == [ZONE] and lines[number].rstrip().endswith(MARK))
     return _Plugin(
         first=first,
         last=last,
         servers=tuple(servers),
         zones=tuple(zones),
         multicluster=tuple(zone.rstrip(".") for _, zones in named for zone in zones),
-        marked=next(ours, None),
+        marked=next(marked, None),
     )
 
 
 def _serves(address: str) -> bool:
-    """Tell whether a server block with this address is asked for such names."""
-    scheme, _, rest = address.rpartition("://")
-    zone = re.sub(r":\d+$", "", rest).strip(".").lower()
+    """Tell whether a server block with this address resolves such names."""
+    scheme, _, host = address.rpartition("://")
+    zone = re.sub(r":\d+$", "", host).strip(".").lower()
     return scheme in ("", "dns") and (not zone or zone == ZONE or ZONE.endswith(f".{zone}"))
 
 
@@ -165,7 +166,7 @@ def _words(line: str) -> list[str]:
 
 def _code(line: str) -> str:
     """Return a line without its comment; a comment begins where a word could."""
-    for found in _TOKEN.finditer(line):
-        if found[0].startswith("#"):
-            return line[: found.start()]
+    for token in _TOKEN.finditer(line):
+        if token[0].startswith("#"):
+            return line[: token.start()]
     return line

@@ -1,19 +1,18 @@
-"""Applies the objects of an installation to a cluster, and waits until what they run is ready.
+"""The command `mcagent deploy`: applies objects, and waits until their workloads are rolled out.
 
-Server-side apply: fields of others stay theirs. CRDs and Namespaces that somebody else installed stay as they are.
-Knows no files.
+It uses server-side apply, so fields of other managers stay. CRDs and Namespaces of other installations stay
+unchanged. Reads no files.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence, Set
-from time import monotonic
 from typing import Any
 
 import yaml
 
-from mcagent.controller.admin.cluster import AdminError, Cluster, shown
+from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, shown
 from mcagent.controller.admin.fields import text_at
 from mcagent.controller.admin.manifests import CONFIGURED, CRD, GIVEN_CONFIG, NAMESPACE, WORKLOADS, Part, Site
 from mcagent.kube.errors import ApiRefusalError
@@ -23,19 +22,18 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
 TIMEOUT = 300.0  # seconds
-_PROGRESS = 5.0  # seconds without a line, at most
 _RELEASE, _POLICY = "meta.helm.sh/release-name", "helm.sh/resource-policy"
-_SHOWN = 5  # Pods whose state is told
+_SHOWN = 5  # Pods whose state a message has
 
 
 def release_of(obj: RawObject | None) -> str:
-    """Return the Helm release that an object goes with, "" if with none: Helm leaves some behind."""
+    """Return the Helm release of an object; "" if it has none, or Helm keeps the object."""
     annotations = (obj or {}).get("metadata", {}).get("annotations") or {}
     return "" if annotations.get(_POLICY) == "keep" else str(annotations.get(_RELEASE, ""))
 
 
 def is_ours(obj: RawObject) -> bool:
-    """Tell whether an object carries the labels of our manifests."""
+    """Tell whether an object has the labels of mcagent's manifests."""
     labels = obj["metadata"].get("labels") or {}
     return "mcagent" in (labels.get("app.kubernetes.io/name"), labels.get("app.kubernetes.io/part-of"))
 
@@ -43,30 +41,30 @@ def is_ours(obj: RawObject) -> bool:
 def deploy(
     cluster: Cluster, objects: Sequence[RawObject], *, force: bool, dry_run: bool, timeout: float = TIMEOUT
 ) -> None:
-    """Apply objects in their order, and wait until workloads are rolled out (`timeout` 0: do not).
+    """Apply objects in their order, and wait until workloads are rolled out (`timeout` 0: do not wait).
 
-    Nothing is written when a kind is missing, or an object is a Helm release's. Raises McagentError.
+    Nothing is written if a kind is missing, or an object belongs to a Helm release. Raises McagentError.
     """
-    before = {shown(obj): _look(cluster, obj) for obj in objects}
+    before = {shown(obj): _present(cluster, obj) for obj in objects}
     absent = {obj["metadata"]["name"] for obj in objects if obj["kind"] == NAMESPACE and not before[shown(obj)]}
     for obj in objects:
-        name, there = shown(obj), before[shown(obj)]
-        taken = force and obj["kind"] == CRD  # a Namespace with our label would be deleted in the end
-        if obj["kind"] in (CRD, NAMESPACE) and there and not is_ours(there) and not taken:
-            cluster.report(f"{name} kept: it is there, and somebody else's")
+        name, present = shown(obj), before[shown(obj)]
+        taken_over = force and obj["kind"] == CRD  # not a Namespace: `mcagent uninstall` would delete it
+        if obj["kind"] in (CRD, NAMESPACE) and present and not is_ours(present) and not taken_over:
+            cluster.report(f"{name} kept: it exists, and belongs to another installation")
         elif dry_run and obj["metadata"].get("namespace") in absent:
             cluster.report(f"{name} not checked: its Namespace is not there yet")
         else:
             now = _apply(cluster, obj, force=force, dry_run=dry_run)
-            cluster.report(f"{name} {_change(there, now)}{' (dry run)' if dry_run else ''}")
+            cluster.report(f"{name} {_change(present, now)}{' (dry run)' if dry_run else ''}")
     if timeout and not dry_run:
         _wait(cluster, [obj for obj in objects if obj["kind"] in WORKLOADS], timeout)
 
 
 def given_config(cluster: Cluster, parts: Set[Part], site: Site) -> dict[Part, dict[str, Any]]:
-    """Return the keys that were given when the ConfigMap of each part was applied last.
+    """Return the keys that the last `mcagent deploy` set, by part, from the annotations of ConfigMaps.
 
-    A ConfigMap without that record, of an earlier version, gives its clusterID. Raises SourceError.
+    For a ConfigMap of an earlier version, which has no annotation, that is its clusterID. Raises SourceError.
     """
     configs: dict[Part, dict[str, Any]] = {}
     for part in sorted(CONFIGURED.keys() & parts):
@@ -82,16 +80,16 @@ def given_config(cluster: Cluster, parts: Set[Part], site: Site) -> dict[Part, d
     return configs
 
 
-def _look(cluster: Cluster, obj: RawObject) -> RawObject | None:
-    """Return what is there of an object. Raises AdminError when it must not be touched."""
+def _present(cluster: Cluster, obj: RawObject) -> RawObject | None:
+    """Return the object in the cluster. Raises AdminError if it must not be changed."""
     if not cluster.path_of(obj):
         raise AdminError(
             f"{shown(obj)}: this API server has no {obj['kind']} of {obj['apiVersion']}: is it too old?"
         )
-    there = cluster.there(obj)
-    if release := release_of(there):
+    present = cluster.present(obj)
+    if release := release_of(present):
         raise AdminError(f'{shown(obj)} belongs to the Helm release "{release}": use helm upgrade')
-    return there
+    return present
 
 
 def _apply(cluster: Cluster, obj: RawObject, *, force: bool, dry_run: bool) -> RawObject:
@@ -112,63 +110,61 @@ def _change(before: RawObject | None, now: RawObject) -> str:
 
 
 def _content(obj: RawObject) -> RawObject:
-    """Return an object less what the server keeps about it."""
-    kept = ("labels", "annotations", "finalizers", "ownerReferences")
-    meta = {key: obj["metadata"][key] for key in kept if key in obj["metadata"]}
+    """Return an object without the fields that the server sets."""
+    keys = ("labels", "annotations", "finalizers", "ownerReferences")
+    meta = {key: obj["metadata"][key] for key in keys if key in obj["metadata"]}
     return {key: value for key, value in obj.items() if key not in ("metadata", "status")} | {"metadata": meta}
 
 
 def _wait(cluster: Cluster, workloads: Sequence[RawObject], timeout: float) -> None:
-    """Wait until all are rolled out, and say how it goes. Raises AdminError that says why they are not."""
-    left, told, began = list(workloads), "", monotonic()
-    said = began
+    """Wait until all are rolled out, and report the progress. Raises AdminError with the reasons."""
+    waiting = list(workloads)
+    progress = Progress(cluster)
 
     def done() -> bool:
-        nonlocal told, said
-        states = {shown(obj): (obj, _missing(cluster.there(obj))) for obj in left}
+        states = {shown(obj): (obj, _missing(cluster.present(obj))) for obj in waiting}
         for name, (obj, missing) in states.items():
             if not missing:
                 cluster.report(f"{name} is rolled out")
-                left.remove(obj)
+                waiting.remove(obj)
         text = "; ".join(f"{name}: {missing}" for name, (_, missing) in states.items() if missing)
-        if text and (text != told or monotonic() - said >= _PROGRESS):
-            told, said = text, monotonic()
-            cluster.report(f"waiting, {said - began:.0f} s: {text}")
-        return not left
+        if text:
+            progress.report(text, f"waiting, {progress.seconds:.0f} s: {text}")
+        return not waiting
 
     if not cluster.wait(done, timeout):
-        reasons = [reason for obj in left for reason in _reasons(cluster, obj)][:_SHOWN]
-        raise AdminError(f"after {timeout:g} s not rolled out: " + "; ".join([told, *reasons]))
+        reasons = [reason for obj in waiting for reason in _reasons(cluster, obj)][:_SHOWN]
+        raise AdminError(f"after {timeout:g} s not rolled out: " + "; ".join([progress.text, *reasons]))
 
 
 def _missing(obj: RawObject | None) -> str:
-    """Return what a Deployment or DaemonSet still waits for, "" if for nothing."""
+    """Return why a Deployment or DaemonSet is not rolled out; "" if it is."""
     if obj is None:
         return "it was deleted"
     status: Mapping[str, Any] = obj.get("status") or {}
     if status.get("observedGeneration", 0) < obj["metadata"].get("generation", 1):
         return "its controller has not processed it yet"
     if obj["kind"] == "DaemonSet":
-        wanted, old = status.get("desiredNumberScheduled", 0), 0
+        replicas, old = status.get("desiredNumberScheduled", 0), 0
         ready = min(status.get("updatedNumberScheduled", 0), status.get("numberAvailable", 0))
     else:
-        wanted = obj["spec"].get("replicas", 1)
+        replicas = obj["spec"].get("replicas", 1)
         updated = status.get("updatedReplicas", 0)
         ready, old = min(updated, status.get("availableReplicas", 0)), status.get("replicas", 0) - updated
-    return f"{ready} of {wanted} Pods ready" if ready < wanted or old > 0 else ""
+    return f"{ready} of {replicas} Pods ready" if ready < replicas or old > 0 else ""
 
 
 def _reasons(cluster: Cluster, workload: RawObject) -> list[str]:
-    """Return why Pods of a workload are not ready, as Kubernetes says."""
+    """Return Kubernetes' reasons why Pods of a workload are not ready."""
     labels = workload["spec"]["selector"]["matchLabels"].items()
-    found = []
+    reasons = []
     for pod in cluster.objects(Kind.POD, workload["metadata"]["namespace"]):
         status, meta = pod.get("status") or {}, pod["metadata"]
         if not labels <= (meta.get("labels") or {}).items():
             continue
-        states = [one.get("state", {}).get("waiting") for one in status.get("containerStatuses") or ()]
-        states += [one for one in status.get("conditions") or () if one.get("status") == "False"]
-        told = next((one for one in states if one and one.get("reason")), None)
-        if told:
-            found.append(f"Pod {meta['name']}: {told['reason']}: {told.get('message', '')}".rstrip(": "))
-    return found
+        states = [container.get("state", {}).get("waiting") for container in status.get("containerStatuses") or ()]
+        states += [condition for condition in status.get("conditions") or () if condition.get("status") == "False"]
+        cause = next((state for state in states if state and state.get("reason")), None)
+        if cause:
+            reasons.append(f"Pod {meta['name']}: {cause['reason']}: {cause.get('message', '')}".rstrip(": "))
+    return reasons

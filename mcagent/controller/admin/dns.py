@@ -1,6 +1,6 @@
-"""Names of the Multi-Cluster Services API in a cluster's own CoreDNS: switched on, shown, and switched off again.
+"""The commands `mcagent dns`: they configure a cluster's CoreDNS for names of the Multi-Cluster Services API.
 
-Owns the one object that is changed, the ConfigMap with the Corefile. What is changed in it is `corefile`'s.
+They change one object, the ConfigMap with the Corefile; `corefile` has the text.
 """
 
 from __future__ import annotations
@@ -18,43 +18,40 @@ _OLDEST = ".".join(map(str, corefile.OLDEST))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreDns:
-    """Where a cluster's CoreDNS is. `version`: which it is, where its image does not say."""
+    """The objects of a cluster's CoreDNS."""
 
     namespace: str = "kube-system"
     config_map: str = "coredns"
     deployment: str = "coredns"
-    version: str = ""
+    version: str = ""  # if its image has no version
 
     @property
     def shown(self) -> str:
-        """How messages name the ConfigMap."""
+        """The name of the ConfigMap, for messages."""
         return f"ConfigMap {self.namespace}/{self.config_map}"
 
 
 def wanted(cluster: Cluster, coredns: CoreDns) -> str:
-    """Return the Corefile by which names are answered. Raises AdminError, InputError, SourceError."""
+    """Return the Corefile that `apply` writes. Raises AdminError, InputError, SourceError."""
     return corefile.configured(_corefile(_config_map(cluster, coredns), coredns), coredns.shown)
 
 
 def apply(cluster: Cluster, coredns: CoreDns) -> bool:
-    """Have CoreDNS answer names; tell whether that changed anything.
-
-    Raises AdminError, InputError, SourceError.
-    """
+    """Add the zone to the Corefile; return whether it changed. Raises AdminError, InputError, SourceError."""
     config_map = _config_map(cluster, coredns)
     old = _corefile(config_map, coredns)
     new = corefile.configured(old, coredns.shown)
     if new == old:
         cluster.report(f"{coredns.shown}: {corefile.ZONE} is there already")
         return False
-    _check_version(cluster, coredns)  # an older one would not start again with such a Corefile
+    _check_version(cluster, coredns)  # an older one would not start with this Corefile
     _write(cluster, coredns, config_map, new)
     cluster.report(f"{coredns.shown}: {corefile.ZONE} added; {_when(new, coredns)}")
     return True
 
 
 def remove(cluster: Cluster, coredns: CoreDns) -> bool:
-    """Take out again what `apply` has put in; tell whether anything was there. Raises AdminError, SourceError."""
+    """Remove the additions of `apply`; return whether there were any. Raises AdminError, SourceError."""
     config_map = cluster.find_any(_path(coredns))
     old = "" if config_map is None else text_at(config_map, "data", KEY)
     new = corefile.restored(old)
@@ -67,18 +64,18 @@ def remove(cluster: Cluster, coredns: CoreDns) -> bool:
 
 
 def is_applied(cluster: Cluster, coredns: CoreDns) -> bool:
-    """Tell whether what `apply` puts in is there. Raises SourceError."""
+    """Tell whether the Corefile has the additions of `apply`. Raises SourceError."""
     old = text_at(cluster.find_any(_path(coredns)) or {}, "data", KEY)
     return corefile.restored(old) != old
 
 
 def _config_map(cluster: Cluster, coredns: CoreDns) -> RawObject:
-    found = cluster.find_any(_path(coredns))
-    if found is None:
+    config_map = cluster.find_any(_path(coredns))
+    if config_map is None:
         raise AdminError(
             f"{coredns.shown} is not there: name that of this cluster's CoreDNS (--coredns-namespace, --configmap)"
         )
-    return found
+    return config_map
 
 
 def _corefile(config_map: RawObject, coredns: CoreDns) -> str:
@@ -89,17 +86,17 @@ def _corefile(config_map: RawObject, coredns: CoreDns) -> str:
 
 
 def _check_version(cluster: Cluster, coredns: CoreDns) -> None:
-    """Raises AdminError unless CoreDNS knows such names."""
+    """Raise AdminError unless CoreDNS has the plugin's line `multicluster`."""
     where = f"/apis/apps/v1/namespaces/{coredns.namespace}/deployments/{coredns.deployment}"
     deployment = {} if coredns.version else cluster.find_any(where) or {}
     containers = items_at(deployment, "spec", "template", "spec", "containers")
     image = coredns.version or (str(value_at(containers[0], "image") or "") if containers else "")
     version = corefile.version_of(image)
     if version is None:
-        told = f'image "{image}" of' if image else "there is no"
+        subject = f'image "{image}" of' if image else "there is no"
         raise AdminError(
-            f"{told} Deployment {coredns.namespace}/{coredns.deployment}: CoreDNS must be {_OLDEST} or newer, and "
-            "the running version is unknown; name it with --coredns-version"
+            f"{subject} Deployment {coredns.namespace}/{coredns.deployment}: CoreDNS must be {_OLDEST} or newer, "
+            "and the running version is unknown; name it with --coredns-version"
         )
     if version < corefile.OLDEST:
         raise AdminError(
@@ -109,9 +106,9 @@ def _check_version(cluster: Cluster, coredns: CoreDns) -> None:
 
 
 def _write(cluster: Cluster, coredns: CoreDns, config_map: RawObject, text: str) -> None:
-    """Write the Corefile, if nobody has changed the ConfigMap meanwhile."""
-    seen = text_at(config_map, "metadata", "resourceVersion")
-    cluster.merge(_path(coredns), {"metadata": {"resourceVersion": seen}, "data": {KEY: text}})
+    """Write the Corefile, unless another client has changed the ConfigMap since it was read."""
+    read_version = text_at(config_map, "metadata", "resourceVersion")
+    cluster.merge(_path(coredns), {"metadata": {"resourceVersion": read_version}, "data": {KEY: text}})
 
 
 def _path(coredns: CoreDns) -> str:

@@ -1,4 +1,4 @@
-"""Fields of objects of any kind as JSON: of workloads, webhooks, CRDs, which no struct describes. Never raises."""
+"""Fields of objects as JSON, for kinds without a struct: workloads, webhooks, CRDs. Never raises."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from mcagent.kube.source import RawObject
 
 
 def value_at(obj: object, *path: str) -> Any:
-    """Return the value at a path in any JSON value; None when there is none."""
+    """Return the value at a path of a JSON value; None if there is none."""
     for step in path:
         obj = obj.get(step) if isinstance(obj, dict) else None
     return obj
 
 
 def text_at(obj: object, *path: str) -> str:
-    """Return the text at a path in any JSON value; "" when there is none."""
+    """Return the text at a path of a JSON value; "" if there is none."""
     value = value_at(obj, *path)
     return value if isinstance(value, str) else ""
 
 
 def items_at(obj: object, *path: str) -> list[RawObject]:
-    """Return the mappings of the list at a path in any JSON value; none when there is none."""
+    """Return the mappings in the list at a path of a JSON value; [] if there is no list."""
     value = value_at(obj, *path)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def texts_at(obj: object, *path: str) -> list[str]:
-    """Return the texts of the list at a path in any JSON value; none when there is none."""
+    """Return the texts in the list at a path of a JSON value; [] if there is no list."""
     value = value_at(obj, *path)
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def name_of(obj: object) -> str:
-    """Return an object's name."""
+    """Return an object's name, "" if it has none."""
     return text_at(obj, "metadata", "name")
 
 
@@ -44,5 +44,5 @@ def namespace_of(obj: object) -> str:
 
 
 def condition_at(obj: object, kind: str) -> Mapping[str, Any]:
-    """Return the condition of a type in an object's status; {} when there is none."""
+    """Return the condition of a type in an object's status; {} if there is none."""
     return next((item for item in items_at(obj, "status", "conditions") if item.get("type") == kind), {})

@@ -1,6 +1,6 @@
-"""The file by which a cluster joins: Antrea's ClusterSetJoinConfig, followed by the token's Secret if wanted.
+"""The join config of a cluster: Antrea's ClusterSetJoinConfig, and the token's Secret if it is in the same file.
 
-Reads and writes text; knows no cluster. Files with a token are for their owner only.
+Reads and writes files; knows no cluster. Only the owner can read files with a token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEEDED = ("clusterSetID", "clusterID", "leaderClusterID", "leaderNamespace", "l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinConfig:
-    """How a cluster joins. "" is "not given"."""
+    """The fields of a ClusterSetJoinConfig; "" is a missing one."""
 
     cluster_set: str = ""
     cluster_id: str = ""
@@ -44,17 +44,17 @@ class JoinConfig:
     secret_file: str = ""
 
     def over(self, other: JoinConfig) -> JoinConfig:
-        """Return this, completed by what only the other one says."""
-        given = {key: value for key, value in asdict(self).items() if value}
-        return replace(other, **given)
+        """Return this join config; missing fields are those of `other`."""
+        fields_with_value = {key: value for key, value in asdict(self).items() if value}
+        return replace(other, **fields_with_value)
 
     def missing(self) -> list[str]:
-        """Return the keys that a join needs and that are not given."""
+        """Return the required keys that are missing."""
         return [key for key in _NEEDED if not getattr(self, _KEYS[key])]
 
 
 def read(path: Path) -> tuple[JoinConfig, RawObject | None]:
-    """Return what a file says, and the Secret in it. Raises InputError, OSError."""
+    """Return the join config of a file, and the Secret in it, None if it has none. Raises InputError, OSError."""
     subject = str(path)
     config, secret = JoinConfig(), None
     for document in documents(path):
@@ -86,44 +86,44 @@ def _config(document: RawObject, subject: str) -> JoinConfig:
 
 
 def read_secret(path: Path) -> RawObject:
-    """Return the Secret in a manifest. Raises InputError, OSError; a message never holds what is in the file."""
-    found = [document for document in documents(path) if document.get("kind") == "Secret"]
-    if len(found) != 1:
-        raise InputError(str(path), "", f"must hold one Secret, holds {len(found)}")
-    return found[0]
+    """Return the Secret in a manifest. Raises InputError, OSError, without the content of the file."""
+    secrets = [document for document in documents(path) if document.get("kind") == "Secret"]
+    if len(secrets) != 1:
+        raise InputError(str(path), "", f"must hold one Secret, holds {len(secrets)}")
+    return secrets[0]
 
 
 def documents(path: Path) -> list[RawObject]:
     """Return the YAML documents of a file. Raises InputError, OSError."""
     try:
-        found = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item is not None]
-    except yaml.MarkedYAMLError as error:  # its text would show the line, which can be a token
+        items = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item is not None]
+    except yaml.MarkedYAMLError as error:  # its text has the line, which can be a token
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(str(path), "", f"not YAML{line}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise InputError(str(path), "", "not YAML") from None
-    for item in found:
+    for item in items:
         if not isinstance(item, dict):
             raise InputError(str(path), "", f"a document must be a mapping, is {describe(item)}")
-    return found
+    return items
 
 
 def text(config: JoinConfig) -> str:
-    """Return a join config as YAML, with what a member has to add as comments."""
-    given = {key: getattr(config, attribute) for key, attribute in _KEYS.items() if getattr(config, attribute)}
+    """Return a join config as YAML, with the keys that a member adds as comments."""
+    values = {key: getattr(config, attribute) for key, attribute in _KEYS.items() if getattr(config, attribute)}
     hints = {
         "clusterID": "the ID of the cluster that joins",
         "namespace": "where its controller runs",
         "tokenSecretName": "a Secret in that namespace that is there already, or:",
         "tokenSecretFile": "a manifest of the Secret; or put the Secret into this file, after a line ---",
     }
-    comments = [f'#{key}: "" # {hint}' for key, hint in hints.items() if key not in given]
-    head = yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND} | given, sort_keys=False)
+    comments = [f'#{key}: "" # {hint}' for key, hint in hints.items() if key not in values]
+    head = yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND} | values, sort_keys=False)
     return "\n".join((head.rstrip(), *comments)) + "\n"
 
 
 def write(path: Path, content: str, *, secret: bool) -> None:
-    """Write a new file; one with a secret is for its owner only. Raises OSError, also when it is there already."""
+    """Write a new file; only its owner can read one with a secret. Raises OSError, also if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     with open(descriptor, "w", encoding="utf-8") as stream:  # noqa: PTH123 (a descriptor, not a path)
         stream.write(content)

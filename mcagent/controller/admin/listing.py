@@ -1,4 +1,4 @@
-"""What `mcagent get` shows of each kind: which objects, and the columns of the table. Rows are pure."""
+"""The command `mcagent get`: for each kind, its objects, and columns and rows of the table. Rows are pure."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from mcagent.model.parsing.field import printable
 
 Rows = Callable[[Any, float], Sequence[Sequence[str]]]  # of an object of the kind, and the time
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)
-_BEGIN, _END = 60, 180  # characters of a longer message: what it is about, and the cause, which comes last
-_CELL = 260  # of anything: a name has up to 253
+_BEGIN, _END = 60, 180  # characters of a longer message: the subject, and the cause at the end
+_CELL = 260  # characters of a cell: a name has up to 253
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A kind as it is shown. One object can be several rows."""
+    """The table of a kind. One object can have several rows."""
 
     kind: Kind
     head: Sequence[str]
@@ -44,12 +44,12 @@ class Listing:
 
 
 def age(obj: ApiObject, now: float) -> str:
-    """Return how old an object is, as kubectl shows it: 45s, 12m, 5h, 3d."""
+    """Return the age of an object as kubectl shows it: 45s, 12m, 5h, 3d."""
     return since(obj.metadata.creation_timestamp, now)
 
 
 def since(text: str, now: float) -> str:
-    """Return how long ago a time was: 45s, 12m, 5h, 3d; "-" when it is none."""
+    """Return the time since an RFC 3339 time: 45s, 12m, 5h, 3d; "-" if the text is none."""
     at = time_of(text)
     if at is None:
         return "-"
@@ -164,7 +164,7 @@ LISTINGS: Mapping[str, Listing] = {
 def objects(
     cluster: Cluster, what: str, *, namespace: str = "", name: str = "", cluster_id: str = ""
 ) -> list[RawObject]:
-    """Return the objects to show. Raises McagentError, also when the one that is named is not there."""
+    """Return the objects to show. Raises McagentError, also if there is no object `name`."""
     listing = LISTINGS[what]
     selected = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
     if name:

@@ -1,7 +1,7 @@
-"""What is installed in a cluster: the plain manifests of this version, with the values of a site put in.
+"""The objects of an installation: the plain manifests of this version, with the values of a site.
 
-Pure but for reading the files, which are those of deploy/, made from the Helm chart: the same values give the same
-objects. Knows no cluster. Values are put into objects, never into text.
+Pure, except reading the files of deploy/, which are generated from the Helm chart, so the same values give the
+same objects. Knows no cluster. Values are set in objects, never in text.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ GIVEN_CONFIG = "mcagent.io/given-config"  # annotation of a ConfigMap: the keys 
 _PLACES = frozenset({MEMBER_NAMESPACE, LEADER_NAMESPACE})
 
 
-class Role(StrEnum):
-    """What a cluster is in its ClusterSet."""
+class InstalledRole(StrEnum):
+    """The roles of a cluster that are installed."""
 
     MEMBER = "member"
     LEADER = "leader"
@@ -43,7 +43,7 @@ class Role(StrEnum):
 
 
 class Part(StrEnum):
-    """What can be installed by itself; but for the CRDs each is a file of deploy/. In the order of installing."""
+    """A part that can be installed alone, in the order of installation. All but the CRDs are files of deploy/."""
 
     CRDS = "crds"
     METRICS_READER = "metrics-reader"
@@ -55,10 +55,10 @@ class Part(StrEnum):
     ADMISSION_POLICIES = "admission-policies"
 
 
-PARTS: Mapping[Role, frozenset[Part]] = {
-    Role.MEMBER: frozenset({Part.CRDS, Part.METRICS_READER, Part.MEMBER, Part.OPENVSWITCH, Part.AGENT}),
-    Role.LEADER: frozenset({Part.CRDS, Part.METRICS_READER, Part.LEADER}),
-    Role.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES, Part.ADMISSION_POLICIES},
+PARTS: Mapping[InstalledRole, frozenset[Part]] = {
+    InstalledRole.MEMBER: frozenset({Part.CRDS, Part.METRICS_READER, Part.MEMBER, Part.OPENVSWITCH, Part.AGENT}),
+    InstalledRole.LEADER: frozenset({Part.CRDS, Part.METRICS_READER, Part.LEADER}),
+    InstalledRole.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES, Part.ADMISSION_POLICIES},
 }
 _LEADERS = frozenset({Part.LEADER, Part.LEADER_ALL_NAMESPACES})
 CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEADER: "controller.yaml"}
@@ -66,16 +66,16 @@ CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is said of one cluster.
+    """The values of one cluster.
 
-    `config` has keys of docs/configuration.md, nested as their names say; an image that is "" is the manifests'.
+    `config` has keys of docs/configuration.md, nested by their dots; an image "" is that of the manifests.
     """
 
     namespace: str = MEMBER_NAMESPACE
     leader_namespace: str = LEADER_NAMESPACE
     image: str = ""
     openvswitch_image: str = ""
-    openvswitch: str = "auto"  # what the container does on a Node that has an Open vSwitch
+    openvswitch: str = "auto"  # the container's --policy on a Node with Open vSwitch
     config: Mapping[Part, Mapping[str, Any]] = field(default_factory=dict)
 
     def home(self, part: Part) -> str:
@@ -85,15 +85,15 @@ class Site:
 
 def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
     """Return the objects of these parts, in the order in which they are applied. Raises InputError."""
-    wanted = set(parts)
-    if wanted >= {Part.LEADER, Part.MEMBER} and site.namespace == site.leader_namespace:
+    parts = set(parts)
+    if parts >= {Part.LEADER, Part.MEMBER} and site.namespace == site.leader_namespace:
         raise InputError("--leader-namespace", "", f'must not be that of the member, "{site.namespace}"')
     objects_by_label: dict[str, RawObject] = {}  # a CRD of both roles is one
-    if Part.CRDS in wanted:
-        objects_by_label = {_label(obj): obj for obj in _crds(wanted)}
-    for part in (part for part in Part if part in wanted - {Part.CRDS}):
+    if Part.CRDS in parts:
+        objects_by_label = {_label(obj): obj for obj in _crds(parts)}
+    for part in (part for part in Part if part in parts - {Part.CRDS}):
         home = site.home(part)
-        part_objects = _with_digest([_put_in(obj, part, site) for obj in _read(part) if obj["kind"] != CRD])
+        part_objects = _with_digest([_with_values(obj, part, site) for obj in _read(part) if obj["kind"] != CRD])
         if (
             part is not Part.LEADER
             and home != MEMBER_NAMESPACE
@@ -104,10 +104,10 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
     return sorted(objects_by_label.values(), key=lambda obj: obj["kind"] != NAMESPACE)
 
 
-def _crds(wanted: set[Part]) -> list[RawObject]:
+def _crds(parts: set[Part]) -> list[RawObject]:
     """Return the CRDs of the roles that are installed; the agent reads those of a member."""
-    roles = {Part.LEADER: wanted & _LEADERS, Part.MEMBER: wanted - _LEADERS - {Part.CRDS, Part.METRICS_READER}}
-    files = [part for part, used in roles.items() if used] or list(roles)
+    roles = {Part.LEADER: parts & _LEADERS, Part.MEMBER: parts - _LEADERS - {Part.CRDS, Part.METRICS_READER}}
+    files = [part for part, installed in roles.items() if installed] or list(roles)
     return [obj for part in files for obj in _read(part) if obj["kind"] == CRD]
 
 
@@ -127,8 +127,8 @@ def _read(part: Part) -> list[RawObject]:
     return list(yaml.load_all((directory / f"{part}.yaml").read_text(encoding="utf-8"), FastLoader))
 
 
-def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
-    """Return an object with what the site says."""
+def _with_values(obj: RawObject, part: Part, site: Site) -> RawObject:
+    """Return an object with the values of the site."""
     moved: RawObject = _moved(obj, {MEMBER_NAMESPACE: site.namespace, LEADER_NAMESPACE: site.leader_namespace})
     meta, kind = moved["metadata"], moved["kind"]
     if not _CLUSTER_SCOPED.fullmatch(kind):
@@ -157,7 +157,7 @@ def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
 
 
 def _with_digest(part_objects: list[RawObject]) -> list[RawObject]:
-    """Annotate the Pods of a part with the digest of its configuration, so that a change of it replaces them."""
+    """Annotate the Pods of a part with a digest of its configuration, so that a change replaces the Pods."""
     configuration = [
         yaml.safe_load(text) for obj in part_objects if obj["kind"] == "ConfigMap" for text in obj["data"].values()
     ]
@@ -173,7 +173,7 @@ def _reads_pods(site: Site) -> bool:
 
 
 def _moved(value: Any, places: Mapping[str, str]) -> Any:
-    """Return a value with namespaces renamed: where they stand alone, and in the names of our accounts."""
+    """Return a value with other namespaces: in texts that are a namespace, and in names of mcagent's accounts."""
     match value:
         case dict():
             return {key: _moved(item, places) for key, item in value.items()}
@@ -182,14 +182,14 @@ def _moved(value: Any, places: Mapping[str, str]) -> Any:
         case str() if value in _PLACES:
             return places[value]
         case str():
-            return _ACCOUNT.sub(lambda found: f"{found[1]}:{places.get(found[2], found[2])}:", value)
+            return _ACCOUNT.sub(lambda match: f"{match[1]}:{places.get(match[2], match[2])}:", value)
     return value
 
 
 def merged(content: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping with the values of another, section by section."""
-    made = dict(content)
+    result = dict(content)
     for key, value in over.items():
-        before = made.get(key)
-        made[key] = merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
-    return made
+        before = result.get(key)
+        result[key] = merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+    return result

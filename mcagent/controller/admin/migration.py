@@ -1,6 +1,6 @@
-"""What has to be done, and what changes, when a controller of ours takes over from one of Antrea's.
+"""The findings of `mcagent migrate check`: manual steps and changes when mcagent's controller replaces Antrea's.
 
-`mcagent migrate check` shows it. Nothing is changed; the steps are in docs/antrea.md. Pure, after `read`.
+It changes nothing; the steps are in docs/antrea.md. Pure, except `read`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
 from mcagent.controller.admin.fields import items_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
-from mcagent.controller.config import Role, load
+from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.ranges import Networks, address_of, range_of
-from mcagent.controller.leader.exports.payloads import published
+from mcagent.controller.contract.ranges import address_of
+from mcagent.controller.leader.exports.payloads import granted_networks
 from mcagent.controller.settings import EndpointIpType
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ConfigMap, ServiceAccount
@@ -45,7 +45,7 @@ _TAKEN = frozenset({*ExportKind, names.POLICY, names.KUBERNETES_POLICY})
 
 
 class Level(StrEnum):
-    """What a finding asks for. Those of MUST keep `mcagent migrate check` from answering "yes"."""
+    """The level of a finding. With a MUST, `mcagent migrate check` fails."""
 
     MUST = "must"  # to be done, by a person
     LOST = "lost"  # does not work any more afterwards
@@ -55,7 +55,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing to know. `command` does what is to be done."""
+    """One finding. `command`: the shell command for the manual step, "": none."""
 
     level: Level
     about: str
@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """What of a cluster matters."""
+    """The objects of a cluster that the findings depend on."""
 
     namespace: str
     deployment: RawObject | None = None
@@ -112,14 +112,14 @@ def read(cluster: Cluster, namespace: str) -> Objects:
     )
 
 
-def check(role: Role, objects: Objects) -> list[Finding]:
-    """Return what to know before a controller of this role takes over, in the order in which it is done."""
-    of_role = _leader(objects) if role is Role.LEADER else _member(objects)
+def check(role: ControllerRole, objects: Objects) -> list[Finding]:
+    """Return the findings for a controller of this role, in the order of the manual steps."""
+    of_role = _leader(objects) if role is ControllerRole.LEADER else _member(objects)
     return [*_configuration(role, objects), *of_role, *_controller(objects)]
 
 
 def _controller(objects: Objects) -> Iterator[Finding]:
-    """Yield what Antrea's controller leaves behind. The last steps: from here on nobody writes until ours does."""
+    """Yield the objects of Antrea's controller to delete: the last steps, after which no controller runs."""
     where, deployment = objects.namespace, objects.deployment
     for hook in objects.webhooks:
         services = {text_at(item, "clientConfig", "service", "namespace") for item in items_at(hook, "webhooks")}
@@ -136,13 +136,13 @@ def _controller(objects: Objects) -> Iterator[Finding]:
         yield Finding(
             level=Level.MUST,
             about=f"Deployment {where}/{DEPLOYMENT}",
-            text="two controllers would write the same objects: stop Antrea's before ours starts",
+            text="two controllers would write the same objects: stop Antrea's before mcagent's starts",
             command=f"kubectl -n {where} scale deployment {DEPLOYMENT} --replicas=0",
         )
 
 
-def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
-    """Yield what becomes of Antrea's configuration file."""
+def _configuration(role: ControllerRole, objects: Objects) -> Iterator[Finding]:
+    """Yield the findings about Antrea's configuration file."""
     for item in objects.config_maps:
         text = item.data.get(_CONFIG_KEY, "")
         if not text:
@@ -162,25 +162,25 @@ def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
                 text="endpointIPType is PodIP, and podCIDRs is not set: set podCIDRs, or "
                 "allowedEndpointCIDRs in the leader and all members; other endpoints are refused",
             )
-        if settings.stretched_network_policy and role is Role.MEMBER:
+        if settings.stretched_network_policy and role is ControllerRole.MEMBER:
             yield Finding(
                 level=Level.CHANGES,
                 about=about,
-                text="enableStretchedNetworkPolicy is true: our controller reads Pods for it, which needs the "
-                "same in the chart or mcagent deploy (member.config.enableStretchedNetworkPolicy)",
+                text="enableStretchedNetworkPolicy is true: mcagent's controller reads Pods for it, which needs "
+                "the same in the chart or mcagent deploy (member.config.enableStretchedNetworkPolicy)",
             )
         for remark in settings.remarks:
             yield Finding(level=Level.CHANGES, about=about, text=remark.partition(": ")[2])
 
 
 class _Text:
-    """A configuration that is in an object."""
+    """A configuration file in a ConfigMap."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def read_text(self, encoding: str) -> str:  # noqa: ARG002
-        """Return it."""
+        """Return the text."""
         return self._text
 
     def __str__(self) -> str:
@@ -226,18 +226,13 @@ def _leader(objects: Objects) -> Iterator[Finding]:
     yield Finding(
         level=Level.CHANGES,
         about="ResourceImports",
-        text="of ClusterInfos get an annotation: which claims are granted; statuses get our words",
+        text="of ClusterInfos get an annotation: which claims are granted; statuses get mcagent's messages",
     )
 
 
 def _endpoints_outside(objects: Objects) -> Iterator[Finding]:
-    """Yield whose endpoints lie in no CIDR that their cluster publishes: Pods that no gateway leads to."""
-    networks = Networks(
-        (*bounds, item.cluster_id)
-        for item in objects.imports
-        for network in published(item) or ()
-        if (bounds := range_of(str(network))) is not None
-    )
+    """Yield the clusters with endpoints in no CIDR that they publish: Pods without a route through a gateway."""
+    networks = granted_networks(objects.imports)
     outside: dict[str, set[str]] = {}
     for export in objects.exports:
         cluster, endpoints = export.spec.cluster_id, export.spec.endpoints
@@ -294,12 +289,12 @@ def _member(objects: Objects) -> Iterator[Finding]:
     yield Finding(
         level=Level.CHANGES,
         about="imported Services",
-        text="get EndpointSlices of ours; Antrea's Endpoints are deleted after that (writeEndpoints: auto)",
+        text="get EndpointSlices of mcagent; Antrea's Endpoints are deleted after that (writeEndpoints: auto)",
     )
 
 
 def _secret(objects: Objects, cluster_set: ClusterSet) -> Iterator[Finding]:
-    """Yield that our controller may not read the Secret of a ClusterSet: it has no rights on any other."""
+    """Yield the finding that mcagent's controller has no right to read the Secret of a ClusterSet."""
     where = objects.namespace
     for leader in cluster_set.spec.leaders[:1]:
         secret = leader.secret
@@ -310,7 +305,7 @@ def _secret(objects: Objects, cluster_set: ClusterSet) -> Iterator[Finding]:
             yield Finding(
                 level=Level.MUST,
                 about=f"Role {where}/{TOKEN_ROLE}",
-                text=f"is missing, or not for Secret {secret}: our controller needs it for the leader's token",
+                text=f"is missing, or not for Secret {secret}, which has the leader's token",
                 command=f"{make} role {TOKEN_ROLE} {verbs} && "
                 f"{make} rolebinding {TOKEN_ROLE} --role={TOKEN_ROLE} --serviceaccount={account}",
             )

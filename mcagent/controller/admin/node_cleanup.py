@@ -1,17 +1,16 @@
-"""`mcagent cleanup` on the Nodes of a cluster: a Pod on each, made from the agents' DaemonSet, which it replaces.
+"""`mcagent cleanup` on all Nodes of a cluster: a Pod on each, made from the agents' DaemonSet, which it replaces.
 
-So it has the agent's image, configuration, mounts and rights, wherever Open vSwitch comes from. Each Pod waits for
-its Node's agent to end; the DaemonSet is deleted when all Pods are there, so that a run that is interrupted can be
-repeated.
+So it has the agent's image, configuration, mounts and rights, with any source of Open vSwitch. Each Pod waits
+for the end of its Node's agent; the DaemonSet is deleted after all Pods are created, so an interrupted run can
+be repeated.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from time import monotonic
 
-from mcagent.controller.admin.cluster import AdminError, Cluster, shown
+from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, shown
 from mcagent.controller.admin.fields import condition_at, items_at, text_at
 from mcagent.controller.admin.manifests import OURS
 from mcagent.controller.contract.conditions import TRUE
@@ -22,28 +21,28 @@ from mcagent.model.parsing.field import printable
 DAEMONS = {"apiVersion": "apps/v1", "kind": "DaemonSet"}
 COMPONENT = "app.kubernetes.io/component"
 _LABELS = OURS | {COMPONENT: "cleanup"}
-_PROGRESS = 5.0  # seconds without a line, at most
-_SHOWN = 300  # characters of what a Pod says
+_GRACE = 5.0  # seconds after the Pods' own deadline
+_SHOWN = 300  # characters of a Pod's message
 
 
 def clean_nodes(cluster: Cluster, namespace: str, *, timeout: float) -> None:
-    """End the agents, and take away what they made on their Nodes. Raises McagentError that names the Nodes left.
+    """End the agents, and remove their objects from the Nodes. Raises McagentError with the Nodes that failed.
 
-    A Node that is not Ready is passed over, and told. Repeated, it tries those again that failed.
+    Nodes that are not Ready are skipped and reported. Another run repeats those that failed.
     """
-    daemons = cluster.there(DAEMONS | {"metadata": {"name": "mcagent-agent", "namespace": namespace}})
+    daemons = cluster.present(DAEMONS | {"metadata": {"name": "mcagent-agent", "namespace": namespace}})
     earlier = _pods(cluster, namespace)
     if daemons is None:
-        wanted = {_node(pod): _again(pod) for pod in earlier if _phase(pod) == "Failed"}
+        new_pods = {_node(pod): _again(pod) for pod in earlier if _phase(pod) == "Failed"}
     else:
         nodes = [node for node in agent_nodes(cluster, namespace) if _is_ready(cluster, node)]
-        wanted = {node: cleaning_pod(daemons, node, timeout) for node in nodes}
-    there = [pod for pod in earlier if daemons is not None or _node(pod) in wanted]
-    for pod in there:
+        new_pods = {node: cleaning_pod(daemons, node, timeout) for node in nodes}
+    replaced = [pod for pod in earlier if daemons is not None or _node(pod) in new_pods]
+    for pod in replaced:
         cluster.remove(pod)
-    if not cluster.wait(lambda: not any(map(cluster.there, there)), timeout):
-        raise AdminError(f"after {timeout:g} s {shown(there[0])} is still there")
-    for node, pod in wanted.items():
+    if not cluster.wait(lambda: not any(map(cluster.present, replaced)), timeout):
+        raise AdminError(f"after {timeout:g} s {shown(replaced[0])} is still there")
+    for node, pod in new_pods.items():
         cluster.create(Kind.POD, namespace, f"mcagent-cleanup-{node}", pod)
     if daemons is not None:
         cluster.remove(daemons)
@@ -51,25 +50,23 @@ def clean_nodes(cluster: Cluster, namespace: str, *, timeout: float) -> None:
 
 
 def _is_ready(cluster: Cluster, node: str) -> bool:
-    found = cluster.get(Kind.NODE, "", node) or {}
-    if condition_at(found, "Ready").get("status") == TRUE:
+    if condition_at(cluster.get(Kind.NODE, "", node), "Ready").get("status") == TRUE:
         return True
     cluster.report(f"Node {node} is not Ready and is skipped; if it comes back, run mcagent cleanup there")
     return False
 
 
 def agent_nodes(cluster: Cluster, namespace: str) -> list[str]:
-    """Return the Nodes on which there is an agent."""
-    wanted = OURS | {COMPONENT: "agent"}
-    return sorted({_node(pod) for pod in _pods(cluster, namespace, wanted)} - {""})
+    """Return the names of the Nodes with an agent's Pod, sorted."""
+    return sorted({_node(pod) for pod in _pods(cluster, namespace, OURS | {COMPONENT: "agent"})} - {""})
 
 
 def cleaning_pod(daemons: RawObject, node: str, seconds: float) -> RawObject:
-    """Return the Pod that cleans a Node: the agent's, with another command, once."""
+    """Return the Pod that cleans a Node: the agent's with another command, which runs once, for `seconds`."""
     spec = copy.deepcopy(daemons["spec"]["template"]["spec"])
     (agent,) = spec["containers"]
-    kept = ("name", "image", "imagePullPolicy", "env", "securityContext", "resources", "volumeMounts")
-    container = {key: agent[key] for key in kept if key in agent}
+    keys = ("name", "image", "imagePullPolicy", "env", "securityContext", "resources", "volumeMounts")
+    container = {key: agent[key] for key in keys if key in agent}
     container["args"] = ["cleanup", *agent["args"][1:], "--wait", f"{seconds:g}"]
     container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     spec |= {"nodeName": node, "restartPolicy": "Never", "activeDeadlineSeconds": max(1, int(seconds))}
@@ -89,32 +86,31 @@ def _phase(pod: RawObject) -> str:
 
 
 def _pods(cluster: Cluster, namespace: str, labels: Mapping[str, str] = _LABELS) -> list[RawObject]:
-    found = cluster.objects(Kind.POD, namespace)
-    return [pod for pod in found if labels.items() <= (pod["metadata"].get("labels") or {}).items()]
+    pods = cluster.objects(Kind.POD, namespace)
+    return [pod for pod in pods if labels.items() <= (pod["metadata"].get("labels") or {}).items()]
 
 
 def _wait(cluster: Cluster, namespace: str, timeout: float) -> None:
-    """Wait until all Pods have cleaned their Nodes, and delete those that have."""
+    """Wait until all Pods have cleaned their Nodes, and delete those that succeeded."""
     pods: Sequence[RawObject] = ()
-    told, said = "", monotonic()
+    progress = Progress(cluster)
 
     def done() -> bool:
-        nonlocal pods, told, said
+        nonlocal pods
         pods = _pods(cluster, namespace)
         busy = [pod for pod in pods if _phase(pod) not in ("Succeeded", "Failed")]
         text = f"{len(pods) - len(busy)} of {len(pods)} Nodes cleaned"
-        if pods and (text != told or monotonic() - said >= _PROGRESS):
-            told, said = text, monotonic()
-            cluster.report(text)
+        if pods:
+            progress.report(text, text)
         return not busy
 
-    cluster.wait(done, timeout + _PROGRESS)  # Kubernetes ends them at their own deadline
-    left = [pod for pod in pods if _phase(pod) != "Succeeded"]
+    cluster.wait(done, timeout + _GRACE)  # Kubernetes ends them at their own deadline
+    failed = [pod for pod in pods if _phase(pod) != "Succeeded"]
     for pod in pods:
-        if pod not in left:
+        if pod not in failed:
             cluster.remove(pod)
-    if left:
-        nodes = "; ".join(f"Node {_node(pod)}: {_why(pod)} (Pod {pod['metadata']['name']})" for pod in left)
+    if failed:
+        nodes = "; ".join(f"Node {_node(pod)}: {_why(pod)} (Pod {pod['metadata']['name']})" for pod in failed)
         raise AdminError(
             f"not cleaned: {nodes}. Repeat the command (all it needs is still there), or delete the Pod of "
             "a Node to skip it"
@@ -123,8 +119,8 @@ def _wait(cluster: Cluster, namespace: str, timeout: float) -> None:
 
 def _why(pod: RawObject) -> str:
     """Return why a Pod has not cleaned its Node."""
-    for one in items_at(pod, "status", "containerStatuses"):
-        for state in (one.get("state") or {}).values():
+    for status in items_at(pod, "status", "containerStatuses"):
+        for state in (status.get("state") or {}).values():
             if text := text_at(state, "message") or text_at(state, "reason"):
                 return printable(" ".join(text.split()), _SHOWN)
     return text_at(pod, "status", "message") or _phase(pod) or "no kubelet has started it"

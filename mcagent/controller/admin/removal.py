@@ -1,7 +1,7 @@
-"""Takes mcagent away from a cluster: membership, agents and what is on Nodes, controllers, rights, CRDs last.
+"""The command `mcagent uninstall`: removes membership, agents, their objects on Nodes, controllers, rights, CRDs.
 
-What it removes is what `mcagent deploy` installs, found by kind and name. Of a Helm release it does what Helm does
-not, and leaves the rest to `helm uninstall`.
+It removes the objects that `mcagent deploy` installs, by kind and name. Of a Helm release it removes only what
+`helm uninstall` does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mcagent.controller.admin import cluster_sets, dns, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
 from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, texts_at, value_at
-from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, Part, Role, Site
+from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, InstalledRole, Part, Site
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import TRUE
 from mcagent.controller.leader.cluster_set import is_leader_set
@@ -30,28 +30,32 @@ _MEMBERS = (Part.MEMBER, Part.OPENVSWITCH, Part.AGENT)
 _LEADERS = (Part.LEADER, Part.LEADER_ALL_NAMESPACES)
 _SHARED = (Part.METRICS_READER, Part.ADMISSION_POLICIES)
 _COMPONENT = node_cleanup.COMPONENT
-_HELD = (Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT)  # by finalizers
+_WITH_FINALIZER = (Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT)
 _WORKLOADS = ("/apis/apps/v1/deployments", "/apis/apps/v1/daemonsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What is to go. `crds`: the CRDs too, and all that is stored under them; `nodes`: what is on Nodes."""
+    """The parts of an installation to remove."""
 
-    role: Role
+    role: InstalledRole
     site: Site
-    crds: bool = False
-    nodes: bool = True
+    crds: bool = False  # the CRDs, with all their objects
+    nodes: bool = True  # the agents' objects on Nodes
 
     @property
     def roles(self) -> tuple[tuple[Part, ...], ...]:
-        """Return the parts of each role that goes: the member first, which needs its leader to leave."""
-        named = {Role.MEMBER: (_MEMBERS,), Role.LEADER: (_LEADERS,), Role.ALL: (_MEMBERS, _LEADERS)}
+        """The parts of each removed role: the member first, which needs its leader to leave."""
+        named = {
+            InstalledRole.MEMBER: (_MEMBERS,),
+            InstalledRole.LEADER: (_LEADERS,),
+            InstalledRole.ALL: (_MEMBERS, _LEADERS),
+        }
         return named[self.role]
 
 
 def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: float = TIMEOUT) -> None:
-    """Remove it, or say what would be. May be repeated after an error. Raises McagentError."""
+    """Remove an installation; `dry_run`: only report the removals. Can be repeated. Raises McagentError."""
     other = _other_role(cluster, removal)
     sets = _sets(cluster, removal)
     _refuse(cluster, removal, sets, other)
@@ -63,15 +67,15 @@ def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: flo
     )
     named = _MEMBERS in removal.roles and _undo_dns(cluster, dry_run=dry_run)
     if dry_run:
-        _tell(cluster, removal, sets, nodes, gone)
+        _report(cluster, removal, sets, nodes, gone)
     else:
-        for found in sets:
-            cluster_sets.leave(cluster, namespace_of(found), name_of(found), timeout=timeout)
+        for cluster_set in sets:
+            cluster_sets.leave(cluster, namespace_of(cluster_set), name_of(cluster_set), timeout=timeout)
         if _MEMBERS in removal.roles and removal.nodes:
             node_cleanup.clean_nodes(cluster, removal.site.namespace, timeout=timeout)
         _remove(cluster, gone, timeout)
         if _LEADERS in removal.roles and not helms:
-            _release(cluster, _HELD, removal.site.leader_namespace)
+            _release(cluster, _WITH_FINALIZER, removal.site.leader_namespace)
     if helms:
         release, where = release_of(helms[0]), namespace_of(helms[0]) or removal.site.namespace
         command = f"helm uninstall {release} --namespace {where}"
@@ -86,22 +90,22 @@ def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: flo
         )
 
 
-# --- what there is
+# --- reading
 
 
 def _other_role(cluster: Cluster, removal: Removal) -> str:
-    """Return what shows that this cluster keeps its other role, "" when it has none."""
-    keeps = [str(part) for parts in (_MEMBERS, _LEADERS) if parts not in removal.roles for part in parts]
+    """Return the workload by which this cluster has a role that is not removed, "" if there is none."""
+    components = [str(part) for parts in (_MEMBERS, _LEADERS) if parts not in removal.roles for part in parts]
     for path in _WORKLOADS:
-        for found in items_at(cluster.find_any(path), "items"):
-            labels = value_at(found, "metadata", "labels") or {}
-            if OURS.items() <= labels.items() and labels.get(_COMPONENT) in keeps:
-                return f"{labels[_COMPONENT]} in namespace {namespace_of(found)}"
+        for workload in items_at(cluster.find_any(path), "items"):
+            labels = value_at(workload, "metadata", "labels") or {}
+            if OURS.items() <= labels.items() and labels.get(_COMPONENT) in components:
+                return f"{labels[_COMPONENT]} in namespace {namespace_of(workload)}"
     return ""
 
 
 def _stored(cluster: Cluster, kind: Kind, namespace: str = "") -> list[RawObject]:
-    """Return all objects of a kind of ours; none where its CRD is not installed."""
+    """Return all objects of a kind; [] if its CRD is not installed."""
     return (
         cluster.objects(kind, namespace)
         if cluster.find_any(object_path(kind, "") + "?limit=1") is not None
@@ -134,13 +138,13 @@ def _sets(cluster: Cluster, removal: Removal) -> list[RawObject]:
 
 
 def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[RawObject], other: str) -> None:
-    """Raise AdminError where something else still needs what is to go."""
+    """Raise AdminError if another role or cluster needs the removed objects."""
     if removal.crds and other:
         raise AdminError(f"--crds: the {other} needs them (--role all removes both)")
     if _LEADERS not in removal.roles:
         return
     for cluster_set in _stored(cluster, Kind.CLUSTER_SET):
-        if _is_leaders(cluster_set) and cluster_set not in sets and cluster.there(_ALL_NAMESPACES):
+        if _is_leaders(cluster_set) and cluster_set not in sets and cluster.present(_ALL_NAMESPACES):
             raise AdminError(
                 f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)} is led here, too: "
                 "mcagent clusterset destroy first"
@@ -166,32 +170,32 @@ _ALL_NAMESPACES = {
 
 
 def _objects(cluster: Cluster, removal: Removal, *, shared: bool) -> tuple[list[RawObject], list[RawObject]]:
-    """Return the objects that go, last installed first, and those that are Helm's. CRDs are not among them."""
+    """Return the objects to remove, the last installed first, and those of a Helm release. Without CRDs."""
     gone: list[RawObject] = []
     helms: list[RawObject] = []
     for parts in (*removal.roles, *((_SHARED,) if shared else ())):
         for obj in reversed(manifests.objects(parts, removal.site)):
-            there = cluster.there(obj)
-            if there is None or (obj["kind"] == NAMESPACE and not is_ours(there)) or there in gone:
+            present = cluster.present(obj)
+            if present is None or (obj["kind"] == NAMESPACE and not is_ours(present)) or present in gone:
                 continue
-            (helms if release_of(there) else gone).append(
-                {"apiVersion": obj["apiVersion"], "kind": obj["kind"]} | there
+            (helms if release_of(present) else gone).append(
+                {"apiVersion": obj["apiVersion"], "kind": obj["kind"]} | present
             )
     first = [obj for obj in gone if obj["kind"].endswith("WebhookConfiguration")]
     last = [obj for obj in gone if obj["kind"] == NAMESPACE]
-    others = [obj for obj in gone if obj not in first and obj not in last]
-    return [*first, *others, *([] if helms else last)], helms  # what is Helm's is in these Namespaces
+    middle = [obj for obj in gone if obj not in first and obj not in last]
+    return [*first, *middle, *([] if helms else last)], helms  # the Namespaces have the Helm release's objects
 
 
-# --- taking it away
+# --- removing
 
 
-def _tell(
+def _report(
     cluster: Cluster, removal: Removal, sets: Sequence[RawObject], nodes: Sequence[str], gone: Sequence[RawObject]
 ) -> None:
-    for found in sets:
-        does = "destroyed" if _is_leaders(found) else "left"
-        cluster.report(f"ClusterSet {namespace_of(found)}/{name_of(found)} would be {does}")
+    for cluster_set in sets:
+        action = "destroyed" if _is_leaders(cluster_set) else "left"
+        cluster.report(f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)} would be {action}")
     for node in nodes:
         cluster.report(f"Node {node} would be cleaned: mcagent cleanup in namespace {removal.site.namespace}")
     for obj in gone:
@@ -199,7 +203,7 @@ def _tell(
 
 
 def _undo_dns(cluster: Cluster, *, dry_run: bool) -> bool:
-    """Take back what `mcagent dns apply` did; tell whether there was any. What may not be done is told instead."""
+    """Undo `mcagent dns apply`; return whether there was anything to undo. Report missing rights."""
     coredns = dns.CoreDns()
     try:
         if not dns.is_applied(cluster, coredns):
@@ -216,11 +220,11 @@ def _undo_dns(cluster: Cluster, *, dry_run: bool) -> bool:
 
 
 def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None:
-    """Delete objects in this order, and wait for their Pods' end; a Namespace with Pods of others stays."""
+    """Delete objects in this order, and wait for the end of their Pods; a Namespace with other Pods stays."""
     namespaces = {namespace_of(obj) for obj in gone if obj["kind"] in ("Deployment", "DaemonSet")}
     components = {value_at(obj, "metadata", "labels", _COMPONENT) for obj in gone}
 
-    def left(namespace: str, *, ours: bool) -> list[str]:
+    def pods_in(namespace: str, *, ours: bool) -> list[str]:
         pods = (
             (name_of(pod), value_at(pod, "metadata", "labels") or {})
             for pod in cluster.objects(Kind.POD, namespace)
@@ -236,65 +240,65 @@ def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None
     for obj in gone:
         if obj["kind"] != NAMESPACE:
             cluster.remove(obj)
-    if not cluster.wait(lambda: not any(left(namespace, ours=True) for namespace in namespaces), timeout):
+    if not cluster.wait(lambda: not any(pods_in(namespace, ours=True) for namespace in namespaces), timeout):
         raise AdminError(
             f"after {timeout:g} s Pods in {', '.join(sorted(namespaces))} still run: kubectl get pods"
         )
     for obj in (obj for obj in gone if obj["kind"] == NAMESPACE):
-        if others := left(name_of(obj), ours=False):
-            cluster.report(f"{shown(obj)} kept: it has other Pods ({', '.join(others[:3])})")
-        elif cluster.remove(obj) and not cluster.wait(lambda obj=obj: cluster.there(obj) is None, timeout):  # type: ignore[misc]
-            conditions = items_at(cluster.there(obj) or {}, "status", "conditions")
-            why = [text_at(one, "message") for one in conditions if one.get("status") == TRUE]
+        if other_pods := pods_in(name_of(obj), ours=False):
+            cluster.report(f"{shown(obj)} kept: it has other Pods ({', '.join(other_pods[:3])})")
+        elif cluster.remove(obj) and not cluster.wait(lambda obj=obj: cluster.present(obj) is None, timeout):  # type: ignore[misc]
+            conditions = items_at(cluster.present(obj), "status", "conditions")
+            why = [text_at(item, "message") for item in conditions if item.get("status") == TRUE]
             raise AdminError(f"after {timeout:g} s {shown(obj)} is still there: {' '.join(why)}")
 
 
 def _release(cluster: Cluster, kinds: Sequence[Kind], namespace: str = "") -> None:
-    """Take off the finalizers that only controllers like ours take off: what is deleted later must not hang."""
-    for kind in (kind for kind in _HELD if kind in kinds):
-        for one in _stored(cluster, kind, namespace):
-            held = texts_at(one, "metadata", "finalizers")
-            rest = [text for text in held if not names.is_finalizer(text)]
-            if rest != held:
-                path = object_path(kind, namespace_of(one), name_of(one))
-                cluster.merge(path, {"metadata": {"finalizers": rest or None}})
+    """Remove the finalizers that only the removed controllers would remove, so that objects can be deleted."""
+    for kind in (kind for kind in _WITH_FINALIZER if kind in kinds):
+        for obj in _stored(cluster, kind, namespace):
+            finalizers = texts_at(obj, "metadata", "finalizers")
+            foreign = [text for text in finalizers if not names.is_finalizer(text)]
+            if foreign != finalizers:
+                path = object_path(kind, namespace_of(obj), name_of(obj))
+                cluster.merge(path, {"metadata": {"finalizers": foreign or None}})
                 cluster.report(
-                    f"{kind} {namespace_of(one)}/{name_of(one)}: finalizer removed, as no controller is left"
+                    f"{kind} {namespace_of(obj)}/{name_of(obj)}: finalizer removed, as no controller is left"
                 )
 
 
 def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:
-    """Delete our CRDs, and wait until they are gone. Raises AdminError that names what holds them."""
-    found = [obj for obj in manifests.objects([Part.CRDS], Site()) if obj["kind"] == CRD]
-    there = []
-    for obj in found:
-        now = cluster.there(obj)
-        if now and is_ours(now):
-            there.append(obj)
-        elif now:
-            cluster.report(f"{shown(obj)} kept: it is somebody else's")
+    """Delete mcagent's CRDs, and wait until they are gone. Raises AdminError with objects that have finalizers."""
+    crds = []
+    for obj in manifests.objects([Part.CRDS], Site()):
+        present = cluster.present(obj) if obj["kind"] == CRD else None
+        if present and is_ours(present):
+            crds.append(obj)
+        elif present:
+            cluster.report(f"{shown(obj)} kept: it belongs to another installation")
     if not dry_run:
-        _release(cluster, [Kind(obj["spec"]["names"]["kind"]) for obj in there])
-    for obj in there:
-        does = "would go" if dry_run else "goes"
+        _release(cluster, [Kind(obj["spec"]["names"]["kind"]) for obj in crds])
+    for obj in crds:
+        action = "would go" if dry_run else "goes"
         count = len(_instances(cluster, obj))
-        cluster.report(f"{shown(obj)} {does}, with all that is stored under it: {count} objects")
+        cluster.report(f"{shown(obj)} {action}, with all that is stored under it: {count} objects")
         if not dry_run:
             cluster.remove(obj)
-    if dry_run or cluster.wait(lambda: not any(map(cluster.there, there)), timeout):
+    if dry_run or cluster.wait(lambda: not any(map(cluster.present, crds)), timeout):
         return
-    held = [
-        f"{one.get('kind', obj['spec']['names']['kind'])} {namespace_of(one)}/{name_of(one)}"
-        for obj in there
-        for one in _instances(cluster, obj)
-        if value_at(one, "metadata", "finalizers")
+    undeleted = [
+        f"{instance.get('kind', obj['spec']['names']['kind'])} {namespace_of(instance)}/{name_of(instance)}"
+        for obj in crds
+        for instance in _instances(cluster, obj)
+        if value_at(instance, "metadata", "finalizers")
     ]
     raise AdminError(
-        f"after {timeout:g} s CRDs are still there; finalizers hold {', '.join(held) or 'none of their objects'}"
+        f"after {timeout:g} s CRDs are still there; finalizers hold "
+        f"{', '.join(undeleted) or 'none of their objects'}"
     )
 
 
 def _instances(cluster: Cluster, crd: RawObject) -> list[RawObject]:
     spec = crd["spec"]
-    version = next(one["name"] for one in spec["versions"] if one["served"])
+    version = next(item["name"] for item in spec["versions"] if item["served"])
     return items_at(cluster.find_any(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"), "items")

@@ -1,7 +1,7 @@
-"""Member tokens: on the leader a ServiceAccount that stands for one cluster, its role and its token.
+"""Member tokens: on the leader a ServiceAccount that represents one cluster, its RoleBinding and its token.
 
-Names, annotations and rules are those of `antctl mc ... membertoken`. The token goes into a file for its owner
-only, never into a message.
+Names, annotations and rules are those of `antctl mc ... membertoken`. The token is written to a file that only
+its owner can read, never to a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
 from mcagent.controller.contract import names
-from mcagent.controller.leader.exports.bounds import problem_of
+from mcagent.controller.leader.exports.bounds import annotation_errors
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.errors import InputError
@@ -29,26 +29,26 @@ MEMBER_ROLE = "antrea-mc-member-cluster-role"
 TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 (a type of Secret)
 ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
 TOKEN_TIMEOUT = 5.0  # seconds for kube-controller-manager to fill the Secret
-LIFETIME = 365 * 24 * 3600  # seconds, of a token where nothing fills Secrets; the server may give less
+LIFETIME = 365 * 24 * 3600  # seconds, of a token if no controller fills Secrets; the server may shorten it
 _RBAC = "rbac.authorization.k8s.io"
-# In the order in which they are deleted: an API server believes a token that is in use for ten seconds more, but
-# without its RoleBinding it may do nothing, at once.
+# In the order of deletion: an API server accepts a token in use for ten more seconds, but without its RoleBinding
+# the token has no rights.
 _MADE = (Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT, Kind.SECRET)
 
 
 def bounds(
     cidrs: Sequence[str] = (), namespaces: Sequence[str] = (), max_exports: int | None = None
 ) -> dict[str, str]:
-    """Return the annotations that bound a member; what is not given is not bound by them. Raises InputError."""
-    given = {
+    """Return the annotations that limit a member; without a value there is no annotation. Raises InputError."""
+    texts = {
         names.ALLOWED_CIDRS_ANNOTATION: ",".join(cidrs),
         names.ALLOWED_NAMESPACES_ANNOTATION: ",".join(namespaces),
         names.MAX_EXPORTS_ANNOTATION: "" if max_exports is None else str(max_exports),
     }
-    found = {key: text for key, text in given.items() if text}
-    if wrong := problem_of(found):
-        raise InputError("--allow-cidr, --allow-namespace, --max-exports", "", wrong)
-    return found
+    annotations = {key: text for key, text in texts.items() if text}
+    if errors := annotation_errors(annotations):
+        raise InputError("--allow-cidr, --allow-namespace, --max-exports", "", errors)
+    return annotations
 
 
 def create(
@@ -60,10 +60,10 @@ def create(
     *,
     bounds: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Make a token for a member cluster, all or nothing. `bounds` are annotations. Raises McagentError, OSError.
+    """Create a token for a member cluster, all or nothing. Raises McagentError, OSError.
 
-    A ServiceAccount of that name is taken and bound to the cluster. A cluster has one token: an ID that another
-    account stands for, or that makes a dash-prefix pair with one, is refused.
+    `bounds`: the annotations of `bounds()`. A present ServiceAccount of that name is bound to the cluster. A
+    cluster has one token: the ID of another account, or one that makes a dash-prefix pair with it, is refused.
     """
     check_name(name, "NAME")
     check_id(cluster_id, "--cluster-id")
@@ -107,20 +107,20 @@ def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) 
 
 
 def _filled(cluster: Cluster, namespace: str, name: str) -> RawObject | None:
-    """Return the token's Secret once the cluster has filled it; None when it does not."""
-    found: list[RawObject] = []
+    """Return the token's Secret after the cluster has filled it; None after TOKEN_TIMEOUT."""
+    filled: list[RawObject] = []
 
     def look() -> bool:
         secret = cluster.get(Kind.SECRET, namespace, name)
         if secret and {"token", "ca.crt"} <= (secret.get("data") or {}).keys():
-            found.append(secret)
-        return bool(found)
+            filled.append(secret)
+        return bool(filled)
 
-    return found[0] if cluster.wait(look, TOKEN_TIMEOUT) else None
+    return filled[0] if cluster.wait(look, TOKEN_TIMEOUT) else None
 
 
 def _requested(cluster: Cluster, namespace: str, name: str) -> RawObject:
-    """Fill the Secret ourselves by the TokenRequest API, in a cluster without the controller that does it."""
+    """Return a Secret with a token of the TokenRequest API, for a cluster in which no controller fills Secrets."""
     ca = cluster.get(Kind.CONFIG_MAP, namespace, "kube-root-ca.crt")
     authority = ((ca or {}).get("data") or {}).get("ca.crt")
     if not authority:
@@ -135,13 +135,13 @@ def _requested(cluster: Cluster, namespace: str, name: str) -> RawObject:
     cluster.delete(Kind.SECRET, namespace, name)
     encoded = {"token": status["token"], "ca.crt": authority, "namespace": namespace}
     data = {key: base64.b64encode(value.encode()).decode() for key, value in encoded.items()}
-    made = cluster.create(Kind.SECRET, namespace, name, {"type": "Opaque", "data": data})
+    created = cluster.create(Kind.SECRET, namespace, name, {"type": "Opaque", "data": data})
     cluster.report(f"nothing fills Secrets here, so the token EXPIRES at {status['expirationTimestamp']}")
-    return made
+    return created
 
 
 def portable(secret: RawObject) -> RawObject:
-    """Return a token's Secret as a member takes it: Opaque, without a namespace of its own."""
+    """Return a token's Secret as a manifest for members: of type Opaque, without namespace."""
     data = secret.get("data") or {}
     return {
         "apiVersion": "v1",
@@ -157,7 +157,7 @@ def _save(file: Path, secret: RawObject) -> None:
 
 
 def save(cluster: Cluster, namespace: str, name: str, file: Path) -> None:
-    """Write a token that is there to a file for its owner only. Raises McagentError, OSError."""
+    """Write a present token to a file that only its owner can read. Raises McagentError, OSError."""
     secret = cluster.get(Kind.SECRET, namespace, name)
     if secret is None or "token" not in (secret.get("data") or {}):
         raise AdminError(f"there is no Secret {namespace}/{name} with a token")
@@ -166,19 +166,19 @@ def save(cluster: Cluster, namespace: str, name: str, file: Path) -> None:
 
 
 def delete(cluster: Cluster, namespace: str, name: str) -> None:
-    """Delete what `create` made; what somebody else made stays.
+    """Delete the objects of `create`; objects that no command created stay.
 
-    Raises McagentError; AdminError also when the member keeps its access by what stays.
+    Raises McagentError; AdminError also if the member keeps its access by an object that stays.
     """
-    found = {kind: cluster.get(kind, namespace, name) for kind in _MADE}
-    if not any(found.values()):
+    objects = {kind: cluster.get(kind, namespace, name) for kind in _MADE}
+    if not any(objects.values()):
         raise AdminError(f"there is no member token {namespace}/{name}")
-    for kind, obj in found.items():
+    for kind, obj in objects.items():
         if obj is not None and made_by_command(obj):
             cluster.delete(kind, namespace, name)
         elif obj is not None:
             cluster.report(f"{kind} {namespace}/{name} was not made by a command, and stays")
-    binding = found[Kind.ROLE_BINDING]
+    binding = objects[Kind.ROLE_BINDING]
     if binding is not None and not made_by_command(binding):
         raise AdminError(
             f"the token still has its rights: kubectl delete rolebinding {name} -n {namespace} revokes them"
@@ -186,6 +186,6 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 def tokens(cluster: Cluster, namespace: str = "") -> list[RawObject]:
-    """Return the ServiceAccounts that stand for clusters."""
+    """Return the ServiceAccounts that represent clusters."""
     accounts = cluster.objects(Kind.SERVICE_ACCOUNT, namespace)
     return [account for account in accounts if bound_cluster(read_as(ServiceAccount, account))]

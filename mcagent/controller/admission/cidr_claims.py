@@ -22,7 +22,7 @@ from mcagent.controller.contract.cidr_claims import (
     without,
 )
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.exports.bounds import bounds_of_accounts, defaults_of, stands_for
+from mcagent.controller.leader.exports.bounds import bounds_of_accounts, cluster_id_of, defaults_of
 from mcagent.controller.leader.exports.payloads import read_cluster_info
 from mcagent.controller.leader.ledger import allowed_ranges, granted_in, refusals
 from mcagent.model.api.multicluster import ResourceExport
@@ -41,7 +41,7 @@ def refuse_claims(
     new_claims = [claim for claim in claims_in(new) if claim not in before]
     if not new_claims:
         return None
-    accounts = (a for a in lookup.service_accounts(request.namespace) if stands_for(a) == cluster)
+    accounts = (a for a in lookup.service_accounts(request.namespace) if cluster_id_of(a) == cluster)
     bounds = bounds_of_accounts(accounts, defaults_of(lookup.limits))
     refused = refusals(new_claims, cluster, bounds, allowed_ranges(lookup.limits))
     held = _held(request.namespace, cluster, [claim for claim in new_claims if claim.text not in refused], lookup)

@@ -11,12 +11,13 @@ from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.services import MAX_PORTS
 from mcagent.controller.leader.exports.bounds import (
     bounds_of_accounts,
+    cluster_id_of,
     defaults_of,
     named_namespaces,
+    over_quota,
     refuse_namespace,
-    stands_for,
+    too_large,
 )
-from mcagent.controller.leader.exports.quota import over_quota, too_large
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.parsing.field import printable
 
@@ -37,9 +38,9 @@ def refuse_bounds(request: Request, export: ResourceExport, cluster: str, lookup
     """Return the refusal of an export that its member may not make."""
     kind, namespace = export.spec.kind, export.spec.namespace
     accounts = lookup.service_accounts(request.namespace)
-    bounds = bounds_of_accounts((a for a in accounts if stands_for(a) == cluster), defaults_of(lookup.limits))
+    bounds = bounds_of_accounts((a for a in accounts if cluster_id_of(a) == cluster), defaults_of(lookup.limits))
     if kind in SERVICE_KINDS:
-        named = frozenset(stands_for(a) for a in accounts if namespace in named_namespaces(a))
+        named = frozenset(cluster_id_of(a) for a in accounts if namespace in named_namespaces(a))
         if why := refuse_namespace(cluster, namespace, bounds, named):
             return denied(why)
     if request.operation is not Operation.CREATE or kind == ExportKind.CLUSTER_INFO:

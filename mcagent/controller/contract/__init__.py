@@ -1,1 +1,1 @@
-"""What leader, member and admission read and write alike: the objects of Antrea Multi-cluster. Pure."""
+"""The objects of Antrea Multi-cluster that leader, member and admission read and write. Pure."""

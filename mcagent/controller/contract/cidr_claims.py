@@ -1,7 +1,7 @@
 """CIDR claims: the CIDRs, gateway addresses and WireGuard keys that a ClusterInfo claims, and which collide.
 
-Pure. It reads claims from any object that holds a ClusterInfo, and gives the values under which indexes file them,
-so that the claims in the way of one are found without a pass over all clusters. It decides nothing.
+Pure. It reads the claims of an object with a ClusterInfo, and has the index values by which the claims that
+collide with one are found without reading all clusters. It decides nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.api.multicluster import ClusterInfo, GatewayInfo, ResourceExport, ResourceImport, WireGuard
 from mcagent.model.net import Address, parse_address, parse_network
 
-MAX_CIDRS = 256  # Pod CIDRs that a cluster may ask for
+MAX_CIDRS = 256  # Pod CIDRs of a cluster
 MAX_GATEWAYS = 64
-_MOST = 1024  # CIDRs that are read: what stands was asked for when more were allowed
+_MOST = 1024  # CIDRs that are read: early versions allowed more than MAX_CIDRS
 _WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port")
 _LONGEST = 64  # characters of a CIDR, an address or a key
 _KEY = 44  # characters of a WireGuard public key: base64 of 32 bytes
@@ -42,7 +42,7 @@ class CidrClaim:
 
 @lru_cache(maxsize=16384)
 def cidr_claim(text: str, what: str) -> CidrClaim | None:
-    """Return the claim to a CIDR; None when it is none that can be routed to."""
+    """Return the claim to a CIDR; None if the text is no CIDR, or one that cannot be routed."""
     try:
         network, _ = parse_network(text)
     except ValueError:
@@ -54,7 +54,7 @@ def cidr_claim(text: str, what: str) -> CidrClaim | None:
 
 @lru_cache(maxsize=16384)
 def gateway_claim(text: str) -> CidrClaim | None:
-    """Return the claim to a gateway's address; None when it is none that a tunnel can end at."""
+    """Return the claim to a gateway's address; None if no tunnel can end there."""
     try:
         address = parse_address(text)
     except ValueError:
@@ -70,9 +70,9 @@ def _point(address: Address) -> PrefixRange:
 
 
 def claims_of(info: ClusterInfo | None) -> tuple[CidrClaim, ...]:
-    """Return the claims of a ClusterInfo as it is written, each once; what can not be read claims nothing.
+    """Return the claims of an unchecked ClusterInfo, each once; invalid entries claim nothing.
 
-    One with more than can be claimed at all claims nothing: that is found out before anything is read.
+    A ClusterInfo with too many entries claims nothing; their number is checked before any of them is read.
     """
     if info is None or len(info.pod_cidrs) > _MOST or len(info.gateway_infos) > MAX_GATEWAYS:
         return ()
@@ -98,9 +98,9 @@ def claims_in(raw: ApiObject | None) -> tuple[CidrClaim, ...]:
 
 
 def without(info: ClusterInfo, refused: Container[str]) -> ClusterInfo:
-    """Return a ClusterInfo without the claims that are refused.
+    """Return a ClusterInfo without the claims whose texts are in `refused`.
 
-    A gateway whose key is refused goes with it: nobody may take it for one that does not encrypt.
+    A gateway whose key is refused is removed too, because without a key it would seem not to encrypt.
     """
     common = _granted_keys(info.wireguard, refused)
     gateways = []
@@ -119,7 +119,7 @@ def without(info: ClusterInfo, refused: Container[str]) -> ClusterInfo:
 
 
 def _granted_keys(keys: WireGuard | None, refused: Container[str]) -> WireGuard | None:
-    """Return what is published of WireGuard as far as it is granted; None when its key is not."""
+    """Return the WireGuard fields without refused keys; None if the current key is refused."""
     if keys is None or keys.public_key in refused:
         return None
     following = "" if keys.next_public_key in refused else keys.next_public_key
@@ -127,7 +127,7 @@ def _granted_keys(keys: WireGuard | None, refused: Container[str]) -> WireGuard 
 
 
 def complete(info: ClusterInfo) -> Json:
-    """Return a ClusterInfo as it is written: fields that are not published are None, so that they go."""
+    """Return a ClusterInfo as JSON; fields without a value are None, so that they are removed."""
     fields: Json = dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")) | as_json(info)
     if fields["wireGuard"] is not None:
         fields["wireGuard"] = dict.fromkeys(_WIREGUARD_FIELDS) | fields["wireGuard"]
@@ -138,14 +138,14 @@ def _short(text: str) -> bool:
     return 0 < len(text) <= _LONGEST
 
 
-# --- who is in the way of whom ----------------------------------------------------------------------------
+# --- collisions -------------------------------------------------------------------------------------------
 
 
 def filed_under(claim: CidrClaim) -> Iterator[str]:
-    """Yield the values that an index files a claim under: itself, and all that it could lie in.
+    """Yield the index values of a claim: itself, and all prefixes in which it lies.
 
-    CIDRs are nested or disjoint, so two claims collide just when a value of `asked_for` of the one is among these
-    of the other.
+    CIDRs are nested or disjoint, so two claims collide if and only if a value of `asked_for` of one is among
+    these of the other.
     """
     yield from _itself(claim)
     for length in _around(claim):
@@ -153,7 +153,7 @@ def filed_under(claim: CidrClaim) -> Iterator[str]:
 
 
 def asked_for(claim: CidrClaim) -> Iterator[str]:
-    """Yield the values that find the claims that collide with one: equal, around it, or inside it."""
+    """Yield the index values of the claims that collide with a claim: equal to it, around it, or inside it."""
     yield from _itself(claim)
     for length in _around(claim):
         yield _prefix(claim, length)
@@ -161,32 +161,32 @@ def asked_for(claim: CidrClaim) -> Iterator[str]:
         yield f"in {_prefix(claim, _length(claim))}"
 
 
-def collide(one: CidrClaim, other: CidrClaim) -> bool:
-    """Tell whether two claims of different clusters cannot both stand."""
-    a, b = one.range, other.range
+def collide(claim: CidrClaim, other: CidrClaim) -> bool:
+    """Tell whether two claims of different clusters cannot both be granted."""
+    a, b = claim.range, other.range
     if a is None or b is None:
-        return one.text == other.text and a is b
-    return (a[0] == b[0] and a[1] <= b[2] and b[1] <= a[2]) or not set(one.points).isdisjoint(other.points)
+        return claim.text == other.text and a is b
+    return (a[0] == b[0] and a[1] <= b[2] and b[1] <= a[2]) or not set(claim.points).isdisjoint(other.points)
 
 
 def pairs(owned: Iterable[tuple[str, CidrClaim]], most: int) -> list[tuple[str, CidrClaim, str, CidrClaim]]:
-    """Return which claims of different owners share an address, the first `most` in order of address.
+    """Return the pairs of claims of different owners that share an address, the first `most` in order of address.
 
-    One sweep with the outermost of nested ranges first: all that a range lies in is on the stack.
+    It reads the outermost of nested ranges first, so that the stack has all ranges around the current one.
     """
-    found: list[tuple[str, CidrClaim, str, CidrClaim]] = []
+    overlaps: list[tuple[str, CidrClaim, str, CidrClaim]] = []
     around: list[tuple[str, CidrClaim, PrefixRange]] = []
     rows = [(owner, claim, claim.range) for owner, claim in owned if claim.range is not None]
     for owner, claim, row in sorted(rows, key=lambda r: (r[2][0], r[2][1], -r[2][2], r[0], r[1].text)):
         while around and (around[-1][2][0] != row[0] or around[-1][2][2] < row[1]):
             around.pop()
-        for other, theirs, _ in around:
-            if other != owner:
-                found.append((other, theirs, owner, claim))
-                if len(found) == most:
-                    return found
+        for other_owner, other_claim, _ in around:
+            if other_owner != owner:
+                overlaps.append((other_owner, other_claim, owner, claim))
+                if len(overlaps) == most:
+                    return overlaps
         around.append((owner, claim, row))
-    return found
+    return overlaps
 
 
 def _itself(claim: CidrClaim) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _prefix(claim: CidrClaim, length: int) -> str:
 
 
 def place(area: str, value: str) -> str:
-    """Return the value under which the indexes have what is in an area."""
+    """Return the index value of `value` in an area."""
     return f"{area} {value}"
 
 
@@ -223,9 +223,9 @@ def _filed(obj: ApiObject) -> Iterable[str]:
 
 
 def colliding(claims: Iterable[CidrClaim], area: str, indexed: Callable[[str], Iterable[Object]]) -> list[Object]:
-    """Return the objects of an area that hold a claim in the way of one of these, each once.
+    """Return the objects of an area with a claim that collides with one of these, each once, by name.
 
-    `indexed` returns what one of the indexes below files under a value.
+    `indexed` returns the objects of one of the indexes below for a value.
     """
     places = dict.fromkeys(place(area, value) for claim in claims for value in asked_for(claim))
     objects_by_name = {raw.name: raw for value in places for raw in indexed(value)}

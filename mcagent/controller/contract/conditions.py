@@ -22,7 +22,7 @@ def time_text(at: float) -> str:
 
 
 def time_of(text: str | None) -> float | None:
-    """Return an RFC 3339 time in seconds since the epoch; None when it is none."""
+    """Return an RFC 3339 time in seconds since the epoch; None if the text is none."""
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:
@@ -33,7 +33,7 @@ def time_of(text: str | None) -> float | None:
 def condition(
     before: Sequence[Condition], kind: str, status: str, *, reason: str = "", message: str = "", now: float
 ) -> Json:
-    """Return a condition. `before` is the list that it stood in: with the same status its time stays.
+    """Return a condition. `before`: the present conditions; with the same status, the time stays.
 
     `now` is in seconds since the epoch. An empty reason or message is left out, as Go's `omitempty` does.
     """
@@ -44,6 +44,6 @@ def condition(
 
 
 def others(before: Sequence[Condition], *kinds: str) -> list[Json]:
-    """Return the conditions of other types as they are."""
+    """Return the conditions of types other than `kinds`, unchanged."""
     entries: list[Json] = as_json([item for item in before if item.type not in kinds])
     return entries

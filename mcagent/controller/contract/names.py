@@ -43,7 +43,7 @@ EXPORT_FINALIZER = "resourceexport.antrea.io/finalizer"
 LEGACY_EXPORT_FINALIZER = "resourceexport.finalizers.antrea.io"
 IMPORTED_PREFIX = "antrea-mc-"
 
-# Of Kubernetes, and our own: how what we made is known from everybody else's.
+# Of Kubernetes and of mcagent: they identify the objects that mcagent manages.
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "mcagent"
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
@@ -55,33 +55,33 @@ SLICE_MIRRORED_BY = "endpointslicemirroring-controller.k8s.io"  # made from Endp
 SKIP_MIRROR_LABEL = "endpointslice.kubernetes.io/skip-mirror"
 MEMBER_FINALIZER = "mcagent.io/member"  # of a member's ClusterSet: until all it brought is cleaned up
 
-# What a member says of its settings, as annotations of its ClusterInfo ResourceExport: others compare.
+# A member's settings, as annotations of its ClusterInfo ResourceExport, for other clusters to compare.
 ENDPOINT_IP_TYPE_ANNOTATION = "mcagent.io/setting-endpoint-ip-type"
 TUNNEL_TYPE_ANNOTATION = "mcagent.io/setting-tunnel-type"
 TUNNEL_PORT_ANNOTATION = "mcagent.io/setting-tunnel-port"
-SETTING_ANNOTATIONS = {  # with the key of the configuration that each is about
+SETTING_ANNOTATIONS = {  # with the key of the configuration
     ENDPOINT_IP_TYPE_ANNOTATION: "endpointIPType",
     TUNNEL_TYPE_ANNOTATION: "tunnelType",
     TUNNEL_PORT_ANNOTATION: "tunnelPort",
 }
 
-# What an administrator of the leader lets a member claim: annotations of its ServiceAccount.
+# Limits of a member's claims: annotations of its ServiceAccount, written by the leader's administrator.
 ALLOWED_CIDRS_ANNOTATION = "mcagent.io/allowed-cidrs"
 ALLOWED_NAMESPACES_ANNOTATION = "mcagent.io/allowed-namespaces"
 MAX_EXPORTS_ANNOTATION = "mcagent.io/max-exports"
-# Whose endpoints are in a ResourceImport of kind Endpoints, or who has Pods of a LabelIdentity (a list with
-# commas), written together with them. Antrea's leader has none.
+# The clusters whose endpoints are in a ResourceImport of kind Endpoints, or that have Pods of a LabelIdentity (a
+# list with commas). Antrea's leader writes none.
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"
-# Of a ResourceImport of kind Endpoints: whose each of its subsets is, in their order (a list with commas).
+# Of a ResourceImport of kind Endpoints: the cluster of each subset, in their order (a list with commas).
 SUBSET_CLUSTERS_ANNOTATION = "mcagent.io/subset-clusters"
-# Of a Service's ResourceExport and ResourceImport: what its ServiceImports are to bear (JSON).
+# Of a Service's ResourceExport and ResourceImport: labels and annotations of its ServiceImports (JSON).
 EXPORTED_LABELS_ANNOTATION = "mcagent.io/exported-labels"
 EXPORTED_ANNOTATIONS_ANNOTATION = "mcagent.io/exported-annotations"
-# Of a ServiceImport: which of its labels and annotations are exported ones (JSON).
+# Of a ServiceImport: the keys of its exported labels and annotations (JSON).
 EXPORTED_KEYS_ANNOTATION = "mcagent.io/exported-keys"
-# Since when no cluster exports a label identity: its ResourceImport goes after a while.
+# Of a label identity's ResourceImport: the time since which no cluster exports it.
 UNUSED_SINCE_ANNOTATION = "mcagent.io/unused-since"
-# Of a MemberClusterAnnounce: which replicated policies the member does not have, and why (JSON, by name).
+# Of a MemberClusterAnnounce: the reasons why the member does not have replicated policies (JSON, by name).
 POLICY_PROBLEMS_ANNOTATION = "mcagent.io/policy-problems"
 
 MAX_NAME = 253  # DNS-1123 subdomain
@@ -121,9 +121,9 @@ def announce_finalizer(cluster_id: str) -> str:
 
 
 def is_finalizer(text: str) -> bool:
-    """Tell whether a finalizer is one that controllers of a leader or a member take off."""
-    known = (EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER, MEMBER_FINALIZER)
-    return text in known or text.startswith(announce_finalizer(""))
+    """Tell whether a finalizer is one that controllers of a leader or a member remove."""
+    fixed = (EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER, MEMBER_FINALIZER)
+    return text in fixed or text.startswith(announce_finalizer(""))
 
 
 def service_export(cluster_id: str, namespace: str, name: str) -> str:

@@ -1,6 +1,6 @@
-"""Policies of Kubernetes as ResourceExports and ResourceImports carry them: whole, as bytes in `raw.data`.
+"""Policies of Kubernetes in ResourceExports and ResourceImports: a manifest in `raw.data`. Pure.
 
-Antrea's contract has `raw`, and nobody who reads it. Pure; what comes in is checked like all of other clusters.
+Antrea's API has the field `raw`, which Antrea's controllers do not read. The manifest is checked.
 """
 
 from __future__ import annotations
@@ -34,28 +34,31 @@ _KINDS = {(KINDS[kind].api_version, KINDS[kind].name): kind for kind in CARRIED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """A policy. `namespace` is "" unless it is a NetworkPolicy; `spec` is JSON that nobody here understands."""
+    """A replicated policy, as members create it."""
 
     kind: Kind
-    namespace: str
-    name: str  # as members call it
-    spec: Mapping[str, Any]
+    namespace: str  # "": cluster-scoped
+    name: str
+    spec: Mapping[str, Any]  # not read: the member's API server validates it
 
 
 def read_carried(field: Field) -> Carried:
     """Return the policy in `raw.data`. Raises InputError."""
     document = _decoded(field)
-    what = (document.api_version, document.kind)
-    for name, text in zip(("apiVersion", "kind"), what, strict=True):
+    type_names = (document.api_version, document.kind)
+    for name, text in zip(("apiVersion", "kind"), type_names, strict=True):
         if not text:
             raise _wrong(field, name, "is missing")
-    if what not in _KINDS:
-        known = ", ".join(" ".join(key) for key in _KINDS)
-        raise _wrong(field, "kind", f"is not a replicated kind ({known}): {printable(' '.join(what))}")
-    kind, namespace = _KINDS[what], Field(field.subject, document.namespace, f"{field.path}.metadata.namespace")
+    if type_names not in _KINDS:
+        replicated = ", ".join(" ".join(key) for key in _KINDS)
+        raise _wrong(field, "kind", f"is not a replicated kind ({replicated}): {printable(' '.join(type_names))}")
+    kind, namespace = (
+        _KINDS[type_names],
+        Field(field.subject, document.namespace, f"{field.path}.metadata.namespace"),
+    )
     if KINDS[kind].namespaced is not bool(namespace.name("")):
         how = "given" if KINDS[kind].namespaced else "left out"
-        raise namespace.error(f"must be {how} for a {what[1]}")
+        raise namespace.error(f"must be {how} for a {document.kind}")
     name = names.imported(Field(field.subject, document.name, f"{field.path}.metadata.name").name())
     if not names.is_subdomain(name):
         raise _wrong(field, "metadata.name", "is too long")
@@ -90,7 +93,7 @@ def _decoded(field: Field) -> Manifest:
 
 
 def only(desired: Any, present: Any) -> Any:
-    """Return a value for a Wanted such that nothing else stays: what `present` has beside it must be absent."""
+    """Return `desired` for a Wanted, with None for each further field of `present`, so that it is removed."""
     if not isinstance(desired, Mapping):
         return desired
     before = present if isinstance(present, Mapping) else {}

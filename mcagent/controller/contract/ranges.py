@@ -1,6 +1,6 @@
-"""Addresses and CIDRs of other clusters as integers, and in whose range an address lies. Pure.
+"""Addresses and CIDRs of clusters as integers, and the owners of addresses. Pure.
 
-Only IPv4, and only what may be routed to (`mcagent.core.addresses.rules`); everything else is left out.
+Only IPv4 addresses that may be routed (`mcagent.core.addresses.rules`); others are ignored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ipaddress import IPv4Address, IPv4Network
 from mcagent.core.addresses.rules import refuse_address, refuse_network
 from mcagent.model.net import parse_address, parse_network
 
-Range = tuple[int, int, str]  # first and last address, and whose it is
+Range = tuple[int, int, str]  # first and last address, and the owner
 
 
 @lru_cache(maxsize=65536)
 def range_of(text: str) -> tuple[int, int] | None:
-    """Return a CIDR as its first and last address; None when it is none that can be routed to."""
+    """Return the first and last address of a CIDR; None if it is invalid or cannot be routed."""
     try:
         network, _ = parse_network(text)
     except ValueError:
@@ -33,28 +33,25 @@ def range_of(text: str) -> tuple[int, int] | None:
 def address_of(text: str) -> int | None:
     """Return an IPv4 address that endpoints can have, as an integer; None for all others."""
     try:
-        found = parse_address(text)
+        address = parse_address(text)
     except ValueError:
         return None
-    return int(found) if isinstance(found, IPv4Address) and refuse_address(found) is None else None
+    return int(address) if isinstance(address, IPv4Address) and refuse_address(address) is None else None
 
 
 def blocks_of(cidrs: Iterable[str]) -> set[str]:
-    """Return the /16 blocks ("10.96") that CIDRs lie in or hold: what an index files endpoints under."""
-    found: set[str] = set()
-    for text in cidrs:
-        if (bounds := range_of(text)) is not None:
-            found |= {f"{n >> 8}.{n & 255}" for n in range(bounds[0] >> 16, (bounds[1] >> 16) + 1)}
-    return found
+    """Return the /16 blocks ("10.96") that overlap CIDRs: the index values of endpoints."""
+    ranges = (bounds for text in cidrs if (bounds := range_of(text)) is not None)
+    return {f"{n >> 8}.{n & 255}" for first, last in ranges for n in range(first >> 16, (last >> 16) + 1)}
 
 
 def block_of(address: str) -> str:
-    """Return the block that an address lies in, "10.96"."""
+    """Return the /16 block of an address, "10.96"."""
     return ".".join(address.split(".", 2)[:2])
 
 
 class Networks:
-    """Ranges and whose they are, for many addresses to be looked up in."""
+    """Ranges with their owners, for look-ups of many addresses."""
 
     def __init__(self, ranges: Iterable[Range]) -> None:
         self._ranges = sorted(ranges)
@@ -66,17 +63,17 @@ class Networks:
             self._reach.append(reach)
 
     def owners(self, address: int) -> list[str]:
-        """Return whose ranges hold an address."""
-        found = []
+        """Return the owners of the ranges with an address, sorted, each once."""
+        owners = set()
         place = bisect_right(self._firsts, address) - 1
         while place >= 0 and self._reach[place] >= address:
             _, last, owner = self._ranges[place]
             if last >= address:
-                found.append(owner)
+                owners.add(owner)
             place -= 1
-        return sorted(set(found))
+        return sorted(owners)
 
 
 def networks_of(cidrs: Iterable[str], owner: str = "") -> Networks:
-    """Return CIDRs of one owner."""
+    """Return the networks of one owner; invalid CIDRs are ignored."""
     return Networks((*bounds, owner) for text in cidrs if (bounds := range_of(text)) is not None)

@@ -1,8 +1,8 @@
-"""A Service and its endpoints as ResourceExports and ResourceImports carry them, and as Kubernetes has them.
+"""A Service and its endpoints, as ResourceExports, ResourceImports and Kubernetes have them.
 
-The payload is the same on both ways (core/v1 ServiceSpec, EndpointSubset), so leader and members read it by the
-same rules and write it by the same functions. What is read is checked: it becomes frozen values with known fields
-only. Pure. Raises only InputError.
+Exports and imports have the same payload (core/v1 ServiceSpec, EndpointSubset), so leader and members read and
+write it with the same functions. Reading checks it, and returns frozen values with only known fields. Pure.
+Raises only InputError.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.exported_metadata import Texts
+from mcagent.controller.contract.annotations import Texts
 from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
 from mcagent.controller.machinery.reconciler import Json
 from mcagent.model.api import kubernetes
@@ -48,7 +48,7 @@ class PayloadPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """What a Service is. Ports in the order given; "" and () are what is not said."""
+    """The definition of a Service. "" and () are fields without a value."""
 
     ports: tuple[PayloadPort, ...]
     affinity_seconds: int | None = None  # None: no session affinity to the client's address
@@ -64,7 +64,7 @@ class ServiceSpec:
 EndpointPort = tuple[str, str, int]  # name, protocol, number
 Ports = tuple[EndpointPort, ...]  # sorted
 PortSubsets = Mapping[Ports, Sequence[str]]  # addresses by the ports that they serve
-Group = tuple[str, Ports]  # whose addresses serve which ports; "" where that is not known
+Group = tuple[str, Ports]  # cluster ID ("": unknown) and ports of endpoints
 Groups = Mapping[Group, Sequence[str]]
 Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services), by address
 
@@ -73,10 +73,10 @@ Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services),
 
 
 def import_target(resource_import: ResourceImport | None) -> str:
-    """Return "namespace/name" of the Service that a ResourceImport is about.
+    """Return "namespace/name" of a ResourceImport's Service.
 
-    "" when it is about none, when the names are none, or when its own name is not the one that follows from them:
-    names are concatenated, and two objects must not stand for one Service.
+    "" if it has another kind, if the names are invalid, or if its own name does not follow from them: names are
+    concatenated, and two objects must not be of one Service.
     """
     if resource_import is None:
         return ""
@@ -89,9 +89,9 @@ def import_target(resource_import: ResourceImport | None) -> str:
 
 
 def read_service_spec(spec: ServiceFields, obj: ApiObject, path: str) -> ServiceSpec:
-    """Return a Service by the spec of a Service or a ServiceImport, which `obj` has at a path. Raises InputError.
+    """Return the Service in the spec of a Service or ServiceImport, at a path of `obj`. Raises InputError.
 
-    Fields that this version does not know the value of count as not said: newer ones may have more.
+    Unknown values of fields, which later versions may have, are ignored.
     """
     obj.check(path)
     if len(spec.ports) > MAX_PORTS:
@@ -130,16 +130,16 @@ def read_service_spec(spec: ServiceFields, obj: ApiObject, path: str) -> Service
 
 
 def too_many(obj: ApiObject, path: str, count: int, most: int) -> InputError:
-    """Return the error for a list that is too long; the caller raises it."""
+    """Return the error for a list with `count` entries, more than `most`."""
     return InputError(obj.subject, path, f"has {count} entries, at most {most} allowed", code="TooMany")
 
 
 def read_subsets(
     endpoints: Subsets, obj: ApiObject, path: str, max_subsets: int = MAX_SUBSETS
 ) -> Iterator[tuple[str, Ports, Sequence[EndpointAddress]]]:
-    """Yield the subsets of endpoints at a path of `obj`: where, its ports, its addresses. Raises InputError.
+    """Yield path, ports and addresses of each subset at a path of `obj`. Raises InputError.
 
-    Their number is checked before any of them is read. An address of a wrong type is an empty text.
+    The number of subsets is checked before they are read. An address of a wrong type is "".
     """
     obj.check(path, but=".addresses[")
     if len(endpoints.subsets) > max_subsets:
@@ -165,7 +165,7 @@ def _endpoint_port(item: kubernetes.ApiEndpointPort, obj: ApiObject, place: str)
 
 
 def hostname_of(address: EndpointAddress) -> str:
-    """Return the hostname of an endpoint; "" when it has none that can be one."""
+    """Return the hostname of an endpoint; "" if it has no valid one."""
     return address.hostname if names.is_label(address.hostname) else ""
 
 
@@ -177,7 +177,7 @@ def _port_name(field: Field) -> str:
 
 
 def _app_protocol(field: Field) -> str:
-    """Return an appProtocol: a label, or one with a domain in front ("kubernetes.io/h2c")."""
+    """Return an appProtocol: a label, with or without a domain ("kubernetes.io/h2c")."""
     text = field.text("")
     domain, _, name = text.rpartition("/")
     if text and not (names.is_label(name.lower()) and (not domain or names.is_subdomain(domain))):
@@ -189,7 +189,7 @@ def _app_protocol(field: Field) -> str:
 
 
 def port_entry(port: object, protocol: str, name: str = "", app_protocol: str = "") -> Json:
-    """Return a port; what is empty is left out."""
+    """Return a port without empty fields."""
     entry: Json = {"port": port, "protocol": str(protocol)}
     return entry | ({"name": name} if name else {}) | ({"appProtocol": app_protocol} if app_protocol else {})
 
@@ -200,7 +200,7 @@ def service_ports(spec: ServiceSpec) -> list[Json]:
 
 
 def session_affinity(seconds: int | None, none: str | None = None) -> Json:
-    """Return the fields about session affinity. Without it they are named, so that they go; `none` is its word."""
+    """Return the fields of session affinity. `seconds` None: there is none, and `none` is the field's value."""
     if seconds is None:
         return {"sessionAffinity": none, "sessionAffinityConfig": None}
     return {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}}
@@ -212,7 +212,7 @@ def endpoint_ports(ports: Ports) -> list[Json]:
 
 
 def service_fields(spec: ServiceSpec) -> Json:
-    """Return the fields that Services and ServiceImports have alike, beside ports and session affinity."""
+    """Return the common fields of Services and ServiceImports, without ports and session affinity."""
     return {
         "internalTrafficPolicy": spec.traffic_policy or None,
         "trafficDistribution": spec.distribution or None,

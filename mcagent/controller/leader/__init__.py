@@ -1,4 +1,4 @@
-"""The leader's side of the control plane: members, their exports, and what comes of these."""
+"""The control plane of a leader: members, and ResourceExports of all members to ResourceImports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcagent.controller.settings import LeaderSettings
 
 
 def leader_reconcilers(settings: LeaderSettings) -> list[Reconciler]:
-    """Return all reconcilers of a leader."""
+    """Return all reconcilers of a leader, in no particular order."""
     return [
         Members(settings),
         ClusterSetStatus(settings),

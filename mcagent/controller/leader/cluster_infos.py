@@ -1,8 +1,8 @@
 """The reconciler of cluster information: ResourceExports of kind ClusterInfo to ResourceImports of the same name.
 
-A key is "area/export". It owns the ResourceImport of that name, and the export's status and finalizers. The copy
-has known, valid fields only, and of CIDRs, gateways and keys those that `ledger` grants; the export's status says
-which are not granted. An export that becomes unreadable leaves its last good copy.
+A key is "area/export". It owns the ResourceImport of that name, and the export's status and finalizers. The
+ResourceImport has only known, valid fields, and only the CIDRs, gateways and keys that `ledger` grants; the
+export's status names the others. If an export becomes invalid, its last valid ResourceImport stays.
 """
 
 from __future__ import annotations
@@ -13,21 +13,26 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, without
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.exports.announces import announces, is_member, not_a_member
-from mcagent.controller.leader.exports.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, defaults_of, said, stands_for
-from mcagent.controller.leader.exports.header import BY_CLUSTER, CLUSTER_INFOS, Header, read_header
-from mcagent.controller.leader.exports.payloads import read_cluster_info
-from mcagent.controller.leader.exports.status import export_ref, failed, reason_of, released, succeeded
-from mcagent.controller.leader.ledger import Ledger, granted_in, touched
-from mcagent.controller.machinery.reconciler import (
-    Access,
-    DesiredObjects,
-    Json,
-    ObjectChange,
-    Ref,
-    View,
-    Wanted,
+from mcagent.controller.leader.exports.bounds import (
+    ACCOUNTS_BY_CLUSTER,
+    bounds_of,
+    changed_accounts,
+    cluster_id_of,
+    defaults_of,
 )
+from mcagent.controller.leader.exports.header import (
+    BY_CLUSTER,
+    CLUSTER_INFOS,
+    Header,
+    changed_members,
+    is_member,
+    not_a_member,
+    read_header,
+)
+from mcagent.controller.leader.exports.payloads import read_cluster_info
+from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
+from mcagent.controller.leader.ledger import Ledger, granted_in, touched
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
@@ -40,7 +45,7 @@ from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 
 
 class ClusterInfoCopy:
-    """Copies what clusters publish of their networks."""
+    """Copies the ClusterInfos of all members."""
 
     name = "cluster-info-copy"
     needs_leader = False
@@ -54,18 +59,17 @@ class ClusterInfoCopy:
         self._settings, self._ledger = settings, Ledger(settings.limits)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the exports that a change touches: itself, and those in the way of its old or new claims."""
+        """Return the exports that a change touches: its own, and those that collide with its old or new claims."""
         old, new, area = change.old, change.new, change.object.namespace
         if not self._settings.covers(area):
             return []
         match change.object:
-            case MemberClusterAnnounce(cluster_id=cluster_id):
-                if announces(old) == announces(new):
-                    return []
-                return self._with_those_in_the_way(view, area, cluster_id)
+            case MemberClusterAnnounce():
+                return [
+                    key for cluster_id in changed_members(change) for key in _colliding(view, area, cluster_id)
+                ]
             case ServiceAccount():
-                accounts = change.of(ServiceAccount) if said(old) != said(new) else ()
-                ids = {stands_for(account) for account in accounts if account is not None} - {""}
+                ids = {*map(cluster_id_of, changed_accounts(change))} - {""}
                 return [f"{area}/{names.cluster_info(cluster_id)}" for cluster_id in ids]
             case ResourceImport() as resource_import:
                 if not _key_of_import(resource_import):
@@ -90,7 +94,7 @@ class ClusterInfoCopy:
         return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the copy, and what is written about the export."""
+        """Return the ResourceImport, and the status of the export."""
         area, name = key.split("/", 1)
         export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name), ResourceExport)
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
@@ -109,16 +113,16 @@ class ClusterInfoCopy:
             why = reason_of(error)
             return DesiredObjects(
                 steps=[failed(export, why, now)],
-                events=[Event(subject=str(export_ref(export)), reason="NotMerged", message=why)],
+                events=[Event(subject=export.subject, reason="NotMerged", message=why)],
             )
         decision = self._ledger.decide(view, export, now)
         note = _shown(list(decision.refused.values()))
-        events = [Event(subject=str(export_ref(export)), reason="ClaimRefused", message=note)] if note else []
-        most = bounds_of(view, area, header.cluster_id, defaults_of(self._settings.limits)).max_exports
+        events = [Event(subject=export.subject, reason="ClaimRefused", message=note)] if note else []
+        bounds = bounds_of(view, area, header.cluster_id, defaults_of(self._settings.limits))
         annotations = {
             **_settings(export),
             CLAIMS_ANNOTATION: granted_text(decision.times),
-            names.MAX_EXPORTS_ANNOTATION: str(most),  # for the member, whose namespaces share it
+            names.MAX_EXPORTS_ANNOTATION: str(bounds.max_exports),  # the member's namespaces share it
         }
         spec = _spec(header, without(info, decision.refused))
         copy = Wanted(
@@ -130,11 +134,12 @@ class ClusterInfoCopy:
             steps=[copy, succeeded(export, now, note)], events=events, again=_AGAIN if decision.waits else None
         )
 
-    def _with_those_in_the_way(self, view: View, area: str, cluster_id: str) -> Iterable[str]:
-        """Return a cluster's key, and those of whoever asks for what it asks for."""
-        name = names.cluster_info(cluster_id)
-        export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name), ResourceExport)
-        return dict.fromkeys(f"{area}/{found}" for found in (name, *touched(view, area, claims_in(export))))
+
+def _colliding(view: View, area: str, cluster_id: str) -> Iterable[str]:
+    """Return the key of a cluster, and those of clusters whose claims collide with its claims."""
+    name = names.cluster_info(cluster_id)
+    export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name), ResourceExport)
+    return dict.fromkeys(f"{area}/{key}" for key in (name, *touched(view, area, claims_in(export))))
 
 
 def _is_cluster_info(export: ApiObject | None) -> bool:
@@ -148,18 +153,18 @@ def _key_of_import(resource_import: ResourceImport) -> list[str]:
 
 
 def _shown(notes: Sequence[str]) -> str:
-    more = [f"and {len(notes) - _SHOWN} more"] if len(notes) > _SHOWN else []
-    return "; ".join([*notes[:_SHOWN], *more])
+    hidden = [f"and {len(notes) - _SHOWN} more"] if len(notes) > _SHOWN else []
+    return "; ".join([*notes[:_SHOWN], *hidden])
 
 
 _SHOWN = 8  # refused claims that are named in a message
-_AGAIN = 1.0  # seconds after which a claim is decided anew that somebody else is about to get
+_AGAIN = 1.0  # seconds after which a claim is decided again that another cluster is about to get
 
 
 def _settings(export: ResourceExport) -> dict[str, str | None]:
-    """Return what a cluster says of its settings, for other clusters to compare, and of its agents.
+    """Return the annotations about settings, which other clusters compare, and about agents; None: absent.
 
-    Antrea's say nothing.
+    Antrea's members write none.
     """
     keys = (*names.SETTING_ANNOTATIONS, AGENTS_ANNOTATION)
     texts = {key: export.annotation(key) or "" for key in keys}
@@ -167,7 +172,6 @@ def _settings(export: ResourceExport) -> dict[str, str | None]:
 
 
 def _spec(header: Header, info: ClusterInfo) -> Json:
-    """Return the spec of the ResourceImport."""
     return {
         "name": header.name or None,
         "namespace": header.namespace or None,
@@ -177,7 +181,7 @@ def _spec(header: Header, info: ClusterInfo) -> Json:
 
 
 def _status(present: ResourceImport | None, cluster_id: str, now: float) -> Json:
-    """Return the status of the ResourceImport, which is `present` as it was; None: it is new."""
+    """Return the status of the ResourceImport; the condition keeps its time if `present` has it."""
     statuses = present.status.cluster_statuses if present is not None else ()
     succeeded_condition = condition(statuses[0].conditions if statuses else (), "Succeeded", TRUE, now=now)
     return {"clusterStatuses": [{"clusterID": cluster_id, "conditions": [succeeded_condition]}]}

@@ -1,9 +1,9 @@
-"""The reconciler of the ClusterSet's status on the leader: who is a member, who is Ready, what does not fit.
+"""The reconciler of the ClusterSet's status on the leader: members, their readiness, and their contradictions.
 
-A key is "area/name" of a leader's ClusterSet. A member is Ready while its announcement changes. How long the
-announcement has been unchanged is measured here by a clock that never steps; the time that the member wrote is
-compared only with itself. So neither side's clock can make members lost. A lost member stays so until its
-heartbeat differs from the one in the condition's message, which also a restarted leader can read. The status is
+A key is "area/name" of a leader's ClusterSet. A member is Ready while its announcement changes. A monotonic
+clock of this process measures for how long an announcement has been unchanged; the time in it is compared only
+with itself. So a wrong clock on either side makes no member Disconnected. A Disconnected member stays so until
+its heartbeat differs from that in the condition's message, which a restarted leader reads too. The status is
 written when it changes, not with every heartbeat.
 """
 
@@ -14,17 +14,8 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
-from mcagent.controller.leader.exports.announces import announce_ref, announces, heartbeat
-from mcagent.controller.leader.exports.header import CLUSTER_INFOS
-from mcagent.controller.machinery.reconciler import (
-    Access,
-    DesiredObjects,
-    Json,
-    ObjectChange,
-    Ref,
-    View,
-    Wanted,
-)
+from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, Condition, condition_of
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
@@ -33,17 +24,17 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
 
 READY = "Ready"
-CONSISTENT = "Consistent"  # ours: the clusters' CIDRs do not overlap, and all or none of them encrypt
+CONSISTENT = "Consistent"  # of mcagent: CIDRs do not overlap, and all clusters or none of them encrypt
 _LOST = "No MemberClusterAnnounce update after"
 _SHOWN = 5  # overlaps that are named in a message
-_COUNTED = 100  # overlaps that are looked for
-_SOONEST = 0.2  # seconds; not to be asked again too early by a rounding error
+_COUNTED = 100  # overlaps that are counted
+_SOONEST = 0.2  # seconds until the next check, at least: a rounding error must not make it early
 
 
 def is_leader_set(cluster_set: ClusterSet) -> bool:
-    """Tell whether a ClusterSet is a leader's own: it names this cluster as leader, and no server to reach it at.
+    """Tell whether a ClusterSet is a leader's: its leader is this cluster, without server and Secret.
 
-    In a cluster that is leader and member at once the member's ClusterSet has a server and a Secret.
+    In a cluster that is leader and member, the member's ClusterSet has both.
     """
     own = cluster_set.spec.cluster_id
     return any(
@@ -53,17 +44,17 @@ def is_leader_set(cluster_set: ClusterSet) -> bool:
 
 
 def ready_of(cluster_set: ClusterSet, cluster: str) -> Condition:
-    """Return what a ClusterSet's status says of whether a cluster is Ready."""
+    """Return the condition Ready of a cluster in a ClusterSet's status; without status if it has none."""
     return condition_of(cluster_set.conditions_of(cluster), READY)
 
 
 def is_lost(ready: Condition, announce: MemberClusterAnnounce) -> bool:
-    """Tell whether a Ready condition says that a member is away, and nothing has been heard of it since."""
+    """Tell whether a member is Disconnected by its condition, and has sent no heartbeat since."""
     return ready.is_false and ready.message.startswith(f"{_LOST} {heartbeat(announce)};")
 
 
 class ClusterSetStatus:
-    """Writes the status of leaders' ClusterSets."""
+    """Writes the status of a leader's ClusterSets."""
 
     name = "cluster-set-status"
     needs_leader = False
@@ -75,7 +66,7 @@ class ClusterSetStatus:
         self._settings = settings
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the ClusterSets that a change touches. A heartbeat of a member that is Ready touches none."""
+        """Return the ClusterSets that a change touches: none for a heartbeat of a Ready member."""
         changed = change.object
         area = changed.namespace
         if not self._settings.covers(area):
@@ -134,8 +125,8 @@ class ClusterSetStatus:
             "conditions": [_overall(conditions, statuses, ready, now), consistent],
             "clusterStatuses": statuses,
         }
-        wanted = Wanted(ref=ref, status=status, create=False)
-        return DesiredObjects(steps=[wanted], events=events, again=min(again, default=None))
+        step = Wanted(ref=ref, status=status, create=False)
+        return DesiredObjects(steps=[step], events=events, again=min(again, default=None))
 
     def _ready(
         self, announce: MemberClusterAnnounce, before: Sequence[Condition], quiet: float, now: float
@@ -154,7 +145,7 @@ class ClusterSetStatus:
 
 
 def _overall(before: Sequence[Condition], statuses: Sequence[Json], ready: int, now: float) -> Json:
-    """Return the ClusterSet's own Ready: all members are. The reason is Antrea's, also while only some are not."""
+    """Return the ClusterSet's condition Ready. The reason is Antrea's, also if only one member is not Ready."""
     if ready == len(statuses):
         message = "" if statuses else "no cluster has announced itself yet"
         return condition(before, READY, TRUE, message=message, now=now)
@@ -170,7 +161,7 @@ def _published(export: ApiObject | None) -> object:
 
 
 def _settings(export: ResourceExport) -> dict[str, str]:
-    """Return what a cluster says of settings that should be the same everywhere; Antrea's say nothing."""
+    """Return a cluster's settings that should be equal in all clusters; Antrea's members publish none."""
     texts = {key: export.annotation(key) for key in names.SETTING_ANNOTATIONS}
     return {key: printable(text) for key, text in texts.items() if text}
 
@@ -195,7 +186,7 @@ def _consistent(view: View, area: str, members: set[str], before: Sequence[Condi
     if encrypting and plain:
         reason = reason or "EncryptionDiffers"
         notes.append(f"WireGuard is on in {_some(encrypting)} and off in {_some(plain)}")
-    for key, what in names.SETTING_ANNOTATIONS.items():
+    for key, setting in names.SETTING_ANNOTATIONS.items():
         values: dict[str, list[str]] = {}
         for info in infos:
             if value := _settings(info).get(key):
@@ -203,7 +194,7 @@ def _consistent(view: View, area: str, members: set[str], before: Sequence[Condi
         if len(values) > 1:
             reason = reason or "SettingsDiffer"
             shown = [f"{value} in {_some(sorted(values[value]))}" for value in sorted(values)]
-            notes.append(f"{what} is {', '.join(shown)}")
+            notes.append(f"{setting} is {', '.join(shown)}")
     status = FALSE if notes else TRUE if infos or not members else UNKNOWN
     if status == UNKNOWN:
         reason, notes = "NoClusterInfo", ["no member has published its CIDRs yet"]

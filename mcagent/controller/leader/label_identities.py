@@ -1,11 +1,11 @@
 """The reconciler of label identities: ResourceExports of that kind to one ResourceImport each, with a number.
 
-A key is "area/hash" of the labels. It owns the ResourceImport of the hash's name, and the exports' status. The
-number follows from the hash: the first that is free of those which the hash names, one after the other. So it is
-the same after a restart, under another leader, and when labels come back, and one that was given back is not given
-again soon. If one number was given to two labels (at the same moment, or by two leaders in turn), the younger
-ResourceImport is made anew; members import only the older of two (`member.policies.label_identities`). Labels that
-nobody exports any more keep their number for a while.
+A key is "area/hash" of the labels. It owns the ResourceImport named by the hash, and the exports' status. The
+hash yields a sequence of numbers, and the labels get the first free one. So the number is the same after a
+restart, under another leader, and when labels return, and a number that became free is not used again soon. If
+two labels have one number (assigned at the same moment, or by two leaders), the younger ResourceImport is
+deleted and created with another number; members import only the older one (`member.policies.label_identities`).
+Labels without exports keep their number for GRACE.
 """
 
 from __future__ import annotations
@@ -16,25 +16,29 @@ from collections.abc import Iterable, Iterator
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of, time_text
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.exports.announces import announces, is_member, not_a_member
 from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
     ACCOUNTS_BY_NAMESPACE,
+    at_the_limit,
     bounds_of,
+    changed_accounts,
+    cluster_id_of,
     defaults_of,
+    is_over,
     named_for,
+    over_quota,
     refuse_namespace,
-    said,
-    stands_for,
 )
 from mcagent.controller.leader.exports.header import (
     BY_KIND,
     BY_LABEL,
     by_kind,
+    changed_members,
+    is_member,
     label_of,
+    not_a_member,
     read_header,
 )
-from mcagent.controller.leader.exports.quota import at_the_limit, is_over, over_quota
 from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -54,9 +58,9 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 from mcagent.model.parsing.field import Field
 
-GRACE = 300.0  # seconds for which labels that nobody exports keep their number
+GRACE = 300.0  # seconds for which labels without exports keep their number
 OFF = "enableStretchedNetworkPolicy is false in this leader's configuration"
-_TRIES = 64  # numbers that a hash names; after them the next free one counts
+_TRIES = 64  # numbers that follow from a hash; after them the next free one is used
 _WHAT = "label identities"
 
 
@@ -75,7 +79,7 @@ class LabelIdentities:
         self.indexes = (BY_KIND, BY_LABEL, IMPORTS_BY_NUMBER, ACCOUNTS_BY_CLUSTER, ACCOUNTS_BY_NAMESPACE)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the labels that a change touches: its own, and those of a member that comes, goes or may more."""
+        """Return the labels that a change touches: its own, or all of a member with new membership or bounds."""
         area = change.object.namespace
         if not self._settings.covers(area):
             return []
@@ -85,12 +89,10 @@ class LabelIdentities:
                 numbers = dict.fromkeys(number for o in imports for number in _by_number(o))
                 rivals = (r for number in numbers for r in view.indexed(IMPORTS_BY_NUMBER, number))
                 return dict.fromkeys(o.key for o in (*imports, *rivals))
-            case MemberClusterAnnounce(cluster_id=cluster_id):
-                clusters = {cluster_id} if announces(change.old) != announces(change.new) else set()
+            case MemberClusterAnnounce():
+                clusters = changed_members(change)
             case ServiceAccount():
-                if said(change.old) == said(change.new):
-                    return []
-                clusters = {stands_for(o) for o in change.of(ServiceAccount) if o is not None} - {""}
+                clusters = {*map(cluster_id_of, changed_accounts(change))} - {""}
             case _:
                 exports = [o for o in change.of(ResourceExport) if o is not None and _is_ours(o)]
                 at_limit = at_the_limit(
@@ -113,25 +115,25 @@ class LabelIdentities:
         )
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the ResourceImport, and what is written about the exports."""
+        """Return the ResourceImport, and the status of the exports."""
         area, name = key.split("/", 1)
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
         present = view.get(target, ResourceImport)
         present = present if present is not None and _is_ours(present) else None
         steps: list[Wanted | Ref] = []
-        taken: list[ResourceExport] = []
+        merged: list[ResourceExport] = []
         for export in sorted(view.indexed(BY_LABEL, key), key=lambda export: export.age):
             if export.is_deleting:
                 steps += released(export)
                 continue
-            label = label_of(taken[0]) if taken else _label_in(present, name)
+            label = label_of(merged[0]) if merged else _label_in(present, name)
             why = self._refusal(view, area, export, label)
             steps.append(failed(export, why, now) if why else succeeded(export, now))
-            taken += [] if why else [export]
+            merged += [] if why else [export]
         if present is not None and (present.is_deleting or self._is_younger(view, present)):
-            return DesiredObjects(steps=[target, *steps])  # made anew once it is gone, with another number
-        if taken:
-            return DesiredObjects(steps=[_import(view, target, present, taken), *steps])
+            return DesiredObjects(steps=[target, *steps])  # created again once it is gone, with another number
+        if merged:
+            return DesiredObjects(steps=[_import(view, target, present, merged), *steps])
         if present is None:
             return DesiredObjects(steps=steps)
         since = time_of(present.annotation(names.UNUSED_SINCE_ANNOTATION))
@@ -139,11 +141,12 @@ class LabelIdentities:
         if remaining <= 0 or not self._settings.stretched_network_policy:
             return DesiredObjects(steps=[target, *steps])
         unused = {names.UNUSED_SINCE_ANNOTATION: time_text(now), names.EXPORTERS_ANNOTATION: ""}
-        begun: list[Wanted | Ref] = [Wanted(ref=target, body={"metadata": {"annotations": unused}}, create=False)]
-        return DesiredObjects(steps=[*(begun if since is None else ()), *steps], again=remaining)
+        if since is None:
+            steps.insert(0, Wanted(ref=target, body={"metadata": {"annotations": unused}}, create=False))
+        return DesiredObjects(steps=steps, again=remaining)
 
     def _refusal(self, view: View, area: str, export: ResourceExport, label: str) -> str:
-        """Return why an export does not count; "" if it does. `label` is what the hash stands for, if known."""
+        """Return why an export is refused; "" if it is not. `label`: the labels of its hash, "": none yet."""
         if not self._settings.stretched_network_policy:
             return OFF
         try:
@@ -166,13 +169,13 @@ class LabelIdentities:
 
     @staticmethod
     def _is_younger(view: View, resource_import: ResourceImport) -> bool:
-        """Tell whether a ResourceImport has no number, or one that an older one has, too."""
+        """Tell whether a ResourceImport has no number, or the number of an older one."""
         places = list(_by_number(resource_import))
         return not places or any(o.age < resource_import.age for o in view.indexed(IMPORTS_BY_NUMBER, places[0]))
 
 
 def number_of(resource_import: ResourceImport | None) -> int | None:
-    """Return the number in a ResourceImport of labels; None when it is none that is given."""
+    """Return the number in a ResourceImport of labels; None if it is outside the range of numbers."""
     number = resource_import.spec.label_identity.id if resource_import is not None else None
     return number if number is not None and labels.FIRST <= number <= labels.LAST else None
 
@@ -183,30 +186,30 @@ def _label_in(resource_import: ResourceImport | None, name: str) -> str:
 
 
 def numbers(name: str) -> Iterator[int]:
-    """Yield the numbers that labels may have, in order of preference; all of them in the end."""
-    number, many = labels.FIRST, labels.LAST - labels.FIRST + 1
+    """Yield all numbers in the order in which labels with this hash try them."""
+    number, count = labels.FIRST, labels.LAST - labels.FIRST + 1
     for turn in range(_TRIES):
         digest = hashlib.sha256(f"{name}/{turn}".encode()).digest()
-        number = labels.FIRST + int.from_bytes(digest[:8], "big") % many
+        number = labels.FIRST + int.from_bytes(digest[:8], "big") % count
         yield number
-    for step in range(1, many):
-        yield labels.FIRST + (number - labels.FIRST + step) % many
+    for step in range(1, count):
+        yield labels.FIRST + (number - labels.FIRST + step) % count
 
 
-def _import(view: View, target: Ref, present: ResourceImport | None, taken: list[ResourceExport]) -> Wanted:
+def _import(view: View, target: Ref, present: ResourceImport | None, merged: list[ResourceExport]) -> Wanted:
     area = target.namespace
     number = number_of(present)
     if number is None:
         number = next(n for n in numbers(target.name) if not view.count(IMPORTS_BY_NUMBER, f"{area}/{n}"))
     notes = {
-        names.EXPORTERS_ANNOTATION: ",".join(sorted(export.spec.cluster_id for export in taken)),
+        names.EXPORTERS_ANNOTATION: ",".join(sorted(export.spec.cluster_id for export in merged)),
         names.UNUSED_SINCE_ANNOTATION: None,
     }
     spec = {
         "kind": str(ExportKind.LABEL_IDENTITY),
         "name": target.name,
         "namespace": area,
-        "labelIdentity": {"label": label_of(taken[0]), "id": number},
+        "labelIdentity": {"label": label_of(merged[0]), "id": number},
     }
     return Wanted(ref=target, body={"metadata": {"annotations": notes}, "spec": spec})
 

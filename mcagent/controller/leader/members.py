@@ -1,8 +1,8 @@
-"""The reconciler of members: from their first announcement until nothing is left of them.
+"""The reconciler of members, from their announcement until all their exports are deleted.
 
-A key is "area/announce". It owns the finalizer of the MemberClusterAnnounce, and deletes: what a member exported
-once its announcement is being deleted, and the announcement of a member that has been away for too long. That a
-member is away, and since when, stands in the ClusterSet's status (`cluster_set`), so it outlasts a restart.
+A key is "area/announce". It owns the finalizer of the MemberClusterAnnounce. It deletes the exports of a member
+whose announcement is being deleted, and the announcement of a member without heartbeats for `stale_after`. The
+ClusterSet's status (`cluster_set`) has the time of the last heartbeat, so it outlasts a restart.
 """
 
 from __future__ import annotations
@@ -12,17 +12,9 @@ from collections.abc import Iterable
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.leader.cluster_set import READY, is_lost, ready_of
-from mcagent.controller.leader.exports.announces import announce_ref, announces
-from mcagent.controller.leader.exports.header import BY_CLUSTER, by_cluster
+from mcagent.controller.leader.exports.header import BY_CLUSTER, announce_ref, announces, by_cluster
 from mcagent.controller.leader.exports.status import export_ref
-from mcagent.controller.machinery.reconciler import (
-    Access,
-    DesiredObjects,
-    ObjectChange,
-    Ref,
-    View,
-    Wanted,
-)
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
@@ -33,7 +25,7 @@ _FINALIZER = names.announce_finalizer("")
 
 
 class Members:
-    """Holds members' announcements until what they exported is gone, and ends those of members that stay away."""
+    """Removes the exports of members that leave, and members without heartbeats."""
 
     name = "members"
     needs_leader = False
@@ -71,7 +63,7 @@ class Members:
         return [announce.key for announce in view.list(MemberClusterAnnounce, namespace=area)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the announcement's finalizer, or what has to go."""
+        """Return the announcement's finalizer, or the objects to delete."""
         area, name = key.split("/", 1)
         ref = Ref(kind=Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area, name=name)
         announce = view.get(ref, MemberClusterAnnounce)
@@ -82,7 +74,7 @@ class Members:
             exports = view.indexed(BY_CLUSTER, by_cluster(area, cluster)) if cluster else ()
             remaining_exports = [export_ref(export) for export in exports if not export.is_deleting]
             if exports:
-                return DesiredObjects(steps=remaining_exports)  # their going calls for this key again
+                return DesiredObjects(steps=remaining_exports)  # their deletion enqueues this key again
             foreign = [f for f in finalizers if not f.startswith(_FINALIZER)]
             released = Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)
             return DesiredObjects(steps=[released] if foreign != finalizers else [])
@@ -97,14 +89,14 @@ class Members:
         own = names.announce_finalizer(cluster)
         if own in finalizers:
             return DesiredObjects(again=wait)
-        held_by_us = Wanted(ref=ref, body={"metadata": {"finalizers": [*finalizers, own]}}, create=False)
-        return DesiredObjects(steps=[held_by_us], again=wait)
+        with_finalizer = Wanted(ref=ref, body={"metadata": {"finalizers": [*finalizers, own]}}, create=False)
+        return DesiredObjects(steps=[with_finalizer], again=wait)
 
     def _until_stale(self, announce: MemberClusterAnnounce, ref: Ref, view: View, now: float) -> float | None:
-        """Return the seconds until a member that is away is given up; None while it is not away.
+        """Return the seconds until a member without heartbeats is removed; None while it has heartbeats.
 
-        A ClusterSet's status tells since when. That no clock is compared with another one's matters: a member with
-        a wrong clock stays, and when this one steps only members that are away already can be given up too early.
+        The ClusterSet's status has the start. Clocks of different machines are not compared: a member with a wrong
+        clock stays, and a step of this clock can shorten the time only of members that are away already.
         """
         patience = self._settings.stale_after
         for cluster_set in view.list(ClusterSet, namespace=ref.namespace):
@@ -112,11 +104,11 @@ class Members:
                 ready = ready_of(cluster_set, announce.cluster_id)
                 since = time_of(ready.last_transition_time)
                 return since + patience - now if is_lost(ready, announce) and since is not None else None
-        return patience - view.quiet_for(ref)  # it announces itself to a ClusterSet that is not here
+        return patience - view.quiet_for(ref)  # its ClusterSet does not exist here
 
 
 def _identity(announce: ApiObject | None) -> object:
-    """Return all of an announcement that this reconciler looks at."""
+    """Return the fields of an announcement that this reconciler reads."""
     if not isinstance(announce, MemberClusterAnnounce):
         return None
     fields = (announce.cluster_id, announce.cluster_set_id)

@@ -1,7 +1,7 @@
 """The reconciler of ResourceExports of kinds that this leader does not merge.
 
-A key is "area/export". It writes that such an export is refused, and takes its finalizer off when it is deleted:
-else the export would look accepted, and stay for ever.
+A key is "area/export". It writes to the status that the export is refused, and removes its finalizer when it is
+deleted. Without that, the export would seem accepted, and could not be deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcagent.model.parsing.field import printable
 
 
 class OtherExports:
-    """Answers exports that nothing else answers."""
+    """Refuses exports of kinds that no other reconciler reads."""
 
     name = "other-exports"
     needs_leader = False
@@ -41,7 +41,7 @@ class OtherExports:
             yield from _key(export)
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return what is written about the export."""
+        """Return the status of the export, or the removal of its finalizer."""
         area, name = key.split("/", 1)
         export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name), ResourceExport)
         if export is None or not _key(export):

@@ -1,10 +1,10 @@
 """The reconcilers of replicated policies: ResourceExports of Antrea's and of Kubernetes' to ResourceImports.
 
-One for each form. A key is "area/name" of the policy. Administrators of the leader write these exports, members
-cannot (admission). It owns the ResourceImport, and the exports' status and finalizers. Of several exports of
-one name the oldest counts; the others say so. What a policy means is the matter of each member's API server.
-Members that do not have it report why on their announcements: that becomes an Event of the ResourceImport, with
-the cluster's name.
+One for each form. A key is "area/name" of the policy. Administrators of the leader write these exports; admission
+refuses those of members. It owns the ResourceImport, and the exports' status and finalizers. Of several exports of
+one policy the oldest is copied, and the status of the others names it. The API servers of members validate the
+policy. A member without it reports the reason in its announcement, and the leader makes that an Event of the
+ResourceImport, with the cluster's ID.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.policies import only, read_carried
-from mcagent.controller.leader.exports.announces import announces
+from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -39,16 +39,16 @@ from mcagent.model.parsing.field import Field, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How exports and imports carry policies of one form; `content` raises InputError for one that is none."""
+    """The fields of exports and imports for policies of one form."""
 
     kind: str  # `spec.kind` of both
     reconciler: str
     exported: str  # the field of an export's spec
     imported: str  # the field of an import's
     import_name: Callable[[str], str]
-    report_name: Callable[[str], str]  # how members call it in reports
+    report_name: Callable[[str], str]  # the name in members' reports
     reason: str  # of Events
-    content: Callable[[ResourceExport], Mapping[str, Any]]
+    content: Callable[[ResourceExport], Mapping[str, Any]]  # raises InputError for an invalid policy
 
 
 def _antrea(export: ResourceExport) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ def _kubernetes(export: ResourceExport) -> Mapping[str, Any]:
 
 
 def _imported(resource_import: ApiObject | None, form: Form) -> Any:
-    """Return what a ResourceImport carries of a policy."""
+    """Return the policy in a ResourceImport."""
     if not isinstance(resource_import, ResourceImport):
         return None
     return resource_import.spec.cluster_network_policy if form is ANTREA else as_json(resource_import.spec.raw)
@@ -94,7 +94,7 @@ KUBERNETES = Form(
 
 
 class PolicyCopies:
-    """Passes policies of a form on to all members."""
+    """Copies policies of a form to ResourceImports, for all members."""
 
     needs_leader = False
     reads = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE})
@@ -107,12 +107,12 @@ class PolicyCopies:
         self.indexes = (self._policies,)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the policies that a change is about, or about which a member reports something else."""
+        """Return the policies of the changed object, or those whose report by a member changed."""
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
             before, after = _problems(change.old), _problems(change.new)
             area = change.object.namespace
             touched = {name for name in {**before, **after} if before.get(name) != after.get(name)}
-            if not touched or not self._settings.covers(area):  # every heartbeat comes by here
+            if not touched or not self._settings.covers(area):  # each heartbeat calls this
                 return []
             keys_by_name = {
                 key.partition("/")[2]: key for key in self.all_keys(view) if key.startswith(f"{area}/")
@@ -131,7 +131,7 @@ class PolicyCopies:
         return dict.fromkeys(_key(o) for o in objects if self._is_ours(o))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the ResourceImport, and what is written about the exports."""
+        """Return the ResourceImport, and the status of the exports."""
         area, name = key.split("/", 1)
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=self._form.import_name(name))
         steps: list[Wanted | Ref] = []
@@ -171,7 +171,7 @@ class PolicyCopies:
         return Wanted(ref=target, body={"spec": body})
 
     def _events(self, view: View, target: Ref, name: str) -> list[Event]:
-        """Return what members report of a policy that they do not have."""
+        """Return the reports of members that do not have the policy."""
         events = []
         for announce in view.list(MemberClusterAnnounce, namespace=target.namespace):
             if announces(announce) and (why := _problems(announce).get(self._form.report_name(name))):
@@ -188,7 +188,7 @@ class PolicyCopies:
 
 
 def _problems(announce: ApiObject | None) -> dict[str, str]:
-    """Return what a member reports of policies, by name. Whatever it wrote, nothing is raised."""
+    """Return why a member does not have policies, by name. Never raises; invalid entries are ignored."""
     text = (announce.annotation(names.POLICY_PROBLEMS_ANNOTATION) if announce is not None else None) or ""
     try:
         report = json.loads(text) if text and len(text) <= _MAX_REPORT else {}

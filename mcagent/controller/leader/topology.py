@@ -1,6 +1,6 @@
-"""The ClusterSets of a leader as its page draws them, from what members announced and export. Pure.
+"""The ClusterSets of a leader for its topology page, from announcements and ResourceExports. Pure.
 
-Links are what members say of themselves: shown as theirs, bounded, and nothing is decided by them.
+Members report their links themselves: the page shows them, limited in number, and no decision uses them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.leader.cluster_set import is_leader_set, ready_of
-from mcagent.controller.leader.exports.announces import announces
+from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.machinery.reconciler import View
 from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterInfo, ClusterSet, MemberClusterAnnounce, ResourceExport
@@ -25,7 +25,7 @@ _POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})
 
 
 def topologies(view: View, namespace: str | None) -> tuple[Topology, ...]:
-    """Return the ClusterSets that are led from `namespace` (None: from any), by name."""
+    """Return the leader's ClusterSets of `namespace` (None: of all namespaces), sorted by name."""
     led = [cluster_set for cluster_set in view.list(ClusterSet, namespace=namespace) if is_leader_set(cluster_set)]
     return tuple(_topology(cluster_set, view) for cluster_set in led if not cluster_set.is_deleting)
 
@@ -78,7 +78,7 @@ def _cluster(cluster: str, ready: Condition, info: ClusterInfo | None, services:
 
 
 def _links(members: Mapping[str, MemberClusterAnnounce]) -> Iterable[ShownLink]:
-    """Yield what members announce of their links to other members; what they say of anybody else is left out."""
+    """Yield the links between members that members announce; links to other clusters are ignored."""
     for cluster, announce in sorted(members.items()):
         for link in links.read_text(announce.annotation(links.ANNOTATION) or ""):
             if link.cluster in members and link.cluster != cluster:
@@ -86,7 +86,7 @@ def _links(members: Mapping[str, MemberClusterAnnounce]) -> Iterable[ShownLink]:
 
 
 def _changes(ways: tuple[ShownLink, ...]) -> tuple[Change, ...]:
-    found = [
+    changes = [
         Change(
             at=way.since,
             source=way.source,
@@ -97,7 +97,7 @@ def _changes(ways: tuple[ShownLink, ...]) -> tuple[Change, ...]:
         for way in ways
         if way.since
     ]
-    return tuple(sorted(found, key=lambda change: change.at, reverse=True)[:MAX_CHANGES])
+    return tuple(sorted(changes, key=lambda change: change.at, reverse=True)[:MAX_CHANGES])
 
 
 def _set_problems(cluster_set: ClusterSet) -> Iterable[ShownProblem]:

@@ -1,4 +1,4 @@
-"""The member's side of the control plane: membership, gateways, what is exported and what is imported."""
+"""The control plane of a member: membership, gateways, exports to the leader and imports from it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from mcagent.controller.member.leave import Leave
 from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.networks.gateways import GatewayElection
-from mcagent.controller.member.policies.cluster_policies import PolicyImports
-from mcagent.controller.member.policies.kubernetes_policies import KubernetesPolicyImports
 from mcagent.controller.member.policies.label_exports import LabelExports
 from mcagent.controller.member.policies.label_identities import LabelImports
+from mcagent.controller.member.policies.policy_imports import PolicyImports
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings
 
 
 def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
-    """Return all reconcilers of a member."""
+    """Return all reconcilers of a member, in no particular order."""
     return [
         MemberClusterSet(settings),
         Announce(settings),
@@ -34,5 +33,4 @@ def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
         LabelExports(settings),
         LabelImports(settings),
         PolicyImports(settings),
-        KubernetesPolicyImports(settings),
     ]

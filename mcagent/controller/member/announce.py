@@ -1,9 +1,10 @@
 """The reconciler of this cluster's MemberClusterAnnounce on the leader, which makes it a member; its heartbeat.
 
 A heartbeat has the time at which its period began, so there is one write a period however often the key is
-reconciled; clusters are spread over the period by their IDs. The object is not watched: the watch would bring
-those of all members. With it go what of the ClusterSet's policies is not applied here, and how well this cluster
-reaches the others: a tunnel that goes up or down is told at once, traffic with the next heartbeat.
+reconciled; the clusters' IDs spread them over the period. The object is not watched, because the watch would
+deliver the announcements of all members. It also reports the policies of the ClusterSet that are not applied
+here, and the links to other clusters: a tunnel that goes up or down is reported at once, traffic with the next
+heartbeat.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_text
-from mcagent.controller.contract.policies import CARRIED
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -25,15 +25,8 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.membership import (
-    cluster_set_of,
-    cluster_set_ref,
-    concerns_membership,
-    joined_leader,
-)
-from mcagent.controller.member.policies import cluster_policies, kubernetes_policies
-from mcagent.controller.member.policies.cluster_policies import ANTREA, POLICIES
-from mcagent.controller.member.policies.kubernetes_policies import KUBERNETES_POLICIES
+from mcagent.controller.member.membership import cluster_set_of, concerns_membership, joined_leader
+from mcagent.controller.member.policies.policy_imports import POLICIES, REPORTED_KINDS, report
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import ApiGateway
@@ -43,8 +36,8 @@ from mcagent.model.parsing import links
 from mcagent.model.parsing.links import ClusterLink
 
 KEY = "announce"
-MAX_REPORTED = 32  # policies that are not applied, in the report; the first by name
-SHOWN = 256  # characters of why
+MAX_REPORTED = 32  # policies in the report; the first by name
+SHOWN = 256  # characters of a reason in the report
 
 
 class Announce:
@@ -52,36 +45,34 @@ class Announce:
 
     name = "announce"
     needs_leader = False
-    reads = Access(
-        local={Kind.CLUSTER_SET, Kind.GATEWAY, Kind.NAMESPACE, *ANTREA, *CARRIED}, leader={Kind.RESOURCE_IMPORT}
-    )
+    reads = Access(local={Kind.CLUSTER_SET, Kind.GATEWAY, *REPORTED_KINDS}, leader={Kind.RESOURCE_IMPORT})
     writes = Access(leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
-    indexes = (POLICIES, KUBERNETES_POLICIES)
+    indexes = (POLICIES,)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._period = settings.heartbeat_period
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
-        """Return the one key when membership or connection changed, or a link went up or down."""
+        """Return KEY if membership changed, or a link went up or down."""
         if change.kind is Kind.GATEWAY:
             return [KEY] if _states(change.old) != _states(change.new) else []
         return [KEY] if concerns_membership(change) else []
 
     def all_keys(self, view: View) -> Iterable[str]:  # noqa: ARG002
-        """Return the one key."""
+        """Return KEY."""
         return [KEY]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the announcement with the heartbeat of this period."""
         leader, cluster_set = joined_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None or not leader.connected:
-            return DesiredObjects()  # called again when that changes
+            return DesiredObjects()  # a change enqueues the key again
         offset = zlib.crc32(leader.cluster_id.encode()) / 2**32 * self._period
         beat = (now - offset) // self._period * self._period + offset
         ref = announce_ref(leader)
         notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
         notes[links.ANNOTATION] = _links(view)
-        if leader.synced:  # else nothing is known of policies
+        if leader.synced:  # else the policies are unknown
             notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view)
         body = {
             "metadata": {"annotations": notes},
@@ -92,20 +83,18 @@ class Announce:
         events = []
         if failure := view.failure(ref):
             message = f"this cluster cannot announce itself to the leader: {failure}"
-            events.append(
-                Event(subject=str(cluster_set_ref(cluster_set, view)), reason="AnnounceFailed", message=message)
-            )
+            events.append(Event(subject=cluster_set.subject, reason="AnnounceFailed", message=message))
         return DesiredObjects(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
 
 
 def _policy_problems(view: View) -> str | None:
-    """Return which policies are not applied here, and why, as JSON by name; None: all are."""
-    problems = sorted({**cluster_policies.report(view), **kubernetes_policies.report(view)}.items())
+    """Return the reasons why policies are not applied here, as JSON by name; None: all are applied."""
+    problems = sorted(report(view).items())
     return json.dumps({name: why[:SHOWN] for name, why in problems[:MAX_REPORTED]}) if problems else None
 
 
 def _links(view: View) -> str | None:
-    """Return how this cluster's gateways together reach the others; None: there is nothing to tell."""
+    """Return the links of this cluster's gateways to other clusters, merged, as text; None: there are none."""
     gateways = view.list(ApiGateway, namespace=view.namespace)
     announced = links.most_telling(links.merged(map(_reported, gateways)))
     return links.as_text(announced) if announced else None
@@ -120,7 +109,7 @@ def _states(gateway: ApiObject | None) -> object:
 
 
 def announce_ref(leader: Leader) -> Ref:
-    """Return the name of this cluster's announcement on the leader."""
+    """Return the reference to this cluster's announcement on the leader."""
     return Ref(
         side=Side.LEADER,
         kind=Kind.MEMBER_CLUSTER_ANNOUNCE,

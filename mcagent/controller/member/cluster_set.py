@@ -1,7 +1,7 @@
 """The reconciler of a member's ClusterSet: its status, its finalizer, and the ID of this cluster.
 
 A key is the ClusterSet's name. It fills an empty `spec.clusterID` from the ClusterClaim that held it in older
-versions. What happens once the ClusterSet is deleted is in `leave`.
+versions. `leave` reconciles a deleted ClusterSet.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
-# Seconds: whether the leader takes the announcement is no object, and wakes nobody.
+# Seconds: acceptance of the announcement is not part of an object, so no event enqueues the key.
 LOOK_AGAIN, CHECK_AGAIN = 0.5, 5.0
 _NOT_KEPT = "the leader's older CRDs drop"
 
 
 class MemberClusterSet:
-    """Keeps the ClusterSet's status."""
+    """Writes status and finalizer of the member's ClusterSet."""
 
     name = "membership"
     needs_leader = False
@@ -47,12 +47,15 @@ class MemberClusterSet:
     indexes = ()
 
     def __init__(self, settings: MemberSettings) -> None:
-        """Nothing of the settings is needed."""
+        """Use no settings."""
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the ClusterSets that a change touches: all of this namespace, as only one of them counts."""
-        here = change.side is Side.LOCAL and change.object.namespace == view.namespace
-        touched = here and change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)
+        """Return the ClusterSets that a change touches: all of this namespace: only one of them is joined."""
+        touched = (
+            change.side is Side.LOCAL
+            and change.object.namespace == view.namespace
+            and change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)
+        )
         return self.all_keys(view) if touched else []
 
     def all_keys(self, view: View) -> Iterable[str]:
@@ -60,17 +63,17 @@ class MemberClusterSet:
         return [cluster_set.name for cluster_set in view.list(ClusterSet, namespace=view.namespace)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the ClusterSet's status."""
+        """Return status, finalizer and cluster ID of the ClusterSet."""
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=key)
         cluster_set, chosen = view.get(ref, ClusterSet), cluster_set_of(view)
         if cluster_set is None:
             return DesiredObjects()
         finalizers = cluster_set.metadata.finalizers
         if chosen is None or chosen.name != key:
-            return _not_chosen(cluster_set, ref, chosen, view, now)
+            return _not_chosen(cluster_set, ref, chosen, now)
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if cluster_set.is_deleting:
-            return DesiredObjects()  # `leave` has it
+            return DesiredObjects()  # `leave` reconciles it
         body: Json = {}
         if names.MEMBER_FINALIZER not in finalizers:
             body["metadata"] = {"finalizers": [*finalizers, names.MEMBER_FINALIZER]}
@@ -79,7 +82,7 @@ class MemberClusterSet:
             body["spec"] = {"clusterID": claimed(claims)}
         status, reason, message = _state(cluster_set, claims, leader, view)
         events = []
-        if status == FALSE and reason != NOT_TAKEN:  # of that `announce` makes an Event
+        if status == FALSE and reason != NOT_TAKEN:  # which `announce` reports as an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
         written = _status(cluster_set, (status, reason, message), now)
         status_step = Wanted(ref=ref, body=body, status=written, create=False)
@@ -108,12 +111,12 @@ def _state(
         return FALSE, NOT_TAKEN, f"the leader does not accept this cluster's announcement: {why}"
     if not accepted:
         return UNKNOWN, "NotAnnounced", "the leader has no announcement of this cluster yet"
-    lost = view.dropped_fields(Side.LEADER)
-    return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(lost)}" if lost else ""
+    dropped_fields = view.dropped_fields(Side.LEADER)
+    return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(dropped_fields)}" if dropped_fields else ""
 
 
 def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) -> Json:
-    """Return the status: of all clusters a member sees only its leader."""
+    """Return the status. Its only cluster is the leader, because members read no announcements."""
     status, reason, message = ready
     connected = TRUE if status == TRUE else FALSE
     before = cluster_set.status.conditions
@@ -133,12 +136,10 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
     }
 
 
-def _not_chosen(
-    cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, view: View, now: float
-) -> DesiredObjects:
-    """Return what is written about a ClusterSet that does not count: it is a leader's, or not the first."""
+def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, now: float) -> DesiredObjects:
+    """Return the status of a ClusterSet that is not joined: a leader's, or not the oldest of this namespace."""
     if names.MEMBER_FINALIZER in cluster_set.metadata.finalizers and cluster_set.is_deleting:
-        return DesiredObjects(steps=[released(cluster_set, view)])
+        return DesiredObjects(steps=[released(cluster_set)])
     if chosen is None or not cluster_set.leader_server:
         return DesiredObjects()
     message = f"ClusterSet {chosen.name} is older: a cluster is a member of one ClusterSet at a time"

@@ -1,58 +1,68 @@
-"""What this cluster's ResourceExports have in common: their labels, finalizer and name. Pure."""
+"""This cluster's ResourceExports: their common fields, and the quota, which namespaces share max-min fairly. Pure.
+
+The leader writes the number of exports of a kind that it accepts to its copy of this cluster's ClusterInfo.
+Below that, each key has a place. At the limit, an export of a namespace with less than its share replaces the
+youngest export of a namespace with more. Exports without a place are not counted as demand: each of them makes
+this decision itself, so the places become max-min fair one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.antrea_before_2_7 import held_finalizers
+from mcagent.controller.contract.antrea_before_2_7 import with_finalizer
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.machinery.reconciler import Index, Json, Leader, Ref, Side, Wanted
+from mcagent.controller.machinery.reconciler import Index, Json, Leader, Ref, Side, View, Wanted
+from mcagent.controller.member.membership import import_ref
 from mcagent.controller.settings import MemberSettings
+from mcagent.core.shares import max_min_shares
 from mcagent.model import objects
-from mcagent.model.api.multicluster import ApiGateway, ResourceExport, WireGuard
+from mcagent.model.api.multicluster import ApiGateway, ResourceExport, ResourceImport, WireGuard
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.parse import parse_object
 
 
 def export_ref(leader: Leader, name: str) -> Ref:
-    """Return the name of a ResourceExport on the leader."""
+    """Return the reference to a ResourceExport on the leader."""
     return Ref(side=Side.LEADER, kind=Kind.RESOURCE_EXPORT, namespace=leader.namespace, name=name)
 
 
 def resource_export(
     ref: Ref, spec: Json, present: ResourceExport | None, annotations: Mapping[str, str | None] | None = None
 ) -> Wanted:
-    """Return a ResourceExport as the leader's webhook wants it: with labels that repeat `spec`, and the finalizer.
+    """Return a ResourceExport with the labels that the leader's webhook requires, and the finalizer.
 
-    `present` is the object as it is; finalizers of others stay.
+    `present`: the object as it is; its other finalizers stay.
     """
     labels = {names.LABEL_SOURCE_KIND: spec["kind"], names.LABEL_SOURCE_CLUSTER_ID: spec["clusterID"]}
     if spec["kind"] != ExportKind.CLUSTER_INFO:
         labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
-    held = present.metadata.finalizers if present is not None else ()
-    meta: Json = {"labels": labels, "finalizers": held_finalizers(held)}
+    finalizers = present.metadata.finalizers if present is not None else ()
+    meta: Json = {"labels": labels, "finalizers": with_finalizer(finalizers)}
     if annotations:
         meta["annotations"] = dict(annotations)
     return Wanted(ref=ref, body={"metadata": meta, "spec": spec})
 
 
 def read_gateway(gateway: ApiGateway) -> objects.Gateway:
-    """Return a Gateway with its addresses. Raises InputError."""
+    """Return the checked value of a Gateway. Raises InputError."""
     value = parse_object(gateway).value
     assert isinstance(value, objects.Gateway)
     return value
 
 
 def published(info: objects.WireGuardInfo | None) -> WireGuard | None:
-    """Return what is published of a gateway's WireGuard device; None when that is nothing."""
+    """Return the published fields of a gateway's WireGuard device; None if it has none."""
     if info is None:
         return None
     return WireGuard(public_key=info.public_key, next_public_key=info.next_public_key, port=info.port or None)
 
 
 def published_settings(settings: MemberSettings) -> dict[str, str | None]:
-    """Return the annotations for settings on which all clusters must agree; None: not published."""
+    """Return the annotations for settings that must be equal in all clusters; None: not published."""
     return {
         names.ENDPOINT_IP_TYPE_ANNOTATION: str(settings.endpoint_ip_type),
         names.TUNNEL_TYPE_ANNOTATION: settings.tunnel_type or None,
@@ -65,3 +75,81 @@ def _by_cluster(export: ResourceExport) -> Iterable[str]:
 
 
 BY_CLUSTER = Index("exports-by-cluster", ResourceExport, Side.LEADER, _by_cluster)  # under the cluster ID
+
+
+# --- quota ------------------------------------------------------------------------------------------------
+
+REASON = "TooManyExports"
+_OVER_QUOTA = "may export"  # in the leader's refusal, until the replaced export is deleted
+RETRY = 60.0  # seconds after which the decision on an export without a place is repeated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The decision on an export."""
+
+    refusal: str = ""  # why it has no place; "": it has one
+    replaced: ResourceExport | None = None  # the export whose place it takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """The quota of one kind of export."""
+
+    kind: ExportKind
+    what: str  # the kind, in messages
+    namespace_of: Callable[[ResourceExport], str]  # of this cluster
+
+    def place(self, view: View, leader: Leader, name: str, namespace: str) -> Place:
+        """Return the decision on the export `name`, of `namespace`."""
+        limit = max_exports(view, leader)
+        ref = export_ref(leader, name)
+        is_new = view.get(ref, ResourceExport) is None
+        value = f"{leader.cluster_id}/{self.kind}"
+        if limit is None or view.count(OWN_BY_KIND, value) + is_new <= limit:
+            return Place()
+        staying = (export for export in view.indexed(OWN_BY_KIND, value) if not export.is_deleting)
+        exports = sorted(staying, key=lambda export: export.age)
+        demands = Counter(map(self.namespace_of, exports))
+        demands[namespace] += is_new
+        shares = max_min_shares(demands, limit)
+        places: Counter[str] = Counter()  # by namespace, those of older exports
+        without_place: ResourceExport | None = None
+        rank = None
+        for export in exports:
+            owner = self.namespace_of(export)
+            if export.name == name:
+                rank = places[owner]
+            if places[owner] >= shares[owner]:
+                without_place = export
+            places[owner] += 1
+        if (places[namespace] if rank is None else rank) >= shares[namespace]:
+            return Place(refusal=self._refusal(leader, limit, namespace, shares[namespace]))
+        if not is_new or len(exports) < limit:
+            return Place()
+        failure = view.failure(ref)
+        if failure and _OVER_QUOTA not in failure:
+            return Place(refusal=f"it takes no other export's place, because the leader refused it: {failure}")
+        return Place(replaced=without_place)
+
+    def _refusal(self, leader: Leader, limit: int, namespace: str, share: int) -> str:
+        return (
+            f"cluster {leader.cluster_id} may export {limit} {self.what}, and namespace {namespace} has a share "
+            f"of {share}, whose oldest stay: members.maxExports of the leader, or annotation "
+            f"{names.MAX_EXPORTS_ANNOTATION} of the cluster's ServiceAccount there, can allow more"
+        )
+
+
+def max_exports(view: View, leader: Leader) -> int | None:
+    """Return the number of exports of a kind that the leader accepts; None: unknown (Antrea's leader)."""
+    copy = view.get(import_ref(leader, names.cluster_info(leader.cluster_id)), ResourceImport)
+    text = (copy.annotation(names.MAX_EXPORTS_ANNOTATION) if copy is not None else None) or ""
+    return int(text) if names.is_export_limit(text) else None
+
+
+def _by_kind(export: ResourceExport) -> Iterable[str]:
+    return [f"{export.spec.cluster_id}/{export.spec.kind}"]
+
+
+# Under "cluster ID/kind".
+OWN_BY_KIND = Index("own-exports-by-kind", ResourceExport, Side.LEADER, _by_kind)

@@ -1,4 +1,4 @@
-"""Indexes that reconcilers of a member share. Pure."""
+"""Indexes that several reconcilers of a member use. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcagent.model.api.multicluster import ResourceImport
 
 
 def service_of(endpoint_slice: ApiEndpointSlice) -> str:
-    """Return the name of the Service that an EndpointSlice is of; "" if of none."""
+    """Return the Service name in the label of an EndpointSlice; "" if it has none."""
     return endpoint_slice.labels.get(names.SERVICE_NAME_LABEL, "")
 
 
@@ -54,7 +54,7 @@ def _imported(obj: ApiService) -> Iterable[str]:
 
 
 IMPORTED = "imported"
-# Services that were made for imports, all under IMPORTED.
+# Imported Services, all under IMPORTED.
 IMPORTED_SERVICES = Index("imported-services", ApiService, Side.LOCAL, _imported)
 # Under "namespace/name" of the Service.
 SLICES_BY_SERVICE = Index("slices-by-service", ApiEndpointSlice, Side.LOCAL, _by_service)

@@ -1,8 +1,9 @@
-"""The reconciler of leaving a ClusterSet: what a deleted ClusterSet waits for.
+"""The reconciler of leaving a ClusterSet: it removes the finalizer from a deleted ClusterSet.
 
-A key is the ClusterSet's name. It takes our finalizer off. The finalizer keeps the ClusterSet, and with it who the
-leader is, until all that was made here is gone (`cleanup`) and the leader knows, even if this controller did not
-run when the ClusterSet was deleted. A leader that cannot be reached does not hold it up for long.
+A key is the ClusterSet's name. The finalizer keeps the ClusterSet, which names the leader, until `cleanup` has
+deleted all objects of the membership and this cluster's announcement and exports are removed from the leader,
+even if this controller did not run when the ClusterSet was deleted. It waits PATIENCE for a leader that cannot
+be reached.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
-PATIENCE = 60.0  # seconds that a leader which cannot be reached holds up leaving
-LOOK = 1.0  # seconds between checks of what is left
+PATIENCE = 60.0  # seconds to wait for a leader that cannot be reached
+LOOK = 1.0  # seconds between checks of the remaining objects
 
 
 class Leave:
-    """Lets a deleted ClusterSet go when all that it brought has gone."""
+    """Removes the finalizer from a deleted ClusterSet after the objects of the membership."""
 
     name = "leave"
     needs_leader = False
@@ -34,10 +35,10 @@ class Leave:
     indexes = (BY_CLUSTER,)
 
     def __init__(self, settings: MemberSettings) -> None:
-        """Nothing of the settings is needed."""
+        """Use no settings."""
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the deleted ClusterSets when one of them changes; the rest is checked once a second."""
+        """Return the deleted ClusterSets if one changes; `desired` repeats the other checks each second."""
         return self.all_keys(view) if change.kind is Kind.CLUSTER_SET else []
 
     def all_keys(self, view: View) -> Iterable[str]:
@@ -49,7 +50,7 @@ class Leave:
         ]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the next step of leaving: wait for the clean-up here, tell the leader, let the ClusterSet go."""
+        """Return the next step: wait for the clean-up, delete announcement and exports, remove the finalizer."""
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=key)
         chosen = cluster_set_of(view)
         if chosen is None or chosen.name != key or not chosen.is_deleting:
@@ -61,15 +62,15 @@ class Leave:
             return DesiredObjects(again=LOOK)
         late = view.quiet_for(ref) >= PATIENCE
         if leader is not None and leader.connected and leader.synced and not late:
-            # With the announcement the leader deletes what was exported; what came after that goes like this.
+            # The leader deletes the exports with the announcement; these are later ones.
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
             remaining_exports = [export_ref(leader, export.name) for export in exports if not export.is_deleting]
-            last = [] if exports else [released(chosen, view)]
+            last = [] if exports else [released(chosen)]
             return DesiredObjects(steps=[*remaining_exports, announce_ref(leader), *last], again=LOOK)
         if not late:
             return DesiredObjects(again=LOOK)
         message = "the leader could not be notified: it removes this cluster after a day without heartbeats"
         return DesiredObjects(
-            steps=[released(chosen, view)],
+            steps=[released(chosen)],
             events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)],
         )

@@ -1,39 +1,35 @@
-"""Whether this cluster is a member of a ClusterSet now: what all reconcilers of a member check first. Pure."""
+"""The membership of this cluster in a ClusterSet, which all reconcilers of a member check first. Pure."""
 
 from __future__ import annotations
 
 from mcagent.controller.contract import names
 from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, Side, View, Wanted
-from mcagent.model.api.base import condition_of
+from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, ResourceImport
 from mcagent.model.objects import Kind
 
-NOT_TAKEN = "AnnounceFailed"  # reason of a ClusterSet's Ready: the leader does not take the announcement
+NOT_TAKEN = "AnnounceFailed"  # reason of a ClusterSet's Ready: the leader refuses the announcement
 
 
 def cluster_set_of(view: View) -> ClusterSet | None:
-    """Return the ClusterSet that counts: the oldest one here that names the server of a leader."""
+    """Return the ClusterSet that this cluster joins: the oldest one with the server of a leader."""
     cluster_sets = view.list(ClusterSet, namespace=view.namespace)
     joined = [cluster_set for cluster_set in cluster_sets if cluster_set.leader_server]
     return min(joined, key=lambda cluster_set: cluster_set.age, default=None)
 
 
-def cluster_set_ref(cluster_set: ClusterSet, view: View) -> Ref:
-    """Return the name of a ClusterSet here."""
-    return Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=cluster_set.name)
-
-
-def released(cluster_set: ClusterSet, view: View) -> Wanted:
-    """Return the write that takes our finalizer off a ClusterSet."""
+def released(cluster_set: ClusterSet) -> Wanted:
+    """Return the write that removes MEMBER_FINALIZER from a ClusterSet."""
     foreign = [text for text in cluster_set.metadata.finalizers if text != names.MEMBER_FINALIZER]
     body = {"metadata": {"finalizers": foreign or None}}
-    return Wanted(ref=cluster_set_ref(cluster_set, view), body=body, create=False)
+    ref = Ref(kind=Kind.CLUSTER_SET, namespace=cluster_set.namespace, name=cluster_set.name)
+    return Wanted(ref=ref, body=body, create=False)
 
 
 def joined_leader(view: View) -> Leader | None:
-    """Return the leader while this cluster is a member and not about to leave.
+    """Return the leader while this cluster is a member and not leaving.
 
-    It is one from when the ClusterSet has our finalizer: nothing is made that leaving would not clean up.
+    It is a member once the ClusterSet has MEMBER_FINALIZER, so that leaving cleans up all objects.
     """
     cluster_set, leader = cluster_set_of(view), view.leader
     if cluster_set is None or leader is None or cluster_set.is_deleting:
@@ -43,27 +39,37 @@ def joined_leader(view: View) -> Leader | None:
 
 
 def import_ref(leader: Leader, name: str) -> Ref:
-    """Return the name of a ResourceImport on the leader."""
+    """Return the reference to a ResourceImport on the leader."""
     return Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
 
 
-def is_for(resource_import: ResourceImport, leader: Leader) -> bool:
-    """Tell whether a ResourceImport is for this cluster, and not on its way out.
+def managed_labels() -> dict[str, str]:
+    """Return the label of objects that this controller creates, in a new dict."""
+    return {names.MANAGED_BY_LABEL: names.MANAGED_BY}
 
-    `spec.clusterID` names the clusters that it is for; none means all (Antrea declares the field and ignores it).
+
+def is_managed(obj: ApiObject | None) -> bool:
+    """Tell whether an object exists and this controller created it."""
+    return obj is not None and obj.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
+
+
+def is_for(resource_import: ResourceImport, leader: Leader) -> bool:
+    """Tell whether a ResourceImport is for this cluster, and not being deleted.
+
+    `spec.clusterID` lists its clusters; an empty one means all (Antrea declares the field and ignores it).
     """
     clusters = resource_import.spec.cluster_id
     return not resource_import.is_deleting and (not clusters or leader.cluster_id in clusters)
 
 
 def is_joined(view: View) -> bool:
-    """Tell whether there is a ClusterSet here that is not about to go, reachable leader or not."""
+    """Tell whether the ClusterSet of this cluster is not being deleted; its leader may be unreachable."""
     cluster_set = cluster_set_of(view)
     return cluster_set is not None and not cluster_set.is_deleting
 
 
 def concerns_membership(change: ObjectChange) -> bool:
-    """Tell whether a change of a ClusterSet may change what `joined_leader` returns, or what the leader takes."""
+    """Tell whether a change of a ClusterSet changes `joined_leader`, or whether the leader accepts writes."""
     if change.kind is not Kind.CLUSTER_SET:
         return False
     old, new = change.of(ClusterSet)
@@ -73,7 +79,7 @@ def concerns_membership(change: ObjectChange) -> bool:
 
 
 def _identity(cluster_set: ClusterSet) -> object:
-    held = names.MEMBER_FINALIZER in cluster_set.metadata.finalizers
-    # A leader that takes announcements again takes the rest, too: nothing waits for its back-off any longer.
+    has_finalizer = names.MEMBER_FINALIZER in cluster_set.metadata.finalizers
+    # A leader that accepts announcements again accepts other writes too: they end their back-off.
     refused = condition_of(cluster_set.status.conditions, "Ready").reason == NOT_TAKEN
-    return (cluster_set.spec, cluster_set.is_deleting, held, refused, cluster_set.metadata.uid)
+    return (cluster_set.spec, cluster_set.is_deleting, has_finalizer, refused, cluster_set.metadata.uid)

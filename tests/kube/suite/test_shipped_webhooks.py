@@ -17,7 +17,7 @@ import yaml
 
 from devtools.ports import free_port
 from devtools.waiting import wait_until
-from mcagent.controller.config import Role
+from mcagent.controller.config import ControllerRole
 from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
@@ -29,7 +29,7 @@ from tests.kube.access import grant, rule, token_of, token_of_pod
 from tests.unit.leader_world import announce, export, service
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-HOME = {Role.LEADER: "antrea-multicluster", Role.MEMBER: "kube-system"}
+HOME = {ControllerRole.LEADER: "antrea-multicluster", ControllerRole.MEMBER: "kube-system"}
 NOT_APPLIED = ("ConfigMap", "CustomResourceDefinition", "Deployment", "Namespace", "PodDisruptionBudget")
 
 pytestmark = pytest.mark.real_only
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.real_only
 class Shipped:
     """A role's manifests in the test's namespace, and its controller with the rights that they give it."""
 
-    def __init__(self, cluster: Cluster, role: Role, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, role: ControllerRole, directory: Path) -> None:
         self.cluster, self.role, self.directory = cluster, role, directory
         self.port = free_port()
         self.stack = ExitStack()
@@ -100,7 +100,9 @@ class Shipped:
 
 
 @pytest.fixture
-def shipped(request: pytest.FixtureRequest, cluster: Cluster, role: Role, tmp_path: Path) -> Iterator[Shipped]:
+def shipped(
+    request: pytest.FixtureRequest, cluster: Cluster, role: ControllerRole, tmp_path: Path
+) -> Iterator[Shipped]:
     """Give a role's manifests in the test's namespace."""
     if cluster.server.kind != "real":
         leave_out(request, "the API server of MCAGENT_TEST_KUBECONFIG cannot ask a webhook of this machine")
@@ -131,7 +133,7 @@ def standing_for(cluster_id: str) -> dict[str, Any]:
 
 
 def join(shipped: Shipped, cluster_id: str) -> str:
-    """Make an account of a member, with the Role that the manifests have for it; return its token."""
+    """Make an account of a member, with the ControllerRole that the manifests have for it; return its token."""
     cluster = shipped.cluster
     cluster.create(cluster.path("serviceaccounts"), cluster_id, metadata=standing_for(cluster_id))
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role"}
@@ -141,7 +143,7 @@ def join(shipped: Shipped, cluster_id: str) -> str:
     return token_of(cluster, cluster_id)
 
 
-@pytest.mark.parametrize("role", [Role.LEADER])
+@pytest.mark.parametrize("role", [ControllerRole.LEADER])
 def test_the_leaders_webhooks(shipped: Shipped) -> None:
     """Policies are completed, and only they; members are checked; the leader does without its own webhook."""
     exports = object_path(Kind.RESOURCE_EXPORT, shipped.cluster.namespace)
@@ -193,7 +195,7 @@ def test_the_leaders_webhooks(shipped: Shipped) -> None:
     shipped.own.request("DELETE", f"{exports}/acnp")
 
 
-@pytest.mark.parametrize("role", [Role.MEMBER])
+@pytest.mark.parametrize("role", [ControllerRole.MEMBER])
 def test_the_members_webhooks(shipped: Shipped) -> None:
     """Nobody but controller and agents writes Gateways; these two do while no webhook answers."""
     assert shipped.write(cluster_set("set", "east")) == ""
@@ -226,7 +228,7 @@ def test_the_members_webhooks(shipped: Shipped) -> None:
             shipped.change(Kind.GATEWAY, name, change, agent)
 
 
-@pytest.mark.parametrize("role", [Role.LEADER])
+@pytest.mark.parametrize("role", [ControllerRole.LEADER])
 def test_a_leader_of_all_namespaces(shipped: Shipped) -> None:
     """In another Common Area it has the rights to work, and its webhook checks who is who."""
     shipped.apply("leader-all-namespaces.yaml")

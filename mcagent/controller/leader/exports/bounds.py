@@ -1,21 +1,30 @@
-"""What a member may claim, by annotations of its ServiceAccount, else by the leader's configuration. Pure.
+"""What a member may claim: annotations of its ServiceAccount, else the leader's configuration. Pure.
 
-An administrator writes the annotations (`mcagent membertoken create --allow-...`, or kubectl); members' roles
-cannot. A value that cannot be read allows nothing: a slip must not open what was meant to be bounded. A namespace
-that is named for a member is reserved: only members for which it is named may export Services of it.
+An administrator writes the annotations (`mcagent membertoken create --allow-...`, or kubectl); members have no
+right to. An invalid value allows nothing, so a typing error does not remove a limit. A namespace that an
+annotation names is reserved: only members whose annotations name it may export Services of it. Of too many
+exports, the oldest stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
+
+import msgspec
 
 from mcagent.controller.contract import names
-from mcagent.controller.machinery.reconciler import Index, Side, View
+from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.leader.exports.header import BY_KIND, by_kind
+from mcagent.controller.machinery.reconciler import Index, ObjectChange, Side, View
 from mcagent.controller.settings import MAX_EXPORTS, MemberLimits
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.net import Network, parse_network
 from mcagent.model.parsing.field import printable
 
@@ -26,20 +35,20 @@ _KEYS = (names.ALLOWED_CIDRS_ANNOTATION, names.ALLOWED_NAMESPACES_ANNOTATION, na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What one member may claim. None: anything that no other rule forbids."""
+    """What one member may claim. None: no limit."""
 
     cidrs: tuple[Network, ...] | None = None
     namespaces: frozenset[str] | None = None
     max_exports: int = MAX_EXPORTS
-    problem: str = ""  # what is wrong with an annotation; nothing is allowed then
+    problem: str = ""  # the error in an annotation; then nothing is allowed
 
     def allows_network(self, network: Network) -> bool:
-        """Tell whether the member may claim a CIDR."""
+        """Tell whether a CIDR lies in one of `cidrs`."""
         return self.cidrs is None or any(_within(network, allowed) for allowed in self.cidrs)
 
 
 def defaults_of(limits: MemberLimits) -> Bounds:
-    """Return the bounds of a member whose ServiceAccount says nothing."""
+    """Return the bounds of a member whose ServiceAccount has no annotations."""
     return Bounds(
         cidrs=tuple(parse_network(text)[0] for text in limits.allowed_cidrs) or None,
         namespaces=frozenset(limits.allowed_namespaces) or None,
@@ -48,52 +57,52 @@ def defaults_of(limits: MemberLimits) -> Bounds:
 
 
 def read_bounds(account: ServiceAccount, defaults: Bounds) -> Bounds:
-    """Return the bounds that one ServiceAccount says. Never raises."""
-    given = {key: _said(account, key) for key in _KEYS}
-    wrong = problem_of({key: text for key, text in given.items() if text is not None})
-    if not wrong and account.fault is not None:
-        wrong = f"{account.fault.errors[0].path} {account.fault.errors[0].reason}"
-    if wrong:
-        problem = f"{account.subject}: {wrong}: nothing is allowed until it is fixed"
+    """Return the bounds of one ServiceAccount; `defaults` apply where it has no annotation. Never raises."""
+    texts = {key: _text(account, key) for key in _KEYS}
+    error = annotation_errors({key: text for key, text in texts.items() if text is not None})
+    if not error and account.fault is not None:
+        error = f"{account.fault.errors[0].path} {account.fault.errors[0].reason}"
+    if error:
+        problem = f"{account.subject}: {error}: nothing is allowed until it is fixed"
         return Bounds(cidrs=(), namespaces=frozenset(), max_exports=0, problem=problem)
-    cidrs, namespaces, most = given.values()
-    found = defaults
+    cidrs, namespaces, max_exports = texts.values()
+    bounds = defaults
     if cidrs is not None:
         allowed = None if cidrs == ANY else tuple(parse_network(text)[0] for text in _entries(cidrs))
-        found = replace(found, cidrs=allowed)
+        bounds = replace(bounds, cidrs=allowed)
     if namespaces is not None:
-        found = replace(found, namespaces=None if namespaces == ANY else frozenset(_entries(namespaces)))
-    return found if most is None else replace(found, max_exports=int(most))
+        bounds = replace(bounds, namespaces=None if namespaces == ANY else frozenset(_entries(namespaces)))
+    return bounds if max_exports is None else replace(bounds, max_exports=int(max_exports))
 
 
-def problem_of(annotations: Mapping[str, str]) -> str:
-    """Return what is wrong with annotations that somebody is about to write; "" if nothing."""
-    found = ((key, _wrong(key, text.strip())) for key, text in annotations.items())
-    return "; ".join(f"annotation {key} {wrong}" for key, wrong in found if wrong)
+def annotation_errors(annotations: Mapping[str, str]) -> str:
+    """Return the errors in the values of annotations of this module, joined by "; "; "" if there are none."""
+    errors = ((key, _error(key, text.strip())) for key, text in annotations.items())
+    return "; ".join(f"annotation {key} {error}" for key, error in errors if error)
 
 
 def bounds_of(view: View, area: str, cluster_id: str, defaults: Bounds) -> Bounds:
-    """Return the bounds of a member. Of several ServiceAccounts that stand for it all count."""
+    """Return the bounds of a member: the intersection of those of all ServiceAccounts that represent it."""
     accounts = view.indexed(ACCOUNTS_BY_CLUSTER, f"{area}/{cluster_id}")
     return bounds_of_accounts(accounts, defaults)
 
 
 def bounds_of_accounts(accounts: Iterable[ServiceAccount], defaults: Bounds) -> Bounds:
-    """Return the bounds that ServiceAccounts of one member say together."""
-    each = [read_bounds(account, defaults) for account in accounts]
-    return reduce(_both, each) if each else defaults
+    """Return the intersection of the bounds of ServiceAccounts of one member; `defaults` if it has none."""
+    bounds = [read_bounds(account, defaults) for account in accounts]
+    return reduce(_intersection, bounds) if bounds else defaults
 
 
 def named_for(view: View, area: str, namespace: str) -> frozenset[str]:
-    """Return the members for which a namespace is named; none: it is shared."""
+    """Return the cluster IDs of the members for which a namespace is reserved; empty: it is not reserved."""
     accounts = view.indexed(ACCOUNTS_BY_NAMESPACE, f"{area}/{namespace}")
-    return frozenset(filter(None, map(stands_for, accounts)))
+    return frozenset(filter(None, map(cluster_id_of, accounts)))
 
 
 def named_namespaces(account: ServiceAccount) -> frozenset[str]:
-    """Return the namespaces that an account reserves, also when something else in its annotations is wrong."""
-    text = _said(account, names.ALLOWED_NAMESPACES_ANNOTATION)
-    if text is None or not stands_for(account):
+    """Return the namespaces that an account reserves, also if another annotation of it is invalid."""
+    text = _text(account, names.ALLOWED_NAMESPACES_ANNOTATION)
+    if text is None or not cluster_id_of(account):
         return frozenset()
     return frozenset(entry for entry in _entries(text)[:MAX_NAMED] if names.is_label(entry))
 
@@ -101,7 +110,10 @@ def named_namespaces(account: ServiceAccount) -> frozenset[str]:
 def refuse_namespace(
     cluster_id: str, namespace: str, bounds: Bounds, named: frozenset[str], what: str = "Services"
 ) -> str:
-    """Return why a member may not export Services (or `what`) of a namespace; "" if it may."""
+    """Return why a member may not export Services (or `what`) of a namespace; "" if it may.
+
+    `named`: the members for which the namespace is reserved (`named_for`).
+    """
     if bounds.problem:
         return bounds.problem
     if bounds.namespaces is not None and namespace not in bounds.namespaces:
@@ -112,29 +124,36 @@ def refuse_namespace(
         )
     if named and cluster_id not in named:
         return (
-            f"cluster {cluster_id} may not export {what} of namespace {namespace}: it is reserved for others "
-            f"(annotation {names.ALLOWED_NAMESPACES_ANNOTATION} of ServiceAccounts on the leader)"
+            f"cluster {cluster_id} may not export {what} of namespace {namespace}: it is reserved for other "
+            f"clusters (annotation {names.ALLOWED_NAMESPACES_ANNOTATION} of ServiceAccounts on the leader)"
         )
     return ""
 
 
-def said(account: ApiObject | None) -> object:
-    """Return all of an account that decides what a member may: for comparing an old and a new one."""
-    if not isinstance(account, ServiceAccount) or not stands_for(account):
+def _allowances(account: ApiObject | None) -> object:
+    """Return the fields of an account that decide what a member may claim, to compare two versions of it."""
+    if not isinstance(account, ServiceAccount) or not cluster_id_of(account):
         return None
-    return (stands_for(account), *(_said(account, key) for key in _KEYS))
+    return (cluster_id_of(account), *(_text(account, key) for key in _KEYS))
+
+
+def changed_accounts(change: ObjectChange) -> list[ServiceAccount]:
+    """Return the old and new ServiceAccount of a change that alters what a member may claim; else []."""
+    if _allowances(change.old) == _allowances(change.new):
+        return []
+    return [account for account in change.of(ServiceAccount) if account is not None]
 
 
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def _said(account: ServiceAccount, key: str) -> str | None:
+def _text(account: ServiceAccount, key: str) -> str | None:
     value = account.annotation(key)
     return None if value is None else value.strip()
 
 
-def stands_for(account: ServiceAccount) -> str:
-    """Return the cluster ID of the member that an account stands for, "" if for none."""
+def cluster_id_of(account: ServiceAccount) -> str:
+    """Return the cluster ID of the member that an account represents, from its annotation; "" if of none."""
     return account.annotation(names.CLUSTER_ID_ANNOTATION) or ""
 
 
@@ -142,8 +161,8 @@ def _entries(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
-def _wrong(key: str, text: str) -> str:
-    """Return what is wrong with the value of an annotation; "" if nothing. An empty list allows nothing."""
+def _error(key: str, text: str) -> str:
+    """Return the error in the value of an annotation; "" if it has none. An empty list allows nothing."""
     if key == names.MAX_EXPORTS_ANNOTATION:
         return (
             ""
@@ -153,11 +172,11 @@ def _wrong(key: str, text: str) -> str:
     entries = [] if text == ANY else _entries(text)
     if len(entries) > MAX_NAMED:
         return f"has {len(entries)} entries, at most {MAX_NAMED} allowed"
-    check = _wrong_cidr if key == names.ALLOWED_CIDRS_ANNOTATION else _wrong_namespace
+    check = _cidr_error if key == names.ALLOWED_CIDRS_ANNOTATION else _namespace_error
     return next(filter(None, map(check, entries)), "")
 
 
-def _wrong_cidr(text: str) -> str:
+def _cidr_error(text: str) -> str:
     try:
         network, masked = parse_network(text)
     except ValueError:
@@ -165,7 +184,7 @@ def _wrong_cidr(text: str) -> str:
     return f"has {printable(text)} with host bits set: did you mean {network}?" if masked else ""
 
 
-def _wrong_namespace(text: str) -> str:
+def _namespace_error(text: str) -> str:
     return "" if names.is_label(text) else f'has "{printable(text)}", which is no namespace'
 
 
@@ -173,8 +192,8 @@ def _within(network: Network, other: Network) -> bool:
     return network.version == other.version and network.subnet_of(other)  # type: ignore[arg-type]
 
 
-def _both(a: Bounds, b: Bounds) -> Bounds:
-    """Return what two accounts of one member both allow. CIDRs are nested or disjoint: the smaller ones count."""
+def _intersection(a: Bounds, b: Bounds) -> Bounds:
+    """Return the bounds within those of both accounts. CIDRs are nested or disjoint: the smaller ones are used."""
     cidrs = b.cidrs if a.cidrs is None else a.cidrs
     if a.cidrs is not None and b.cidrs is not None:
         smaller = [n for n in a.cidrs if b.allows_network(n)] + [n for n in b.cidrs if a.allows_network(n)]
@@ -194,7 +213,7 @@ def _both(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _by_cluster(obj: ServiceAccount) -> Iterable[str]:
-    cluster = stands_for(obj)
+    cluster = cluster_id_of(obj)
     return [f"{obj.namespace}/{cluster}"] if cluster else []
 
 
@@ -202,7 +221,64 @@ def _by_namespace(obj: ServiceAccount) -> Iterable[str]:
     return [f"{obj.namespace}/{namespace}" for namespace in named_namespaces(obj)]
 
 
-# Under "area/cluster ID" of the member that they stand for.
+# Under "area/cluster ID" of the member that they represent.
 ACCOUNTS_BY_CLUSTER = Index("accounts-by-cluster", ServiceAccount, Side.LOCAL, _by_cluster)
-# Under "area/namespace" of each namespace that is named for their member.
+# Under "area/namespace" of each namespace that they reserve.
 ACCOUNTS_BY_NAMESPACE = Index("accounts-by-namespace", ServiceAccount, Side.LOCAL, _by_namespace)
+
+
+# --- number and size of exports -------------------------------------------------------------------------------
+
+
+PLAIN_BYTES = 64 * 1024  # of an export that holds no endpoints
+
+
+def size_limit(kind: str, max_bytes: int) -> int:
+    """Return the limit of an export of a kind, in bytes of JSON."""
+    return max_bytes if kind == ExportKind.ENDPOINTS else min(max_bytes, PLAIN_BYTES)
+
+
+def too_large(content: Any, kind: str, max_bytes: int) -> str:
+    """Return why an export with this content is too large to be read, "" if it is not."""
+    limit = size_limit(kind, max_bytes)
+    with suppress(RecursionError):  # nested deeper than any valid object
+        if len(msgspec.json.encode(content)) <= limit:
+            return ""
+    key = " (members.maxExportBytes of the leader)" if limit == max_bytes else ""
+    return f"it is larger than {limit} bytes of JSON, the limit for exports of its kind{key}"
+
+
+def over_quota(cluster_id: str, limit: int, what: str = "Services") -> str:
+    """Return the message for an export above the `limit` of its cluster."""
+    return (
+        f"cluster {cluster_id} may export {limit} {what}, and the oldest stay: members.maxExports of the leader, "
+        f"or annotation {names.MAX_EXPORTS_ANNOTATION} of the cluster's ServiceAccount, can allow more"
+    )
+
+
+def at_the_limit(
+    view: View, change: ObjectChange, kind: ExportKind, limit_of: Callable[[str], int]
+) -> Sequence[ResourceExport]:
+    """Return the exports whose acceptance a created or deleted export changes: those at the limit, by age.
+
+    `limit_of` returns how many exports of the kind a cluster may have.
+    """
+    old, new = change.of(ResourceExport)
+    export = new or old
+    same = old is not None and new is not None and old.is_deleting == new.is_deleting
+    if export is None or same or export.spec.kind != kind:
+        return ()
+    value, limit = by_kind(export.namespace, export.spec.cluster_id, kind), limit_of(export.spec.cluster_id)
+    if view.count(BY_KIND, value) < limit:
+        return ()
+    by_age = sorted((e for e in view.indexed(BY_KIND, value) if not e.is_deleting), key=lambda e: e.age)
+    return by_age[max(0, limit - 1) : limit + 1]
+
+
+def is_over(view: View, export: ResourceExport, limit: int) -> bool:
+    """Tell whether its cluster has `limit` older exports of its kind; False if it is being deleted itself."""
+    value = by_kind(export.namespace, export.spec.cluster_id, export.spec.kind)
+    if export.is_deleting or view.count(BY_KIND, value) <= limit:
+        return False
+    ages = (other.age for other in view.indexed(BY_KIND, value) if not other.is_deleting)
+    return export.age not in heapq.nsmallest(limit, ages)

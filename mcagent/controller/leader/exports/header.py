@@ -1,7 +1,7 @@
-"""Whose a ResourceExport is and of what, checked: other clusters write these, so nothing in them is trusted.
+"""The checked header of a ResourceExport, the membership of its cluster, and the indexes over exports. Pure.
 
-Pure. Raises only InputError, whatever the value. The reconcilers decide which
-cluster may export what.
+Other clusters write ResourceExports, so no field is trusted; only InputError is raised, whatever the value. A
+cluster is a member of a Common Area if it has announced itself and is not leaving.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import block_of
-from mcagent.controller.machinery.reconciler import Index, Side
-from mcagent.model.api.multicluster import ResourceExport
+from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Side, View
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport
 from mcagent.model.errors import InputError
+from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import Field, printable
 from mcagent.model.parsing.labels import label_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Whose export it is and of what. `order` sorts exports of one thing: who came first defines it."""
+    """The cluster that exports, and what it exports."""
 
     area: str  # the Common Area: the namespace on the leader
     export: str  # the object's own name
@@ -34,7 +36,7 @@ class Header:
 
     @property
     def order(self) -> tuple[str, str]:
-        """Return the sort key: creation time, then cluster ID."""
+        """Return the sort key of the exports of one Service, of which the first defines it: time, cluster ID."""
         return (self.created, self.cluster_id)
 
     @property
@@ -44,12 +46,12 @@ class Header:
 
 
 def label_of(export: ResourceExport) -> str:
-    """Return the label identity that an export is about, unchecked; "" when it has none."""
+    """Return the label identity of an export, unchecked; "" if it has none."""
     return export.spec.label_identity.normalized_label
 
 
 def derived_name(export: ResourceExport) -> str:
-    """Return the name that an export of a kind that is merged must have."""
+    """Return the name that follows from the spec of an export of an ExportKind."""
     spec = export.spec
     match spec.kind:
         case ExportKind.SERVICE:
@@ -62,10 +64,10 @@ def derived_name(export: ResourceExport) -> str:
 
 
 def read_header(export: ResourceExport) -> Header:
-    """Return whose export it is and of what.
+    """Return the header of an export.
 
-    Raises InputError when the names are none, or when the object's own name is not the one that follows from
-    them: two exports could stand for one thing then, and nobody could say which.
+    Raises InputError if a name is invalid, or if the object's name does not follow from its spec: two exports of
+    a cluster could name one Service then.
     """
     export.check("metadata")
     for name in ("kind", "clusterID", "namespace", "name", "labelIdentity"):
@@ -96,10 +98,10 @@ def _error(export: ResourceExport, path: str, reason: str, code: str = "InvalidV
     return InputError(export.subject, path, reason, code=code)
 
 
-def _check_name(export: ResourceExport, path: str, text: str, good: Callable[[str], bool], what: str) -> None:
+def _check_name(export: ResourceExport, path: str, text: str, is_valid: Callable[[str], bool], what: str) -> None:
     if not text:
         raise _error(export, path, "is missing", "Missing")
-    if not good(text):
+    if not is_valid(text):
         raise _error(export, path, f'must be a {what}: "{printable(text)}"', "InvalidName")
 
 
@@ -145,12 +147,12 @@ def _by_label(export: ResourceExport) -> Iterable[str]:
 
 
 def by_cluster(area: str, cluster_id: str) -> str:
-    """Return the value under which BY_CLUSTER files a cluster's exports."""
+    """Return the value of BY_CLUSTER for a cluster."""
     return f"{area}/{cluster_id}"
 
 
 def target_key(export: ResourceExport) -> str:
-    """Return the Service that an export names, as "area/namespace/name"; "area//export" if it names none."""
+    """Return "area/namespace/name" of the Service in an export's spec; "area//export" if it has no valid one."""
     namespace, name = export.spec.namespace, export.spec.name
     if names.is_label(namespace) and names.is_label(name):
         return f"{export.namespace}/{namespace}/{name}"
@@ -158,7 +160,7 @@ def target_key(export: ResourceExport) -> str:
 
 
 def by_kind(area: str, cluster_id: str, kind: str) -> str:
-    """Return the value under which BY_KIND files a cluster's exports of a kind."""
+    """Return the value of BY_KIND for a cluster and a kind."""
     return f"{area}/{cluster_id}/{kind}"
 
 
@@ -177,3 +179,44 @@ BY_BLOCK = Index("exports-by-block", ResourceExport, Side.LOCAL, _by_block)
 CLUSTER_INFOS = Index("exports-of-cluster-info", ResourceExport, Side.LOCAL, _cluster_infos)
 # LabelIdentity exports, under "area/hash" of the label, whatever their names.
 BY_LABEL = Index("exports-by-label", ResourceExport, Side.LOCAL, _by_label)
+
+
+# --- membership -----------------------------------------------------------------------------------------------
+
+
+def announce_ref(area: str, cluster_id: str) -> Ref:
+    """Return the name of a member's MemberClusterAnnounce."""
+    return Ref(kind=Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area, name=names.announce(cluster_id))
+
+
+def is_member(view: View, area: str, cluster_id: str) -> bool:
+    """Tell whether a cluster is a member, so that the leader merges its exports."""
+    announce = view.get(announce_ref(area, cluster_id), MemberClusterAnnounce)
+    return announce is not None and announces(announce) and announce.cluster_id == cluster_id
+
+
+def not_a_member(cluster_id: str) -> str:
+    """Return the message for exports of a cluster that is not a member."""
+    return f"cluster {cluster_id} has not announced itself to this leader, or is leaving"
+
+
+def announces(obj: ApiObject | None) -> bool:
+    """Tell whether a MemberClusterAnnounce announces a member; False if it is being deleted, or None."""
+    if not isinstance(obj, MemberClusterAnnounce):
+        return False
+    return not obj.is_deleting and obj.name == names.announce(obj.cluster_id)
+
+
+def changed_members(change: ObjectChange) -> set[str]:
+    """Return the IDs of clusters that join or leave by a change of a MemberClusterAnnounce."""
+    if announces(change.old) == announces(change.new):
+        return set()
+    return {announce.cluster_id for announce in change.of(MemberClusterAnnounce) if announce is not None}
+
+
+def heartbeat(announce: MemberClusterAnnounce) -> str:
+    """Return the text that changes with each heartbeat: the member's time, before the first its creation time.
+
+    It is compared only with its earlier values, because the member's clock may be wrong.
+    """
+    return announce.annotation(names.HEARTBEAT_ANNOTATION) or announce.metadata.creation_timestamp

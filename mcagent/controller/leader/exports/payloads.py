@@ -1,16 +1,17 @@
-"""What is in a member's ResourceExport, checked: the Service, its endpoints, the cluster's network.
+"""The checked payload of a ResourceExport: a Service, its endpoints, or the network of a cluster.
 
 Pure. Raises only InputError, whatever the value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mcagent.controller.contract.annotations import carried_by, read_ready_of
 from mcagent.controller.contract.cidr_claims import MAX_CIDRS, MAX_GATEWAYS
-from mcagent.controller.contract.exported_metadata import carried_by
 from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.contract.ranges import Networks, range_of
 from mcagent.controller.contract.services import (
     Ports,
     ServiceSpec,
@@ -19,7 +20,6 @@ from mcagent.controller.contract.services import (
     read_subsets,
     too_many,
 )
-from mcagent.controller.contract.shares import read_ready_of
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.model.api.base import ApiObject
@@ -28,28 +28,28 @@ from mcagent.model.errors import InputError
 from mcagent.model.net import Address, Network
 from mcagent.model.parsing.field import Field
 
-MAX_PORT_SETS = 64  # subsets of one export; named ports that differ from Pod to Pod make several
+MAX_PORT_SETS = 64  # subsets of one export; Pods with different numbers of a named port have several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """The endpoints that a cluster exports: addresses by the ports they serve; what was left out, in words."""
+    """The endpoints that a cluster exports: addresses by the ports that they serve."""
 
     subsets: Mapping[Ports, frozenset[Address]]
     hostnames: Mapping[Address, str] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
-    over: int = 0  # endpoints that are more than one export may have
-    ready: int | None = None  # what the cluster says stands behind its ClusterIP
-    remark: str = ""  # what is wrong with that
+    left_out: tuple[str, ...] = ()  # a message for each endpoint that cannot be used
+    over: int = 0  # endpoints above the limit of one export
+    ready: int | None = None  # endpoints behind the cluster's ClusterIP, by its annotation
+    remark: str = ""  # the error in that annotation
 
     @property
     def count(self) -> int:
-        """Return how many addresses there are, counted once for each set of ports."""
+        """Return the number of addresses, each counted once for each set of ports."""
         return sum(map(len, self.subsets.values()))
 
 
 def read_definition(export: ResourceExport, traffic: str = "") -> ServiceSpec:
-    """Return what a Service export says that the Service is, with what counts of `traffic`. Raises InputError."""
+    """Return the Service in a Service export, with `traffic` as its traffic annotation. Raises InputError."""
     export.check("spec.service")
     if export.spec.service is None:
         raise _missing(export, "spec.service")
@@ -64,15 +64,15 @@ def _missing(export: ResourceExport, path: str) -> InputError:
 
 
 def read_backends(export: ResourceExport, refuse: Callable[[Address], str], most: int) -> Backends:
-    """Return the endpoints of an export that can be used; those that cannot are left out and named.
+    """Return the endpoints of an export that can be used; `left_out` names the others.
 
-    `refuse` says why an address cannot be one of this cluster's endpoints, "" if it can. At most `most` are taken,
-    the first in order of address, and as many count as ready. Raises InputError when the whole is unreadable.
+    `refuse` returns why an address cannot be an endpoint of this cluster, "" if it can. At most `most` endpoints
+    are used, the first in order of address; `ready` is at most `most`. Raises InputError if the whole is invalid.
     """
     if export.spec.endpoints is None:
         export.check("spec.endpoints")
         raise _missing(export, "spec.endpoints")
-    found: dict[Ports, set[Address]] = {}
+    subsets: dict[Ports, set[Address]] = {}
     hostnames: dict[Address, str] = {}
     left_out: list[str] = []
     for place, ports, addresses in read_subsets(export.spec.endpoints, export, "spec.endpoints", MAX_PORT_SETS):
@@ -89,37 +89,36 @@ def read_backends(export: ResourceExport, refuse: Callable[[Address], str], most
             if why:
                 left_out.append(why)
             else:
-                found.setdefault(ports, set()).add(address)
+                subsets.setdefault(ports, set()).add(address)
                 if hostname := hostname_of(item):
                     hostnames[address] = hostname
-    kept, dropped = _first(found, most)
+    first_subsets, over = _first(subsets, most)
     ready, remark = read_ready_of(export)
     return Backends(
-        subsets=kept,
+        subsets=first_subsets,
         hostnames=hostnames,
         left_out=tuple(left_out),
-        over=dropped,
+        over=over,
         ready=None if ready is None else min(ready, most),
         remark=remark,
     )
 
 
-def _first(found: Mapping[Ports, set[Address]], most: int) -> tuple[dict[Ports, frozenset[Address]], int]:
-    """Return the first endpoints in order of address, then ports; and how many that leaves out."""
-    count = sum(map(len, found.values()))
-    if count <= most:
-        return {ports: frozenset(addresses) for ports, addresses in found.items()}, 0
-    pairs = ((address.version, int(address), ports, address) for ports, some in found.items() for address in some)
-    kept: dict[Ports, set[Address]] = {}
-    for _, _, ports, address in sorted(pairs, key=lambda pair: pair[:3])[:most]:
-        kept.setdefault(ports, set()).add(address)
-    return {ports: frozenset(addresses) for ports, addresses in kept.items()}, count - most
+def _first(subsets: dict[Ports, set[Address]], most: int) -> tuple[dict[Ports, frozenset[Address]], int]:
+    """Return the first `most` endpoints in order of address, then ports; and the number of the others."""
+    over = max(0, sum(map(len, subsets.values())) - most)
+    if over:
+        endpoints = ((a.version, int(a), ports, a) for ports, addresses in subsets.items() for a in addresses)
+        subsets = {}
+        for _, _, ports, address in sorted(endpoints, key=lambda row: row[:3])[:most]:
+            subsets.setdefault(ports, set()).add(address)
+    return {ports: frozenset(addresses) for ports, addresses in subsets.items()}, over
 
 
 def read_cluster_info(export: ResourceExport) -> ClusterInfo:
     """Return a cluster's network, each CIDR once and in its canonical form.
 
-    Raises InputError, also when it is about another cluster.
+    Raises InputError, also if its cluster ID is not the exporting cluster's.
     """
     path, info = "spec.clusterInfo", export.spec.cluster_info
     export.check(path)
@@ -128,12 +127,12 @@ def read_cluster_info(export: ResourceExport) -> ClusterInfo:
     if info.cluster_id != export.spec.cluster_id:
         why = "must be the exporting cluster's, as spec.clusterID"
         raise InputError(export.subject, f"{path}.clusterID", why, code="Mismatch")
-    for name, many, most in (
-        ("podCIDRs", info.pod_cidrs, MAX_CIDRS),
-        ("gatewayInfos", info.gateway_infos, MAX_GATEWAYS),
+    for name, count, most in (
+        ("podCIDRs", len(info.pod_cidrs), MAX_CIDRS),
+        ("gatewayInfos", len(info.gateway_infos), MAX_GATEWAYS),
     ):
-        if len(many) > most:
-            raise too_many(export, f"{path}.{name}", len(many), most)
+        if count > most:
+            raise too_many(export, f"{path}.{name}", count, most)
     cidrs = dict.fromkeys(
         str(_network(export, f"{path}.podCIDRs[{number}]", text))
         for number, text in enumerate(info.pod_cidrs)
@@ -155,8 +154,18 @@ def read_cluster_info(export: ResourceExport) -> ClusterInfo:
     )
 
 
+def granted_networks(cluster_infos: Iterable[ResourceImport]) -> Networks:
+    """Return the CIDRs of ResourceImports of kind ClusterInfo; the owners are cluster IDs."""
+    return Networks(
+        (*bounds, cluster_info.cluster_id)
+        for cluster_info in cluster_infos
+        for network in published(cluster_info) or ()
+        if (bounds := range_of(str(network))) is not None
+    )
+
+
 def published(obj: ApiObject | None) -> tuple[Network, ...] | None:
-    """Return the CIDRs in a ResourceImport of kind ClusterInfo, None when it is none or has none."""
+    """Return Service CIDR and Pod CIDRs of a ResourceImport of kind ClusterInfo; None if none are valid there."""
     if not isinstance(obj, ResourceImport) or obj.spec.kind != ExportKind.CLUSTER_INFO:
         return None
     info = obj.spec.cluster_info
@@ -178,7 +187,7 @@ def _gateway_ip(obj: ApiObject, path: str, text: str) -> str:
 
 
 def _wireguard(obj: ApiObject, path: str, published_info: WireGuard | None) -> WireGuard | None:
-    """Return what is published of WireGuard, None when there is no key."""
+    """Return the checked WireGuard fields, None if there is no public key."""
     if published_info is None:
         return None
     key = Field(obj.subject, published_info.public_key, f"{path}.publicKey").public_key()

@@ -1,8 +1,8 @@
-"""What the leader writes about one ResourceExport: its status, and its finalizers once it is on its way out.
+"""What the leader writes to a ResourceExport: its status, and its finalizers once it is being deleted. Pure.
 
-Pure. Conditions and words are those of Antrea's leader, so that its members read them: Succeeded/True or
-Failure/False comes first, with the reason ConvergeFailure or one of our own. The message names the field and the
-other cluster. Beside Succeeded there is KEP-1645's Conflict/True while the clusters' exports say different things.
+Condition types and texts are those of Antrea's leader, so that Antrea's members read them: Succeeded/True or
+Failure/False comes first, with the reason ConvergeFailure or one of mcagent's. The message names the field and the
+other cluster. KEP-1645's Conflict/True follows Succeeded while the exports of several clusters differ.
 """
 
 from __future__ import annotations
@@ -16,40 +16,41 @@ from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 
-CONFLICT = "ConvergeFailure"  # the reason that Antrea's leader gives for all
+CONFLICT = "ConvergeFailure"  # the only reason that Antrea's leader uses
 FAILED = "ResourceExport can't be converged to ResourceImport"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """A condition of that type with status True: KEP-1645's reason, and what differs."""
+    """KEP-1645's condition Conflict, status True: its reason, and a message that names what differs."""
 
     reason: str
     message: str
 
 
 def export_ref(export: ResourceExport) -> Ref:
-    """Return the name of an export that is there."""
+    """Return the reference to an export."""
     return Ref(kind=Kind.RESOURCE_EXPORT, namespace=export.namespace, name=export.name)
 
 
 def succeeded(export: ResourceExport, now: float, message: str = "", conflict: Conflict | None = None) -> Wanted:
-    """Return the status of an export that is taken over; `message` says what of it is not."""
+    """Return the status of an export that is merged; `message` names the parts of it that are left out."""
     conditions = [_condition(export, "Succeeded", TRUE, message=message, now=now)]
     if conflict is not None:
-        told = {"reason": conflict.reason, "message": conflict.message}
-        conditions.append(_condition(export, "Conflict", TRUE, **told, now=now))
+        conditions.append(
+            _condition(export, "Conflict", TRUE, reason=conflict.reason, message=conflict.message, now=now)
+        )
     return _status(export, conditions)
 
 
 def failed(export: ResourceExport, why: str, now: float, reason: str = CONFLICT) -> Wanted:
-    """Return the status of an export that is not taken over, and why."""
+    """Return the status of an export that is not merged; `why` goes into the message."""
     message = f"{FAILED}: {why}"
     return _status(export, [_condition(export, "Failure", FALSE, reason=reason, message=message, now=now)])
 
 
 def reason_of(error: InputError) -> str:
-    """Return what is wrong with an export, without its name."""
+    """Return the field and the reason of an error, without the object's name."""
     return f"{error.path}: {error.reason}" if error.path else error.reason
 
 
@@ -64,7 +65,7 @@ def _status(export: ResourceExport, conditions: list[Json]) -> Wanted:
 
 
 def released(export: ResourceExport) -> list[Wanted]:
-    """Return the write that takes our finalizers, the legacy one too, off a deleted export; []: it has none."""
+    """Return the write that removes EXPORT_FINALIZERS from an export that is being deleted; [] if it has none."""
     finalizers = export.metadata.finalizers
     foreign = [finalizer for finalizer in finalizers if finalizer not in EXPORT_FINALIZERS]
     if len(foreign) == len(finalizers):

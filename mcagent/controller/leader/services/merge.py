@@ -1,22 +1,25 @@
-"""Exports of one Service by several clusters to what all members import: who defines it, who joins in.
+"""Exports of one Service by several clusters become the Service that all members import. Pure.
 
-Pure: values in, values out. What the Service is, all say together (`definition`); or, where the leader refuses
-conflicts, the oldest export (by creation time, then cluster ID) says it, and one that differs is refused with its
-endpoints until the older ones have gone. The endpoints are those of all clusters that are not refused, each
-cluster's for itself, without duplicates, in one order whatever order they came in.
+KEP-1645 has the rules. Ports are the union. The oldest export (by creation time, then cluster ID) decides
+between two ports with one name or number, and all other fields; the status of each export names the conflict.
+Where the leader refuses conflicts, an export that differs from the oldest one is refused with its endpoints. The
+endpoints of all other clusters are imported: by cluster, without duplicates, in an order that follows from the
+values alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract.services import (
+    MAX_PORTS,
     MAX_SUBSETS,
     Group,
     Groups,
     Hostnames,
+    PayloadPort,
     Ports,
     ServiceSpec,
     endpoint_ports,
@@ -24,36 +27,175 @@ from mcagent.controller.contract.services import (
 from mcagent.controller.leader.exports.header import Header
 from mcagent.controller.leader.exports.payloads import Backends
 from mcagent.controller.leader.exports.status import CONFLICT, Conflict
-from mcagent.controller.leader.services.definition import Definition, Said, define, differs
 from mcagent.model.net import Address
+from mcagent.model.objects import IpProtocol
+from mcagent.model.parsing.field import printable
+from mcagent.model.traffic import TRAFFIC_ANNOTATION
+
+_SHOWN = 3  # clusters, or endpoints, that a message names
+_LONGEST = 200  # characters of the value of each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """The Service that is imported."""
+
+    spec: ServiceSpec
+    ports: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # by cluster, the names of its ports in `spec`
+    conflict: Conflict | None = None  # goes into the status of all exports
+
+
+Exported = tuple[str, ServiceSpec]  # a cluster ID, and its export of the Service
+
+
+def define(exported: Sequence[Exported]) -> Definition:
+    """Return the definition from one or more exports, the oldest first."""
+    ports, ports_of_clusters = _union_of_ports(exported)
+    conflicts = [*filter(None, (_conflict(exported, *rule) for rule in _RULES))]
+    conflict = None
+    if conflicts:
+        message = "; ".join(entry.message for entry in conflicts)
+        conflict = Conflict(reason=conflicts[0].reason, message=message)
+    return Definition(spec=replace(exported[0][1], ports=ports), ports=ports_of_clusters, conflict=conflict)
+
+
+def difference(own_spec: ServiceSpec, other_spec: ServiceSpec) -> str:
+    """Return the first difference of two Services in type or ports, as text; "" if there is none."""
+    if own_spec.headless != other_spec.headless:
+        return f"it is {_type(own_spec)} here and {_type(other_spec)} there"
+    own, other = ({port.name: port for port in spec.ports} for spec in (own_spec, other_spec))
+    for name in sorted(own.keys() | other.keys()):
+        shown = f'port "{name}"'
+        if name not in other:
+            return f"{shown} is not in the other definition"
+        if name not in own:
+            return f"{shown} of the other definition is missing"
+        if _number(own[name]) != _number(other[name]):
+            return f"{shown} is {_number(own[name])} here and {_number(other[name])} there"
+    return ""
+
+
+def _union_of_ports(exported: Iterable[Exported]) -> tuple[tuple[PayloadPort, ...], dict[str, frozenset[str]]]:
+    """Return all ports, and by cluster the names of its own among them.
+
+    The older of two that exclude each other stays. A port without a name excludes all others, because each port of
+    a Service with several ports has a name.
+    """
+    ports: dict[str, PayloadPort] = {}
+    numbers: set[tuple[int, IpProtocol]] = set()
+    ports_of_clusters: dict[str, frozenset[str]] = {}
+    for cluster, spec in exported:
+        own = set()
+        for port in spec.ports:
+            number = (port.port, port.protocol)
+            if (older := ports.get(port.name)) is not None:
+                if number == (older.port, older.protocol):
+                    own.add(port.name)
+                continue
+            unnamed = bool(ports) and (not port.name or "" in ports)
+            if unnamed or number in numbers or len(ports) == MAX_PORTS:
+                continue
+            ports[port.name] = port
+            numbers.add(number)
+            own.add(port.name)
+        ports_of_clusters[cluster] = frozenset(own)
+    return tuple(ports.values()), ports_of_clusters
+
+
+# --- conflicts ----------------------------------------------------------------------------------------------
+
+
+def _conflict(
+    exported: Sequence[Exported], reason: str, what: str, value_of: Callable[[ServiceSpec], str | None]
+) -> Conflict | None:
+    """Return the conflict of a field if its values differ; the message names clusters and values."""
+    values = [(cluster, value) for cluster, spec in exported if (value := value_of(spec)) is not None]
+    if len({value for _, value in values}) < 2:
+        return None
+    oldest, first = values[0]
+    differing = [f"{_short(value)} in cluster {cluster}" for cluster, value in values[1:] if value != first]
+    named = ", ".join(differing[:_SHOWN])
+    named += f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    return Conflict(
+        reason=reason, message=f"{what}: {_short(first)} in cluster {oldest}, which was first, but {named}"
+    )
+
+
+def _short(value: str) -> str:
+    return printable(value, _LONGEST)
+
+
+def _type(spec: ServiceSpec) -> str:
+    return "headless" if spec.headless else "a Service with a ClusterIP"
+
+
+def _number(port: PayloadPort) -> str:
+    return f"{port.port}/{port.protocol}"
+
+
+def _ports(spec: ServiceSpec) -> str:
+    """Return the ports as text, sorted: their order has no meaning."""
+    shown = (
+        f"{p.name or '(unnamed)'} {_number(p)}" + (f" {p.app_protocol}" if p.app_protocol else "")
+        for p in spec.ports
+    )
+    return f"[{', '.join(sorted(shown))}]"
+
+
+def _affinity(spec: ServiceSpec) -> str:
+    return "None" if spec.affinity_seconds is None else "ClientIP"
+
+
+def _affinity_time(spec: ServiceSpec) -> str | None:
+    return None if spec.affinity_seconds is None else f"{spec.affinity_seconds} s"
+
+
+def _pairs(texts: Iterable[tuple[str, str]]) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in texts) + "}"
+
+
+_RULES: tuple[tuple[str, str, Callable[[ServiceSpec], str | None]], ...] = (  # None: the export has no value
+    ("TypeConflict", "type", _type),
+    ("PortConflict", "ports", _ports),
+    ("SessionAffinityConflict", "sessionAffinity", _affinity),
+    ("SessionAffinityConfigConflict", "sessionAffinityConfig", _affinity_time),
+    ("InternalTrafficPolicyConflict", "internalTrafficPolicy", lambda spec: spec.traffic_policy or "Cluster"),
+    ("TrafficDistributionConflict", "trafficDistribution", lambda spec: spec.distribution or "none"),
+    ("IPFamilyConflict", "ipFamilies", lambda spec: ", ".join(spec.families) or None),
+    ("TrafficConflict", f"annotation {TRAFFIC_ANNOTATION}", lambda spec: spec.traffic or "none"),
+    ("LabelsConflict", "exportedLabels", lambda spec: _pairs(spec.labels)),
+    ("AnnotationsConflict", "exportedAnnotations", lambda spec: _pairs(spec.annotations)),
+)
+
 
 MAX_SUBSETS_SIZE = 1_000_000  # bytes of JSON; etcd takes 1.5 MiB for an object with all its metadata
-_SHOWN = 3  # endpoints that were left out and are named in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What became of an export. `note` says what is left out of one that is taken, or why it is not taken."""
+    """The result of the merge for one export."""
 
-    taken: bool
-    note: str = ""
-    reason: str = CONFLICT  # of the condition, if it is not taken
-    conflict: Conflict | None = None  # of one that is taken, with those of other clusters
+    merged: bool
+    note: str = ""  # what is left out, or why the export is not merged
+    reason: str = CONFLICT  # of the condition, if it is not merged
+    conflict: Conflict | None = None  # of a merged export with those of other clusters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One cluster's exports of a Service. A text instead of a value: why there is none that can be used."""
+    """One cluster's exports of a Service. A text in place of a value is the reason why it cannot be used."""
 
     header: Header
     definition: ServiceSpec | str
     backends: Backends | str | None = None  # None: no Endpoints export
-    remark: str = ""  # what does not count of the definition
+    remark: str = ""  # what is ignored of the definition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What is imported, and the result on each cluster's two exports, by cluster ID."""
+    """The Service that is imported, and by cluster ID the results for the two exports of each cluster."""
 
     definition: ServiceSpec | None = None
     subsets: Groups | None = None
@@ -64,106 +206,107 @@ class Merged:
 
 
 def merge(offers: Iterable[Offer], *, refuse_conflicts: bool = False, traffic: str = "") -> Merged:
-    """Merge the offers of different clusters for one Service; `traffic` counts where the oldest says nothing."""
+    """Merge the offers of different clusters for one Service; `traffic` is used if the oldest export has none."""
     ordered = sorted(offers, key=lambda o: o.header.order)
-    services, said = _judge(ordered, refuse_conflicts=refuse_conflicts)
-    definition = define(said) if said else None
+    services, exported = _accepted(ordered, refuse_conflicts=refuse_conflicts)
+    definition = define(exported) if exported else None
     spec = replace(definition.spec, traffic=definition.spec.traffic or traffic) if definition else None
     if definition is not None and definition.conflict is not None:
-        services |= {cluster: replace(services[cluster], conflict=definition.conflict) for cluster, _ in said}
+        services |= {cluster: replace(services[cluster], conflict=definition.conflict) for cluster, _ in exported}
     endpoints: dict[str, MergeResult] = {}
-    taken: list[tuple[str, Backends]] = []
+    merged: list[tuple[str, Backends]] = []
     for offer in ordered:
         cluster = offer.header.cluster_id
         if isinstance(offer.backends, str):
-            endpoints[cluster] = MergeResult(taken=False, note=offer.backends)
-        elif offer.backends is not None and not services[cluster].taken:
+            endpoints[cluster] = MergeResult(merged=False, note=offer.backends)
+        elif offer.backends is not None and not services[cluster].merged:
             note = f"its Service export is refused: {services[cluster].note}"
-            endpoints[cluster] = MergeResult(taken=False, note=note)
+            endpoints[cluster] = MergeResult(merged=False, note=note)
         elif offer.backends is not None and definition is not None:
-            taken.append((cluster, _serving(offer.backends, definition, cluster)))
-    groups, results = union(taken)
-    hostnames = {str(a): name for _, backends in reversed(taken) for a, name in backends.hostnames.items()}
-    there = {text for addresses in groups.values() for text in addresses}
+            merged.append((cluster, _serving(offer.backends, definition, cluster)))
+    groups, results = union(merged)
+    hostnames = {str(a): name for _, backends in reversed(merged) for a, name in backends.hostnames.items()}
+    imported = {text for addresses in groups.values() for text in addresses}
     return Merged(
         definition=spec,
-        subsets=groups if taken else None,
-        hostnames={text: name for text, name in hostnames.items() if text in there},
-        ready={cluster: backends.ready for cluster, backends in taken if backends.ready and backends.count},
+        subsets=groups if merged else None,
+        hostnames={text: name for text, name in hostnames.items() if text in imported},
+        ready={cluster: backends.ready for cluster, backends in merged if backends.ready and backends.count},
         services=services,
         endpoints=endpoints | results,
     )
 
 
-def _judge(ordered: Iterable[Offer], *, refuse_conflicts: bool) -> tuple[dict[str, MergeResult], list[Said]]:
-    """Return the result on each Service export, and what those say that take part, the oldest first."""
+def _accepted(
+    ordered: Iterable[Offer], *, refuse_conflicts: bool
+) -> tuple[dict[str, MergeResult], list[Exported]]:
+    """Return the result for each Service export, and the exports that are merged, the oldest first."""
     results: dict[str, MergeResult] = {}
-    said: list[Said] = []
+    exported: list[Exported] = []
     for offer in ordered:
         cluster, definition = offer.header.cluster_id, offer.definition
         if isinstance(definition, str):
-            results[cluster] = MergeResult(taken=False, note=definition)
+            results[cluster] = MergeResult(merged=False, note=definition)
             continue
-        difference = differs(definition, said[0][1]) if refuse_conflicts and said else ""
-        if difference:
-            why = f"conflict with cluster {said[0][0]}, which exported it first: {difference}"
-            results[cluster] = MergeResult(taken=False, note=why)
+        if refuse_conflicts and exported and (conflict := difference(definition, exported[0][1])):
+            why = f"conflict with cluster {exported[0][0]}, which exported it first: {conflict}"
+            results[cluster] = MergeResult(merged=False, note=why)
             continue
-        results[cluster] = MergeResult(taken=True, note=offer.remark)
-        said.append((cluster, definition))
-    return results, said
+        results[cluster] = MergeResult(merged=True, note=offer.remark)
+        exported.append((cluster, definition))
+    return results, exported
 
 
 def _serving(backends: Backends, definition: Definition, cluster: str) -> Backends:
-    """Return a cluster's endpoints without the ports that older exports have given to others."""
+    """Return a cluster's endpoints without the ports that older exports define otherwise."""
     own = definition.ports[cluster]
-    found: dict[Ports, frozenset[Address]] = {}
-    for ports, addresses in backends.subsets.items():
-        if kept := tuple(port for port in ports if port[0] in own):
-            found[kept] = found.get(kept, frozenset()) | addresses
-    return replace(backends, subsets=found)
+    subsets: dict[Ports, frozenset[Address]] = {}
+    for all_ports, addresses in backends.subsets.items():
+        if ports := tuple(port for port in all_ports if port[0] in own):
+            subsets[ports] = subsets.get(ports, frozenset()) | addresses
+    return replace(backends, subsets=subsets)
 
 
 def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Groups, dict[str, MergeResult]]:
-    """Return the endpoints of all clusters, and the result on each.
+    """Return the endpoints of all clusters, and the result for each cluster.
 
-    An address that two clusters have is the older export's. What would make the ResourceImport too large is left
-    out, the youngest export's last addresses first.
+    An address of two clusters belongs to the older export. If the ResourceImport would be too large, the last
+    addresses of the youngest exports are left out.
     """
-    found: dict[Group, tuple[str, ...]] = {}
-    seen: dict[Ports, set[Address]] = {}
+    groups: dict[Group, tuple[str, ...]] = {}
+    addresses_by_ports: dict[Ports, set[Address]] = {}
     results: dict[str, MergeResult] = {}
     size = 0
     for cluster, backends in offers:
         dropped = 0
         for ports in sorted(backends.subsets):
-            there = seen.setdefault(ports, set())
-            fresh = sorted(backends.subsets[ports] - there, key=_address_key)
+            older = addresses_by_ports.setdefault(ports, set())
+            addresses = sorted(backends.subsets[ports] - older, key=_address_key)
             head = len(json.dumps(endpoint_ports(ports))) + 32 + len(cluster)
-            if len(found) == MAX_SUBSETS:
-                dropped += len(fresh)
+            if len(groups) == MAX_SUBSETS:
+                dropped += len(addresses)
                 continue
-            kept = 0
-            for address in fresh:
+            count = 0
+            for address in addresses:
                 cost = len(str(address)) + 12 + head
                 if address in backends.hostnames:
                     cost += len(backends.hostnames[address]) + 16
                 if size + cost > MAX_SUBSETS_SIZE:
                     break
-                size, head, kept = size + cost, 0, kept + 1
-            dropped += len(fresh) - kept
-            there.update(fresh[:kept])
-            if kept:
-                found[cluster, ports] = tuple(map(str, fresh[:kept]))
+                size, head, count = size + cost, 0, count + 1
+            dropped += len(addresses) - count
+            older.update(addresses[:count])
+            if count:
+                groups[cluster, ports] = tuple(map(str, addresses[:count]))
         results[cluster] = _union_result(backends, dropped)
-    return found, results
+    return groups, results
 
 
 def _union_result(backends: Backends, dropped: int) -> MergeResult:
     notes = []
     if backends.left_out:
-        some = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")
-        notes.append(f"{len(backends.left_out)} endpoints are left out: {some}")
+        shown = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")
+        notes.append(f"{len(backends.left_out)} endpoints are left out: {shown}")
     if backends.over:
         notes.append(
             f"{backends.over} endpoints are left out: the leader takes {backends.count} of one Service "
@@ -173,7 +316,7 @@ def _union_result(backends: Backends, dropped: int) -> MergeResult:
         notes.append(backends.remark)
     if dropped:
         notes.append(f"{dropped} endpoints are left out: the ResourceImport would be larger than an object may be")
-    return MergeResult(taken=not backends.left_out or backends.count > 0, note=", ".join(notes))
+    return MergeResult(merged=not backends.left_out or backends.count > 0, note=", ".join(notes))
 
 
 def _address_key(address: Address) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """The reconciler of exported Services: ResourceExports of kind Service and Endpoints to two ResourceImports each.
 
-A key is "area/namespace/name" of one Service in one Common Area, or "area//export" for an export that names no
-Service. It owns the two ResourceImports, the status of all exports of that Service, and their finalizers. Names
-of ResourceImports are concatenated, so two Services can want the same one: that of a reserved namespace has it,
-else the older export. Which exports take part is decided in `offers`.
+A key is "area/namespace/name" of a Service in a Common Area, or "area//export" for an export without a valid
+Service name. It owns both ResourceImports, and status and finalizers of all exports of that Service. Names of
+ResourceImports are concatenated, so two Services can have the same one: it belongs to the Service of a reserved
+namespace, else to that of the older export.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import partial
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
-from mcagent.controller.leader.exports.announces import announces
 from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
     ACCOUNTS_BY_NAMESPACE,
+    at_the_limit,
+    changed_accounts,
+    cluster_id_of,
     named_namespaces,
-    said,
-    stands_for,
 )
 from mcagent.controller.leader.exports.header import (
     BY_BLOCK,
@@ -32,23 +32,15 @@ from mcagent.controller.leader.exports.header import (
     BY_TARGET,
     Header,
     by_cluster,
+    changed_members,
     target_key,
 )
 from mcagent.controller.leader.exports.payloads import published
-from mcagent.controller.leader.exports.quota import at_the_limit
-from mcagent.controller.leader.exports.status import export_ref, failed, released, succeeded
-from mcagent.controller.leader.services.granted_networks import GRANTS
+from mcagent.controller.leader.exports.status import failed, released, succeeded
 from mcagent.controller.leader.services.merge import Merged, MergeResult, merge
-from mcagent.controller.leader.services.offers import Export, Offers
+from mcagent.controller.leader.services.offers import GRANTS, Export, Offers
 from mcagent.controller.leader.services.service_imports import key_of_import, service_imports
-from mcagent.controller.machinery.reconciler import (
-    Access,
-    DesiredObjects,
-    ObjectChange,
-    Ref,
-    View,
-    Wanted,
-)
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
@@ -59,7 +51,7 @@ _DASH = re.compile("-")
 
 
 class ServiceMerge:
-    """Merges what clusters export of one Service."""
+    """Merges the exports of a Service from all clusters."""
 
     name = "service-merge"
     needs_leader = False
@@ -99,12 +91,10 @@ class ServiceMerge:
                 ]
                 return dict.fromkeys([*own, *_with_rivals(view, _of_networks(view, area, change))])
             case MemberClusterAnnounce():
-                if announces(change.old) == announces(change.new):
-                    return []
-                clusters = dict.fromkeys(a.cluster_id for a in change.of(MemberClusterAnnounce) if a)
+                clusters = changed_members(change)
                 touched_exports = (export for cluster in clusters for export in _of_cluster(view, area, cluster))
             case ServiceAccount():
-                touched_exports = _of_account(view, area, change) if said(change.old) != said(change.new) else ()
+                touched_exports = _of_accounts(view, area, changed_accounts(change))
             case _:
                 exports = [e for e in change.of(ResourceExport) if e and e.spec.kind in SERVICE_KINDS]
                 limit = partial(self._offers.max_exports, view, area)
@@ -121,40 +111,43 @@ class ServiceMerge:
         return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the ResourceImports of a Service, and what is written about its exports."""
+        """Return the ResourceImports of a Service, and the status of its exports."""
         area, namespace, name = key.split("/", 2)
         if not namespace:
             ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)
             return self._nameless(view.get(ref, ResourceExport), view, now)
         named_exports = view.indexed(BY_IMPORT, f"{area}/{namespace}-{name}")
         exports = [self._offers.read(view, export, target_key(export)) for export in named_exports]
-        mine = [export for export in exports if export.key == key]
+        own_exports = [export for export in exports if export.key == key]
         holder = _holder(exports)
         if holder is not None and holder.target != f"{namespace}/{name}":
-            taken = names.service_import(namespace, name)
-            merged = _refuse_all(mine, f"the ResourceImport's name, {taken}, stands for {_whose(holder)}")
+            import_name = names.service_import(namespace, name)
+            why = f"the ResourceImport's name, {import_name}, stands for Service {holder.target}, "
+            merged = _refuse_all(own_exports, f"{why}which cluster {holder.cluster_id} exported first")
         else:
-            offers = self._offers.offers(view, area, mine)
+            offers = self._offers.offers(view, area, own_exports)
             refuse, traffic = self._settings.limits.refuse_conflicts, self._settings.imported_traffic
             merged = merge(offers, refuse_conflicts=refuse, traffic=traffic)
         own = {"namespace": namespace, "name": name}
         steps: list[Wanted | Ref] = [*service_imports(view, area, own, merged, now)]
         events: list[Event] = []
-        for export in mine:
+        for export in own_exports:
             if export.object.is_deleting:
                 continue
-            result, subject = _result(export, merged), str(export_ref(export.object))
-            good = succeeded(export.object, now, result.note, result.conflict)
-            steps.append(good if result.taken else failed(export.object, result.note, now, result.reason))
+            result, subject = _result(export, merged), export.object.subject
+            if result.merged:
+                steps.append(succeeded(export.object, now, result.note, result.conflict))
+            else:
+                steps.append(failed(export.object, result.note, now, result.reason))
             if result.note:
                 events.append(Event(subject=subject, reason="NotMerged", message=result.note))
             if conflict := result.conflict:
                 events.append(Event(subject=subject, reason=conflict.reason, message=conflict.message))
-        steps += [step for export in mine if export.object.is_deleting for step in released(export.object)]
+        steps += [step for export in own_exports if export.object.is_deleting for step in released(export.object)]
         return DesiredObjects(steps=steps, events=events)
 
     def _nameless(self, resource_export: ResourceExport | None, view: View, now: float) -> DesiredObjects:
-        """Return what is written about an export that names no Service."""
+        """Return the status of an export without a valid Service name."""
         if resource_export is None:
             return DesiredObjects()
         if resource_export.is_deleting:
@@ -162,24 +155,24 @@ class ServiceMerge:
         export = self._offers.read(view, resource_export, target_key(resource_export))
         if export.header is None and export.refused is not None:
             return DesiredObjects(steps=[failed(resource_export, export.refused.note, now)])
-        return DesiredObjects()  # it has come to name one since, and has another key
+        return DesiredObjects()  # its spec has a valid name now, so it has another key
 
 
 # --- which keys a change touches --------------------------------------------------------------------------
 
 
 def _with_rivals(view: View, exports: Iterable[ResourceExport]) -> Iterable[str]:
-    """Yield the keys of exports, and of Services that want the same ResourceImports: those of the same letters.
+    """Yield the keys of exports, and of Services whose ResourceImports have the same name.
 
-    A Service may have a thousand exporters, and each write about one comes by here, so none of them is looked at.
+    A Service may have a thousand exporters, and each write to one of them calls this, so it reads none of them.
     """
     for export in exports:
         own = target_key(export)
         yield own
         area, namespace, name = own.split("/", 2)
-        both = f"{namespace}-{name}"
-        for place in (found.start() for found in _DASH.finditer(both)):
-            key = f"{area}/{both[:place]}/{both[place + 1 :]}"
+        full_name = f"{namespace}-{name}"
+        for place in (dash.start() for dash in _DASH.finditer(full_name)):
+            key = f"{area}/{full_name[:place]}/{full_name[place + 1 :]}"
             if key != own and view.count(BY_TARGET, key):
                 yield key
 
@@ -190,7 +183,7 @@ def _of_cluster(view: View, area: str, cluster_id: str) -> Iterable[ResourceExpo
 
 
 def _of_networks(view: View, area: str, change: ObjectChange) -> Iterable[ResourceExport]:
-    """Yield the exports whose endpoints may lie in other networks now."""
+    """Yield the exports with endpoints in CIDRs whose owner changed."""
     old, new = (frozenset(map(str, published(info) or ())) for info in (change.old, change.new))
     if old == new:
         return
@@ -200,40 +193,35 @@ def _of_networks(view: View, area: str, change: ObjectChange) -> Iterable[Resour
         yield from view.indexed(BY_BLOCK, f"{area}/{block}")
 
 
-def _of_account(view: View, area: str, change: ObjectChange) -> Iterable[ResourceExport]:
-    """Yield the exports that an administrator's change of a ServiceAccount is about."""
+def _of_accounts(view: View, area: str, accounts: Iterable[ServiceAccount]) -> Iterable[ResourceExport]:
+    """Yield the exports of the clusters of accounts, and those of the namespaces that the accounts reserve."""
     named: set[str] = set()
-    for account in filter(None, change.of(ServiceAccount)):
-        if cluster_id := stands_for(account):
+    for account in accounts:
+        if cluster_id := cluster_id_of(account):
             yield from _of_cluster(view, area, cluster_id)
         named |= named_namespaces(account)
     for namespace in named:
         yield from view.indexed(BY_NAMESPACE, f"{area}/{namespace}")
 
 
-# --- who has the name, and what becomes of whose export -----------------------------------------------------
+# --- names of ResourceImports, and results -----------------------------------------------------------------
 
 
 def _holder(exports: Iterable[Export]) -> Header | None:
-    """Return the Service export that the ResourceImport's name stands for.
+    """Return the header of the Service export to which the ResourceImport's name belongs; None if there is none.
 
-    That of a namespace that an administrator has named for somebody, else the oldest one: nobody takes the name of
-    a reserved namespace's Service by being there first with dashes elsewhere.
+    An export of a reserved namespace precedes older ones, so that no other Service can take its name.
     """
     services = [
         (not export.reserved, export.header.order, export.header.target, export.header)
         for export in exports
-        if export.counts and export.header is not None and export.header.kind is ExportKind.SERVICE
+        if export.takes_part and export.header is not None and export.header.kind is ExportKind.SERVICE
     ]
     return min(services, key=lambda row: row[:3])[3] if services else None
 
 
-def _whose(header: Header) -> str:
-    return f"Service {header.target}, which cluster {header.cluster_id} exported first"
-
-
 def _refuse_all(exports: Iterable[Export], why: str) -> Merged:
-    refused = {export.object.spec.cluster_id: MergeResult(taken=False, note=why) for export in exports}
+    refused = {export.object.spec.cluster_id: MergeResult(merged=False, note=why) for export in exports}
     return Merged(services=refused, endpoints=refused)
 
 

@@ -1,12 +1,12 @@
-"""The two ResourceImports of a Service: what all members import of it, written from a Merged. Pure."""
+"""The two ResourceImports of a Service, from the result of the merge. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.annotations import as_annotations, ready_annotation
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
-from mcagent.controller.contract.exported_metadata import as_annotations
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.services import (
     CLUSTER_SET_IP,
@@ -18,7 +18,6 @@ from mcagent.controller.contract.services import (
     service_ports,
     session_affinity,
 )
-from mcagent.controller.contract.shares import ready_annotation
 from mcagent.controller.leader.services.merge import Merged, MergeResult
 from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
 from mcagent.model.api.multicluster import ResourceImport
@@ -27,7 +26,7 @@ from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION
 
 
 def key_of_import(resource_import: ResourceImport) -> list[str]:
-    """Return the key of a ResourceImport that is ours: of our kinds, and named as we name them."""
+    """Return "area/namespace/name" of a Service's ResourceImport; [] if kind or name are not those of one."""
     target = import_target(resource_import)
     return [f"{resource_import.namespace}/{target}"] if target else []
 
@@ -35,7 +34,10 @@ def key_of_import(resource_import: ResourceImport) -> list[str]:
 def service_imports(
     view: View, area: str, own: Mapping[str, str], merged: Merged, now: float
 ) -> Iterable[Wanted | Ref]:
-    """Yield the two ResourceImports as they should be: first the Service, and when it goes, last."""
+    """Yield the steps for both ResourceImports; that of kind ServiceImport is created first and deleted last.
+
+    `own`: "namespace" and "name" of the Service.
+    """
     service = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.service_import(**own))
     backends = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.endpoints_import(**own))
     if merged.definition is not None:
@@ -50,7 +52,7 @@ def service_imports(
             "kind": str(ExportKind.ENDPOINTS),
             "endpoints": {"subsets": grouped_subsets(merged.subsets, merged.hostnames)},
         }
-        exporters = sorted(cluster for cluster, result in merged.endpoints.items() if result.taken)
+        exporters = sorted(cluster for cluster, result in merged.endpoints.items() if result.merged)
         notes = {
             names.EXPORTERS_ANNOTATION: ",".join(exporters),
             names.SUBSET_CLUSTERS_ANNOTATION: ",".join(cluster for cluster, _ in sorted(merged.subsets)),
@@ -58,14 +60,14 @@ def service_imports(
         }
         body = {"metadata": {"annotations": notes}, "spec": spec}
         yield _import(view, backends, body, merged.endpoints, now)
-    elif _is_there(view, backends, own):
+    elif _is_of_service(view, backends, own):
         yield backends
-    if merged.definition is None and _is_there(view, service, own):
+    if merged.definition is None and _is_of_service(view, service, own):
         yield service
 
 
 def _service(spec: ServiceSpec) -> Json:
-    """Return the spec of the ServiceImport that members are to have; which IPs it has is theirs."""
+    """Return the spec of the members' ServiceImport, without IPs, which each member adds."""
     kind = HEADLESS if spec.headless else CLUSTER_SET_IP
     return {
         "type": kind,
@@ -75,8 +77,8 @@ def _service(spec: ServiceSpec) -> Json:
     }
 
 
-def _is_there(view: View, ref: Ref, own: Mapping[str, str]) -> bool:
-    """Tell whether a ResourceImport is there and stands for this Service, not for another of the same name."""
+def _is_of_service(view: View, ref: Ref, own: Mapping[str, str]) -> bool:
+    """Tell whether a ResourceImport exists and is of this Service, not of another one with the same name."""
     resource_import = view.get(ref, ResourceImport)
     return (
         resource_import is not None
@@ -96,8 +98,8 @@ def _import(view: View, ref: Ref, body: Json, results: Mapping[str, MergeResult]
                 condition(
                     before.get(cluster, ()),
                     "Succeeded",
-                    TRUE if result.taken else FALSE,
-                    reason="" if result.taken else result.reason,
+                    TRUE if result.merged else FALSE,
+                    reason="" if result.merged else result.reason,
                     message=result.note,
                     now=now,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from mcagent.config.values import listen_address
-from mcagent.controller.config import Settings
+from mcagent.controller.config import ControllerSettings
 from mcagent.http.listening import is_loopback
 from mcagent.http.server import HttpServer, Pages
 from mcagent.http.serving import HEALTH_PATHS, serve_health, serve_pages
@@ -16,7 +16,7 @@ from mcagent.kube.reviews import Reviewer
 class Servers:
     """Serve until closed. `client` asks this cluster's API server whose a token is."""
 
-    def __init__(self, settings: Settings, pages: Pages, client: Client) -> None:
+    def __init__(self, settings: ControllerSettings, pages: Pages, client: Client) -> None:
         """Listen. Raises OSError when an address cannot be had."""
         with ExitStack() as opened:
             address = listen_address(settings.listen)

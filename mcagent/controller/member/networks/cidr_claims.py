@@ -1,8 +1,7 @@
-"""Since when other clusters have what they claim, and which claims are refused here. Pure.
+"""The times of other clusters' claims, and the claims that this cluster refuses. Pure.
 
-The leader says since when, in an annotation of the ResourceImport. Antrea's leader does not: then this cluster
-keeps the times itself, on its ClusterInfoImports. A claim that is new in an object gets the time at which it was
-first seen; one that stays keeps its own.
+mcagent's leader writes the times to an annotation of the ResourceImport. With Antrea's leader, this cluster
+keeps them on its ClusterInfoImports: a new claim gets the current time, others keep theirs.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ def granted_times(
     left_out: Iterable[str],
     now: float,
 ) -> dict[str, str]:
-    """Return the claims of a ClusterInfoImport with the time since when each stands; REFUSED: asked for in vain.
+    """Return the claims of a ClusterInfoImport by their text, each with its time, or REFUSED.
 
-    `present` is the ClusterInfoImport as it is, `left_out` what is refused here.
+    `present`: the ClusterInfoImport as it is. `left_out`: the texts of claims that this cluster refuses
+    (`protected`).
     """
     reported, own_times = _read(resource_import), _read(present)
-    if present is not None and present.annotation(CLAIMS_ANNOTATION) is None:  # made before there was any
+    if present is not None and present.annotation(CLAIMS_ANNOTATION) is None:  # made by an early version
         created = to_microseconds(present.metadata.creation_timestamp)
         own_times = {claim.text: created for claim in claims_of(present.spec)}
     fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
@@ -43,20 +43,20 @@ def granted_times(
 
 
 def refused_by_leader(resource_import: ResourceImport) -> list[str]:
-    """Return the claims in a ResourceImport that the leader did not grant, sorted."""
+    """Return the texts of the claims in a ResourceImport that the leader refuses, sorted."""
     return sorted(text for text, time in _read(resource_import).items() if time == REFUSED and _is_claim(text))
 
 
 def since(cluster_info_import: ApiClusterInfoImport | None, claim: CidrClaim) -> str:
-    """Return since when a ClusterInfoImport has a claim; "" if it has not."""
+    """Return the time of a claim of a ClusterInfoImport; "" if it has no such claim."""
     return _read(cluster_info_import).get(claim.text, "")
 
 
 def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[CidrClaim]) -> dict[str, str]:
-    """Return which claims hold an address that no other cluster may have, by their text, and which that is.
+    """Return a message for each claim with an address that other clusters must not have, by the claim's text.
 
-    These are the leader's API server, this cluster's API servers and its Nodes. Only the leader's own cluster may
-    have the leader's address as a gateway: what is one machine can be both.
+    These are the addresses of the leader's API server, this cluster's API servers and its Nodes. Only the
+    leader's own cluster may have the leader's address as a gateway, because one machine can be both.
     """
     messages: dict[str, str] = {}
     server = f"the leader's API server, which only cluster {leader.leader_cluster_id} may have as a gateway"
@@ -65,16 +65,16 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
     for claim in claims:
         if claim.range is None:
             continue
-        theirs = [] if claim.gateway and cluster_id == leader.leader_cluster_id else servers
-        for address, whose in (*theirs, *own, *_nodes(view, claim)):
+        leader_servers = [] if claim.gateway and cluster_id == leader.leader_cluster_id else servers
+        for address, owner in (*leader_servers, *own, *_nodes(view, claim)):
             if collide(claim, address):
-                messages[claim.text] = f"{claim} of cluster {cluster_id} is ignored: {address.text} is {whose}"
+                messages[claim.text] = f"{claim} of cluster {cluster_id} is ignored: {address.text} is {owner}"
                 break
     return messages
 
 
 def addresses_of(obj: ApiObject | None) -> frozenset[str]:
-    """Return the addresses in a Node, or in an EndpointSlice of this cluster's API servers; else none."""
+    """Return the addresses of a Node, or of an EndpointSlice of this cluster's API servers; of others none."""
     match obj:
         case ApiNode():
             return frozenset(item.address for item in obj.status.addresses) - {""}
@@ -89,7 +89,7 @@ def _api_servers(view: View) -> Iterable[CidrClaim]:
 
 
 def _nodes(view: View, claim: CidrClaim) -> Iterable[tuple[CidrClaim, str]]:
-    """Yield addresses of Nodes near a claim."""
+    """Yield the addresses of Nodes that may lie in a claim, each with its description."""
     assert claim.range is not None
     version, first, last = claim.range
     short = last - first > 0xFFFF
@@ -120,5 +120,5 @@ def _read(obj: ApiObject | None) -> Mapping[str, str]:
 
 
 def _is_claim(text: str) -> bool:
-    """Tell whether a text that a leader wrote can be a claim: it is passed on to agents, and shown."""
+    """Tell whether a leader's text can be a claim: it is copied to ClusterInfoImports and shown."""
     return len(text) <= 64 and text.isascii() and text.isprintable()

@@ -1,8 +1,7 @@
 """The reconciler of this cluster's ClusterInfo on the leader: its networks and gateways, for all other clusters.
 
-It owns the ResourceExport `<clusterID>-clusterinfo`, which it changes in place, and deletes only when no
-Gateway is left. Settings on which all clusters must agree are annotations, so that others can compare; Antrea
-ignores them.
+It owns the ResourceExport `<clusterID>-clusterinfo`, and deletes it only if there is no Gateway. Settings that
+must be equal in all clusters are annotations, for other clusters to compare; Antrea ignores them.
 """
 
 from __future__ import annotations
@@ -12,15 +11,7 @@ from collections.abc import Iterable
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import complete
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.machinery.reconciler import (
-    Access,
-    DesiredObjects,
-    Json,
-    Leader,
-    ObjectChange,
-    Ref,
-    View,
-)
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, Leader, ObjectChange, Ref, View
 from mcagent.controller.member.exports import (
     export_ref,
     published,
@@ -28,12 +19,7 @@ from mcagent.controller.member.exports import (
     read_gateway,
     resource_export,
 )
-from mcagent.controller.member.membership import (
-    cluster_set_of,
-    cluster_set_ref,
-    concerns_membership,
-    joined_leader,
-)
+from mcagent.controller.member.membership import cluster_set_of, concerns_membership, joined_leader
 from mcagent.controller.member.networks.election import relevant
 from mcagent.controller.member.networks.gateways import serving
 from mcagent.controller.settings import MemberSettings
@@ -60,7 +46,7 @@ class ClusterInfoExport:
         self._settings = settings
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the one key, unless the change touches nothing that is published."""
+        """Return KEY if a change touches published fields."""
         leader = view.leader
         match change.kind:
             case Kind.NODE:
@@ -75,30 +61,29 @@ class ClusterInfoExport:
         return [KEY] if touched else []
 
     def all_keys(self, view: View) -> Iterable[str]:  # noqa: ARG002
-        """Return the one key."""
+        """Return KEY."""
         return [KEY]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the ResourceExport."""
+        """Return the ResourceExport, or its deletion if no Gateway has a usable address."""
         leader, cluster_set = joined_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None:
             return DesiredObjects()
         ref = export_ref(leader, names.cluster_info(leader.cluster_id))
         present = view.get(ref, ResourceExport)
         if present is not None and present.is_deleting:
-            return DesiredObjects()  # made anew once it is gone
+            return DesiredObjects()  # created again once it is gone
         serving_gateways = self._serving(view)
         infos = _gateway_infos(serving_gateways)
         if not infos:
             return DesiredObjects(steps=[ref] if present is not None else [])
         events = []
-        about = cluster_set_ref(cluster_set, view)
         if self._settings.service_cidr is None:
             message = "the Service CIDR of this cluster is unknown: other clusters cannot reach its ClusterIPs"
-            events.append(Event(subject=str(about), reason="NoServiceCIDR", message=message))
+            events.append(Event(subject=cluster_set.subject, reason="NoServiceCIDR", message=message))
         if failure := view.failure(ref):
             message = f"this cluster's gateways are not published: {failure}"
-            events.append(Event(subject=str(about), reason="ExportFailed", message=message))
+            events.append(Event(subject=cluster_set.subject, reason="ExportFailed", message=message))
         spec = {
             "clusterID": leader.cluster_id,
             "name": leader.cluster_id,
@@ -117,7 +102,6 @@ class ClusterInfoExport:
         return [gateway for ref in refs if (gateway := view.get(ref, ApiGateway)) is not None]
 
     def _info(self, leader: Leader, infos: list[GatewayInfo]) -> Json:
-        """Return the payload."""
         info = ClusterInfo(
             cluster_id=leader.cluster_id,
             service_cidr=self._settings.service_cidr or "",
@@ -129,9 +113,9 @@ class ClusterInfoExport:
 
 
 def _agents(gateways: Iterable[ApiGateway]) -> str | None:
-    """Return whose agents run on the gateways, None where nothing says that they are ours.
+    """Return OUR_AGENTS if mcagent's agents run on the gateways, else None.
 
-    Agents write how they reach other clusters, and the port of their WireGuard device: Antrea's neither.
+    They write their links and the port of their WireGuard device to the Gateway; Antrea's agents do not.
     """
     for gateway in gateways:
         if gateway.status.links or (gateway.wireguard is not None and gateway.wireguard.port):
@@ -140,13 +124,13 @@ def _agents(gateways: Iterable[ApiGateway]) -> str | None:
 
 
 def _gateway_infos(gateways: Iterable[ApiGateway]) -> list[GatewayInfo]:
-    """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""
+    """Return the `gatewayInfos`: each address once, the longest-serving gateway first."""
     by_address: dict[str, GatewayInfo] = {}
     for obj in gateways:
         try:
             gateway = read_gateway(obj)
         except InputError:
-            continue  # another client changed it; the election writes it again
+            continue  # another client changed it; `gateways` writes it again
         if refuse_underlay(gateway.gateway_ip) is None:
             address = str(gateway.gateway_ip)
             by_address.setdefault(address, GatewayInfo(gateway_ip=address, wireguard=published(gateway.wireguard)))

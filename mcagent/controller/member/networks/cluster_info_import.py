@@ -1,9 +1,9 @@
 """The reconciler of other clusters' networks: ResourceImports of kind ClusterInfo to ClusterInfoImports.
 
-A key is the name that both have. It owns the ClusterInfoImport and its condition Ready, which names what keeps the
-cluster from being reached: overlapping CIDRs, settings on which the clusters do not agree. The cluster is imported
-all the same, with the time since when it has each claim; agents decide what they make of it. Left out is only what
-holds this cluster's own API servers or Nodes, or the leader.
+A key is the name of both. It owns the ClusterInfoImport and its condition Ready, which names the reasons why the
+cluster cannot be reached: overlapping CIDRs, different settings. The cluster is imported nevertheless, with the
+time of each claim, and agents decide which claims they use. Only claims with addresses of this cluster's API
+servers or Nodes, or of the leader's API server, are left out.
 """
 
 from __future__ import annotations
@@ -27,24 +27,17 @@ from mcagent.controller.contract.cidr_claims import (
 )
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition, others
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.machinery.reconciler import (
-    Access,
-    DesiredObjects,
-    Leader,
-    ObjectChange,
-    Ref,
-    View,
-    Wanted,
-)
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Leader, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.exports import published, published_settings
 from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
 from mcagent.controller.member.membership import (
     cluster_set_of,
-    cluster_set_ref,
     concerns_membership,
     import_ref,
     is_for,
+    is_managed,
     joined_leader,
+    managed_labels,
 )
 from mcagent.controller.member.networks.cidr_claims import (
     NODES_BY_PREFIX,
@@ -75,7 +68,7 @@ from mcagent.model.parsing.parse import parse_object
 
 
 class ClusterInfoImports:
-    """Imports what other clusters publish of their networks."""
+    """Imports the ClusterInfos of other clusters."""
 
     name = "cluster-info-import"
     needs_leader = True
@@ -90,7 +83,7 @@ class ClusterInfoImports:
         self._settings = settings
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the clusters that a change touches: itself, and those in the way of its old or new claims."""
+        """Return the clusters that a change touches: its own, and those with colliding old or new claims."""
         match change.object:
             case ResourceImport(name=name):
                 kinds = [o.spec.kind for o in change.of(ResourceImport) if o is not None]
@@ -119,7 +112,7 @@ class ClusterInfoImports:
         return dict.fromkeys(obj.name for obj in (*imports, *present))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the ClusterInfoImport."""
+        """Return the ClusterInfoImport with its condition; events alone while the ResourceImport is invalid."""
         leader, cluster_set = joined_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None:
             return DesiredObjects()  # leaving cleans up
@@ -131,17 +124,16 @@ class ClusterInfoImports:
             or resource_import.spec.kind != ExportKind.CLUSTER_INFO
             or not is_for(resource_import, leader)
         ):
-            ours = present is not None and present.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
-            return DesiredObjects(steps=[ref] if ours else [])
+            return DesiredObjects(steps=[ref] if is_managed(present) else [])
         cluster_id = resource_import.cluster_id
         if cluster_id == leader.cluster_id:
-            events = _own_events(resource_import, cluster_set_ref(cluster_set, view))
+            events = _own_events(resource_import, cluster_set.subject)
             return DesiredObjects(steps=[ref] if present is not None else [], events=events)
         try:
             info = _checked(resource_import, key, view.namespace)
         except InputError as err:
             invalid = Event(
-                subject=str(cluster_set_ref(cluster_set, view)),
+                subject=cluster_set.subject,
                 reason="InvalidClusterInfo",
                 message=f"{printable(key)} is ignored while invalid: {err.path}: {err.reason}",
             )
@@ -156,7 +148,7 @@ class ClusterInfoImports:
         before = present.status.conditions if present is not None else ()
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
         meta = {
-            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+            "labels": managed_labels(),
             "annotations": {
                 CLAIMS_ANNOTATION: granted_text(times),
                 AGENTS_ANNOTATION: OUR_AGENTS
@@ -170,43 +162,42 @@ class ClusterInfoImports:
         import_step = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status=status)
         return DesiredObjects(
             steps=[import_step],
-            events=[Event(subject=str(ref), reason=word, message=text) for word, text in problems],
+            events=[Event(subject=str(ref), reason=reason, message=text) for reason, text in problems],
         )
 
     def _problems(
         self, source: ResourceImport, info: ClusterInfo, times: Mapping[str, str], leader: Leader, view: View
     ) -> Iterator[tuple[str, str]]:
-        """Yield what keeps this cluster and that one apart: a word and a sentence."""
-        cluster_id, theirs = info.cluster_id, claims_of(info)
+        """Yield reason and message of each problem between this cluster and the imported one."""
+        cluster_id, claims = info.cluster_id, claims_of(info)
         own = [
             c for t in (self._settings.service_cidr, *self._settings.pod_cidrs) if (c := cidr_claim(t or "", ""))
         ]
-        for mine, other in product(own, theirs):
-            if not other.gateway and collide(mine, other):
+        for own_claim, claim in product(own, claims):
+            if not claim.gateway and collide(own_claim, claim):
                 yield (
                     "OverlappingCIDR",
-                    f"{other.text} of cluster {cluster_id} overlaps {mine.text} of this cluster",
+                    f"{claim.text} of cluster {cluster_id} overlaps {own_claim.text} of this cluster",
                 )
-        for colliding_import in _colliding(theirs, view):
+        for colliding_import in _colliding(claims, view):
             other_id = colliding_import.cluster_id
             if other_id in (cluster_id, leader.cluster_id):
                 continue
             ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=colliding_import.name)
             other_import = view.get(ref, ApiClusterInfoImport)
-            both = [(cluster_id, claim) for claim in theirs] + [
-                (other_id, claim) for claim in claims_in(colliding_import)
-            ]
-            for one, a, _, b in pairs(both, _SHOWN):
-                mine, other = (a, b) if one == cluster_id else (b, a)
-                first = since(other_import, other)
-                if first and (first, other_id) < (times[mine.text], cluster_id):
-                    text = f"{mine.text} of cluster {cluster_id} overlaps {other.text} of cluster {other_id}"
+            owned = [(cluster_id, claim) for claim in claims]
+            owned += [(other_id, claim) for claim in claims_in(colliding_import)]
+            for owner, a, _, b in pairs(owned, _SHOWN):
+                claim, other = (a, b) if owner == cluster_id else (b, a)
+                granted_at = since(other_import, other)
+                if granted_at and (granted_at, other_id) < (times[claim.text], cluster_id):
+                    text = f"{claim.text} of cluster {cluster_id} overlaps {other.text} of cluster {other_id}"
                     yield "OverlappingCIDR", f"{text}, which was first"
-        for key, ours in published_settings(self._settings).items():
-            their_setting = source.annotation(key)
-            if their_setting is not None and ours is not None and their_setting != ours:
-                what = names.SETTING_ANNOTATIONS[key]
-                text = f'{what} is "{printable(their_setting)}" in cluster {cluster_id} and "{ours}" here'
+        for annotation, value in published_settings(self._settings).items():
+            other_value = source.annotation(annotation)
+            if other_value is not None and value is not None and other_value != value:
+                key = names.SETTING_ANNOTATIONS[annotation]
+                text = f'{key} is "{printable(other_value)}" in cluster {cluster_id} and "{value}" here'
                 yield "SettingsMismatch", text
         gateways = view.list(ApiGateway, namespace=view.namespace)
         encrypted = info.wireguard is not None
@@ -220,7 +211,7 @@ _SHOWN = 8  # of a kind of problem
 
 
 def _checked(source: ResourceImport, name: str, namespace: str) -> ClusterInfo:
-    """Return the ClusterInfo, known and valid fields only. Raises InputError."""
+    """Return the ClusterInfo with only known fields, in canonical form. Raises InputError."""
     source.check("spec.clusterinfo")
     info = source.spec.cluster_info or ClusterInfo()
     value = parse_object(ApiClusterInfoImport(metadata=Metadata(name=name, namespace=namespace), spec=info)).value
@@ -240,16 +231,16 @@ def _checked(source: ResourceImport, name: str, namespace: str) -> ClusterInfo:
     )
 
 
-def _own_events(resource_import: ResourceImport, ref: Ref) -> list[Event]:
-    """Return what this cluster's administrator should know of its own claims."""
+def _own_events(resource_import: ResourceImport, subject: str) -> list[Event]:
+    """Return the Event about own claims that the leader refuses."""
     refused = refused_by_leader(resource_import)
     shown = ", ".join(refused[:_SHOWN]) + (f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else "")
     message = f"the leader does not grant this cluster {shown}; the status of its ResourceExport there says why"
-    return [Event(subject=str(ref), reason="ClaimRefused", message=message)] if refused else []
+    return [Event(subject=subject, reason="ClaimRefused", message=message)] if refused else []
 
 
 def _colliding(claims: Iterable[CidrClaim], view: View) -> list[ResourceImport]:
-    """Return the ResourceImports that hold a claim in the way of one of these."""
+    """Return the ResourceImports with a claim that collides with one of these."""
     leader = view.leader
     if leader is None:
         return []

@@ -1,7 +1,7 @@
-"""Finds the Service CIDR of the cluster when the configuration does not name it.
+"""The discovery of the cluster's Service CIDR, if the configuration does not have it.
 
-From Kubernetes 1.33 on the ServiceCIDR object "kubernetes" has it. Older API servers name it in the refusal of a
-Service that asks for a ClusterIP outside of it; that Service is never created: the request is a dry run.
+From Kubernetes 1.33 on the ServiceCIDR object "kubernetes" has it. Older API servers name it when they refuse a
+Service with a ClusterIP outside of it; the request is a dry run, so no Service is created.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RANGE = re.compile(r"The range of valid IPs is ([0-9a-fA-F:./, ]+)")
 
 
 class UnknownCidrError(SourceError):
-    """The API server answers, but does not tell its Service CIDR."""
+    """The API server responds without its Service CIDR."""
 
 
 def discover_service_cidr(client: Client, namespace: str = "default") -> str:
     """Return the IPv4 Service CIDR of a cluster.
 
-    `namespace` is where the request is made that is refused. Raises UnknownCidrError, which says
-    what to configure, and SourceError when there is no answer.
+    `namespace`: of the dry run. Raises UnknownCidrError, whose message names the key to configure, and
+    SourceError if there is no response.
     """
     try:
         answer = client.request("GET", object_path(Kind.SERVICE_CIDR, "", DEFAULT_NAME))
@@ -64,7 +64,7 @@ def _by_refusal(client: Client, namespace: str) -> str:
 
 
 def cidr_in_refusal(text: str) -> str | None:
-    """Return the first IPv4 CIDR in what an API server says of a ClusterIP outside of it; None: it says none."""
+    """Return the first IPv4 CIDR in the refusal of a ClusterIP outside of it; None if there is none."""
     match = _RANGE.search(text)
     return first_ipv4(re.split(r"[, ]+", match.group(1))) if match else None
 

@@ -1,11 +1,11 @@
-"""Which Nodes of this cluster are gateways: annotated, Ready, with a usable address. Pure. Needs no leader.
+"""The election of gateways among the annotated, Ready Nodes with a usable address. Pure. Needs no leader.
 
 The rules, in order:
-- A gateway that works stays, the longest-serving first. Free places go to candidates by name.
-- A Node that is cordoned or draining is not newly chosen while another candidate is there, and is replaced by one.
-- A gateway whose Node has no usable address for a moment stays as it is, with the addresses of its Gateway.
-- A gateway whose Node is not Ready is replaced. With nobody to replace it, it stays: its dataplane may well be
-  working, and other clusters lose nothing by trying. BFD finds out who can serve.
+- A fit gateway stays, the longest-serving first. Candidates fill free places in the order of their names.
+- A Node that is cordoned or draining becomes a gateway only without another candidate, and is replaced by one.
+- A gateway whose Node has temporarily no usable address keeps the addresses of its Gateway.
+- A gateway whose Node is not Ready is replaced. Without another candidate it stays: its dataplane may still work,
+  and BFD detects whether it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GATEWAY_IP_REASON = "InvalidGatewayIP"
 
 
 class Standing(IntEnum):
-    """How fit a candidate is."""
+    """The fitness of a candidate, the best first."""
 
     FIT = 0
     CORDONED = 1
@@ -38,18 +38,18 @@ class Standing(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayCandidate:
-    """An annotated Node. `why` says in words what keeps it from being a gateway, or from being as asked for."""
+    """An annotated Node."""
 
     name: str
     standing: Standing
     internal_ip: Address | None
     gateway_ip: Address | None
-    reason: str = ""  # stable, CamelCase; "" if there is nothing to report
-    why: str = ""
+    reason: str = ""  # of its Event, CamelCase; "": nothing to report
+    why: str = ""  # the message: why it is no gateway, or not with the configured address
 
 
 def relevant(node: ApiObject | None) -> object:
-    """Return all of a Node that the election looks at; None for one that is no candidate."""
+    """Return the fields of a Node that the election reads; None if it is no candidate."""
     if not isinstance(node, ApiNode) or node.annotation(names.GATEWAY_ANNOTATION) is None:
         return None
     return (
@@ -63,7 +63,7 @@ def relevant(node: ApiObject | None) -> object:
 
 
 def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | None:
-    """Return what is thought of a Node; None when it is not annotated, or on its way out."""
+    """Return a Node as a candidate; None if it is not annotated, or being deleted."""
     if node.annotation(names.GATEWAY_ANNOTATION) is None or node.is_deleting:
         return None
     internal = _address(node, "InternalIP")
@@ -94,8 +94,8 @@ def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | Non
 
 
 def elect(candidates: Iterable[GatewayCandidate], gateways: Sequence[str], most: int) -> tuple[str, ...]:
-    """Return the gateways, at most `most`. `gateways` are those there are, the longest-serving first."""
-    by_name = {found.name: found for found in candidates}
+    """Return the elected Nodes, at most `most`. `gateways`: the present ones, the longest-serving first."""
+    by_name = {node.name: node for node in candidates}
     serving = [name for name in gateways if name in by_name]
     waiting = sorted(name for name in by_name.keys() - set(serving) if addresses(by_name[name]))
 
@@ -115,12 +115,12 @@ def elect(candidates: Iterable[GatewayCandidate], gateways: Sequence[str], most:
 
 
 def by_age(gateways: Iterable[ApiGateway]) -> list[ApiGateway]:
-    """Return the Gateway objects that stay, the longest-serving first."""
+    """Return the Gateway objects that are not being deleted, the longest-serving first."""
     return sorted((gateway for gateway in gateways if not gateway.is_deleting), key=lambda gateway: gateway.age)
 
 
 def addresses(gateway: GatewayCandidate) -> Mapping[str, str]:
-    """Return the fields of a Gateway object that say where the Node is reached; none while that is unknown."""
+    """Return the addresses in the Gateway object of a candidate; {} while one of them is unknown."""
     if gateway.gateway_ip is None or gateway.internal_ip is None:
         return {}
     return {"gatewayIP": str(gateway.gateway_ip), "internalIP": str(gateway.internal_ip)}
@@ -137,7 +137,7 @@ def _standing(node: ApiNode) -> Standing:
 
 
 def _address(node: ApiNode, kind: str) -> Address | None:
-    """Return the first usable address of a kind: on a dual-stack Node the IPv4 one, whichever stands first."""
+    """Return the first usable address of a type; of a dual-stack Node the IPv4 address."""
     texts = (item.address for item in node.status.addresses if item.type == kind)
     return preferred_address(address for address in map(_usable, texts) if address is not None)
 

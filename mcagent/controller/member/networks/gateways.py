@@ -1,7 +1,7 @@
-"""The reconciler of Gateway objects: one for each Node that `election` chooses. Works without the leader.
+"""The reconciler of Gateway objects: one for each elected Node (`election`). Works without the leader.
 
-It owns all Gateways of its namespace, but for `wireGuard`, which the agent of the Node writes. New gateways are
-made before old ones are deleted, so that there is always one.
+It owns all Gateways of its namespace, except `wireGuard`, which the agent of the Node writes. New gateways are
+created before old ones are deleted, so that there is always one.
 """
 
 from __future__ import annotations
@@ -9,16 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcagent.controller.contract import names
-from mcagent.controller.machinery.reconciler import (
-    Access,
-    DesiredObjects,
-    ObjectChange,
-    Ref,
-    View,
-    Wanted,
-)
-from mcagent.controller.member.membership import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
+from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_joined, managed_labels
 from mcagent.controller.member.networks.election import (
     GatewayCandidate,
     addresses,
@@ -37,7 +29,7 @@ KEY = "gateways"
 
 
 class GatewayElection:
-    """Keeps Gateway objects for the Nodes that are elected."""
+    """Writes the Gateway objects of the elected Nodes."""
 
     name = "gateway-election"
     needs_leader = False
@@ -49,7 +41,7 @@ class GatewayElection:
         self._settings = settings
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the one key, unless a Node changed in nothing that counts."""
+        """Return KEY if a change may alter the election, or touches a Gateway."""
         match change.kind:
             case Kind.NODE:
                 return [KEY] if relevant(change.old) != relevant(change.new) else []
@@ -59,11 +51,11 @@ class GatewayElection:
                 return [KEY] if concerns_membership(change) else []
 
     def all_keys(self, view: View) -> Iterable[str]:  # noqa: ARG002
-        """Return the one key."""
+        """Return KEY."""
         return [KEY]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the Gateway objects that there should be."""
+        """Return the Gateway objects of the elected Nodes, and the deletion of others."""
         cluster_set = cluster_set_of(view)
         if cluster_set is None or not is_joined(view):
             return DesiredObjects()  # leaving cleans up
@@ -80,17 +72,18 @@ class GatewayElection:
         ]
         if candidates and not chosen:
             message = f"no gateway: none of {len(candidates)} annotated Nodes is Ready with a usable address"
-            events.append(
-                Event(subject=str(cluster_set_ref(cluster_set, view)), reason="NoGateway", message=message)
-            )
+            events.append(Event(subject=cluster_set.subject, reason="NoGateway", message=message))
         steps: list[Wanted | Ref] = []
         for name in chosen:
             fields = addresses(candidates[name])
             if not fields:
-                continue  # stays with the addresses that it has
+                continue  # the Gateway keeps its addresses
             cidr = {"serviceCIDR": self._settings.service_cidr} if self._settings.service_cidr else {}
-            labels = {"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}}
-            steps.append(Wanted(ref=self._ref(name, view), body={**labels, **fields, **cidr}))
+            steps.append(
+                Wanted(
+                    ref=self._ref(name, view), body={"metadata": {"labels": managed_labels()}, **fields, **cidr}
+                )
+            )
         steps += [self._ref(name, view) for name in present if name not in chosen]
         return DesiredObjects(steps=steps, events=events)
 
@@ -101,7 +94,7 @@ class GatewayElection:
 def serving(view: View, settings: MemberSettings) -> list[str]:
     """Return the names of the Gateway objects that other clusters should use, the longest-serving first.
 
-    While a new gateway is being made its predecessor still counts: there is none only if there is no Gateway.
+    Until a new Gateway exists, its predecessor is returned: the result is empty only if there is no Gateway.
     """
     election = _election(view, settings)
     return [name for name in election.present if name in election.chosen] or election.present
@@ -109,11 +102,9 @@ def serving(view: View, settings: MemberSettings) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Election:
-    """Candidates by the name of their Node, the names of the Gateways that stay, by age, and of those to be."""
-
-    candidates: Mapping[str, GatewayCandidate]
-    present: list[str]
-    chosen: Sequence[str]
+    candidates: Mapping[str, GatewayCandidate]  # by the name of their Node
+    present: list[str]  # the names of the Gateways, the longest-serving first
+    chosen: Sequence[str]  # the names of the elected Nodes
 
 
 def _election(view: View, settings: MemberSettings) -> _Election:

@@ -1,15 +1,16 @@
 """The reconciler of this cluster's label identities on the leader: one ResourceExport for each set of labels.
 
-A key is a label identity's text, or "#" and the name of an export of ours that has none. However many Pods have
-the same labels in a Namespace, there is one export; it goes with the last of them (the leader keeps the number for
-a while). Pods of the host network, finished ones, and those without a Node or an address have no address of their
-own, so they count for nothing. Namespaces share the number of exports that the leader accepts (`quota`). With
-`enableStretchedNetworkPolicy` false no Pods are read, and what was exported is taken back.
+A key is a label identity's text, or "#" and the name of an export of this cluster without a valid one. All Pods
+of a Namespace with the same labels have one export, which is deleted with the last of them (the leader keeps the
+number for some time). Pods of the host network, finished ones, and those without a Node or an address have no
+address of their own, so they are ignored. Namespaces share the number of exports that the leader accepts
+(`exports`). With `enableStretchedNetworkPolicy` false no Pods are read, and the exports are deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
@@ -24,9 +25,8 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.exports import BY_CLUSTER, export_ref
+from mcagent.controller.member.exports import BY_CLUSTER, OWN_BY_KIND, RETRY, Quota, export_ref
 from mcagent.controller.member.membership import concerns_membership, joined_leader
-from mcagent.controller.member.quota import OWN_BY_KIND, RETRY, Quota
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiNamespace, ApiPod
@@ -39,7 +39,7 @@ from mcagent.model.parsing.field import Field
 
 
 class LabelExports:
-    """Publishes which labels the Pods of this cluster have."""
+    """Exports the label identities of this cluster's Pods."""
 
     name = "label-export"
     needs_leader = True
@@ -52,7 +52,7 @@ class LabelExports:
         self.indexes = (BY_CLUSTER, OWN_BY_KIND, *((PODS_BY_LABELS,) if self._on else ()))
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the identities that Pods came to or left, all of a Namespace whose labels changed."""
+        """Return the old and new identity of a Pod, or all of a Namespace whose labels changed."""
         match change.object:
             case ApiPod(namespace=namespace):
                 before, after = _part(change.old), _part(change.new)
@@ -83,7 +83,7 @@ class LabelExports:
         return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the export while a Pod has these labels."""
+        """Return the export while a Pod has these labels, else its deletion."""
         leader = joined_leader(view)
         if leader is None:
             return DesiredObjects()
@@ -100,12 +100,12 @@ class LabelExports:
             steps = [ref] if present is not None else []
             return DesiredObjects(steps=steps, events=[_not_exported(namespace, key, error.reason)])
         if present is not None and present.is_deleting:
-            return DesiredObjects()  # made anew once it is gone
+            return DesiredObjects()  # created again once it is gone
         place = QUOTA.place(view, leader, ref.name, namespace)
         if place.refusal:
             steps = [ref] if present is not None else []
             return DesiredObjects(steps=steps, events=[_not_exported(namespace, key, place.refusal)], again=RETRY)
-        replaced = [] if place.gives_way is None else [export_ref(leader, place.gives_way.name)]
+        replaced = [] if place.replaced is None else [export_ref(leader, place.replaced.name)]
         why = view.failure(ref)
         failure = condition_of(present.status.conditions if present is not None else (), "Failure")
         if not why and failure.is_false:
@@ -138,7 +138,7 @@ _SHOWN = 200  # characters of an identity in a message
 
 
 def _of_pods(label: str, view: View) -> str | None:
-    """Return the Namespace of the Pods that have an identity now; None: there are none."""
+    """Return the Namespace of the Pods with an identity; None: there are none."""
     space, _, part = label.removeprefix("ns:").partition("&pod:")
     name = _namespace_name(label)
     if not name or space != _namespace(view, name):
@@ -161,7 +161,7 @@ QUOTA = Quota(kind=ExportKind.LABEL_IDENTITY, what="label identities", namespace
 
 
 def _namespace(view: View, name: str) -> str:
-    """Return the labels of a Namespace as text; "" while it is not known."""
+    """Return the labels of a Namespace as text; "" if it does not exist."""
     namespace = view.get(Ref(kind=Kind.NAMESPACE, name=name), ApiNamespace)
     return "" if namespace is None else _namespace_part(namespace)
 
@@ -171,7 +171,7 @@ def _namespace_part(namespace: ApiNamespace) -> str:
 
 
 def _part(pod: ApiObject | None) -> str | None:
-    """Return a Pod's labels as text; None for one that has no address of its own, or is not there."""
+    """Return a Pod's labels as text; None if it has no address of its own, or does not exist."""
     if not isinstance(pod, ApiPod) or pod.spec.host_network or pod.status.is_finished:
         return None
     if not pod.spec.node_name or not (pod.status.pod_ip or pod.status.pod_ips):
@@ -184,8 +184,8 @@ def _is_part(part: str | None) -> bool:
 
 
 def _identities(spaces: Iterable[str], parts: Iterable[str | None]) -> list[str]:
-    each = list(parts)
-    return [labels.identity(space, part) for space in spaces for part in each if part is not None]
+    pairs = product(spaces, parts)
+    return [labels.identity(space, part) for space, part in pairs if part is not None]
 
 
 def _is_own(export: ResourceExport, leader: Leader) -> bool:
@@ -193,7 +193,7 @@ def _is_own(export: ResourceExport, leader: Leader) -> bool:
 
 
 def _key(export: ResourceExport) -> str:
-    """Return the identity that an export is about, or its name if that does not follow from one."""
+    """Return the identity of an export, or "#" and its name if that does not follow from the identity."""
     label, cluster = export.spec.label_identity.normalized_label, export.spec.cluster_id
     good = export.name == names.label_export(cluster, labels.label_hash(label)) and label.startswith("ns:")
     return label if good else f"#{export.name}"

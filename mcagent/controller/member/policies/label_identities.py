@@ -1,9 +1,9 @@
 """The reconciler of the ClusterSet's label identities here: ResourceImports of that kind to LabelIdentities.
 
-A key is the name that both have, the hash of the labels. It owns the LabelIdentity. Nothing in a ResourceImport is
-trusted: its labels must have that hash, and of two with one number only the older is imported. A number is never
-changed in place, for Antrea's controller does not notice that: the object is deleted and made anew. With
-`enableStretchedNetworkPolicy` false there are none.
+A key is the name of both, the hash of the labels. It owns the LabelIdentity. ResourceImports are not trusted:
+the labels must have that hash, and of two with one number only the older is imported. Antrea's controller does
+not notice a changed number, so the object is deleted and created again. With `enableStretchedNetworkPolicy`
+false there are none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.membership import concerns_membership, import_ref, is_for, joined_leader
+from mcagent.controller.member.membership import (
+    concerns_membership,
+    import_ref,
+    is_for,
+    is_managed,
+    joined_leader,
+    managed_labels,
+)
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.multicluster import ApiLabelIdentity, ResourceImport
 from mcagent.model.objects import Kind
@@ -43,7 +50,7 @@ class LabelImports:
         self.indexes = (IMPORTS_BY_NUMBER, IMPORTS_OF_LABELS)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the identity, and those that have or had its number."""
+        """Return the changed identity, and those with its old or new number."""
         match change.object:
             case ApiLabelIdentity(name=name):
                 return [name]
@@ -61,7 +68,7 @@ class LabelImports:
         return dict.fromkeys(obj.name for obj in (*imports, *view.list(ApiLabelIdentity)))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the LabelIdentity."""
+        """Return the LabelIdentity, or its deletion."""
         leader = joined_leader(view)
         if leader is None:
             return DesiredObjects()  # leaving cleans up
@@ -69,31 +76,30 @@ class LabelImports:
         present = view.get(ref, ApiLabelIdentity)
         resource_import = view.get(import_ref(leader, key), ResourceImport)
         if resource_import is None or not self._counts(resource_import, leader, view):
-            ours = present is not None and present.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY
-            return DesiredObjects(steps=[ref] if ours else [])
+            return DesiredObjects(steps=[ref] if is_managed(present) else [])
         label, number = resource_import.spec.label_identity.label, _number(resource_import)
         if present is not None and present.spec.id != number:
-            return DesiredObjects(steps=[ref])  # made anew once it is gone
+            return DesiredObjects(steps=[ref])  # created again once it is gone
         if present is not None and present.is_deleting:
             return DesiredObjects()
         meta = {
-            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+            "labels": managed_labels(),
             "annotations": {names.EXPORTERS_ANNOTATION: resource_import.annotation(names.EXPORTERS_ANNOTATION)},
         }
         spec = {"label": label, "id": number}
         return DesiredObjects(steps=[Wanted(ref=ref, body={"metadata": meta, "spec": spec})])
 
     def _counts(self, resource_import: ResourceImport, leader: Leader, view: View) -> bool:
-        """Tell whether a ResourceImport gives a number to its labels, as far as can be checked."""
+        """Tell whether a ResourceImport is valid, for this cluster, and the oldest with its number."""
         label = resource_import.spec.label_identity.label
-        good = (
+        is_complete = (
             self._on
             and is_for(resource_import, leader)
             and _is_ours(resource_import)
             and _number(resource_import) is not None
         )
-        named = labels.label_hash(label) == resource_import.name and labels.parsed(label) is not None
-        return good and named and not _is_younger(view, resource_import)
+        has_hash = labels.label_hash(label) == resource_import.name and labels.parsed(label) is not None
+        return is_complete and has_hash and not _is_younger(view, resource_import)
 
 
 def _is_younger(view: View, resource_import: ResourceImport) -> bool:

@@ -1,7 +1,7 @@
-"""What a Service of this cluster exports: its ports, and the subsets of its Endpoints export. Pure.
+"""The payload of a Service's ResourceExports: its ports, and the subsets of its endpoints. Pure.
 
-An address stands in one subset: that of all ports which it serves. Ready endpoints count, or those that still
-serve while none is ready, as kube-proxy has it (KEP-1669).
+An address is in one subset, that of all its ports. Ready endpoints are exported; if none is ready, those that
+still serve, as in kube-proxy (KEP-1669).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def ports_of(service: ApiService) -> list[EndpointPort]:
 
 
 def service_spec(service: ApiService) -> Json:
-    """Return the payload of the Service export. Fields that are not set are named, so that they go."""
+    """Return the spec in the Service export. Fields that are not set are None, so that they are removed."""
     spec = service.spec
     affinity = spec.session_affinity == "ClientIP"
     seconds = spec.session_affinity_config.client_ip.timeout_seconds
@@ -53,7 +53,7 @@ def service_spec(service: ApiService) -> Json:
 
 
 def is_headless(service: ApiService) -> bool:
-    """Tell whether a Service has no ClusterIP on purpose."""
+    """Tell whether a Service has the ClusterIP "None"."""
     return service.spec.cluster_ip == NO_CLUSTER_IP
 
 
@@ -64,12 +64,12 @@ def cluster_ips(service: ApiService) -> list[str]:
 
 
 def cluster_ip_subsets(service: ApiService) -> PortSubsets:
-    """Return the subset of a Service that is reached by its ClusterIP."""
+    """Return the subset for endpointIPType ClusterIP: the ClusterIPs with all ports."""
     return _subsets({ip: set(ports_of(service)) for ip in cluster_ips(service)})
 
 
 def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> PortSubsets:
-    """Return the subsets of a Service whose endpoints are reached directly."""
+    """Return the subsets for endpointIPType PodIP: IPv4 endpoints by their ports."""
     names_and_protocols = {(port.name, port.protocol) for port in service.spec.ports}
     ready: dict[str, set[EndpointPort]] = {}
     serving: dict[str, set[EndpointPort]] = {}
@@ -93,7 +93,7 @@ def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> P
 
 
 def hostnames_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, str]:
-    """Return the hostnames of endpoints that have one, by address: DNS of a headless Service names them."""
+    """Return the valid hostnames of endpoints, by address; DNS of a headless Service has them."""
     return {
         text: endpoint.hostname
         for endpoint_slice in slices
@@ -104,7 +104,7 @@ def hostnames_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, str]:
 
 
 def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, Json]:
-    """Return where endpoints are (node, zone, hints), by address, for who prefers near ones."""
+    """Return node, zone and hints of endpoints, by address, for clients that prefer near endpoints."""
     return {
         text: as_json(ApiEndpoint(node_name=endpoint.node_name, zone=endpoint.zone, hints=endpoint.hints))
         for endpoint_slice in slices
@@ -114,7 +114,7 @@ def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, Json]:
 
 
 def count_ready(slices: Iterable[ApiEndpointSlice]) -> int:
-    """Return how many endpoints of a Service take connections, of the family that has more."""
+    """Return the number of endpoints that accept connections, of the address family that has more."""
     ready: dict[str, set[str]] = {}
     serving: dict[str, set[str]] = {}
     for endpoint_slice in slices:
@@ -125,24 +125,24 @@ def count_ready(slices: Iterable[ApiEndpointSlice]) -> int:
 
 
 def limited(subsets: PortSubsets, hostnames: Hostnames) -> tuple[PortSubsets, int]:
-    """Return the subsets as far as they fit into one object, and how many addresses that leaves out.
+    """Return the subsets up to MAX_SIZE, and the number of addresses left out.
 
-    The wire contract has one Endpoints export for a Service, by name, so there is no second one to go on in.
+    In the wire contract a Service has one Endpoints export, so no second object can have the rest.
     """
     room = MAX_SIZE
     fitting: dict[Ports, tuple[str, ...]] = {}
     dropped = 0
     for ports, addresses in subsets.items():
         room -= len(json.dumps(endpoint_ports(ports))) + 40
-        taken = []
+        first_addresses = []
         for text in addresses:
             room -= len(text) + 12  # {"ip": "..."}, and the comma
             room -= len(hostnames[text]) + 16 if text in hostnames else 0
             if room >= 0:
-                taken.append(text)
-        dropped += len(addresses) - len(taken)
-        if taken:
-            fitting[ports] = tuple(taken)
+                first_addresses.append(text)
+        dropped += len(addresses) - len(first_addresses)
+        if first_addresses:
+            fitting[ports] = tuple(first_addresses)
     return fitting, dropped
 
 

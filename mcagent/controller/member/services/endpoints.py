@@ -1,40 +1,121 @@
-"""Which endpoints of an import are used, by `networks` and by what this cluster itself exports. Pure."""
+"""The endpoints of an imported Service: those in its ResourceImport, and those of them that are used. Pure.
+
+A leader may pass on what any member wrote, so all of it is checked; reading raises only InputError. Used are
+endpoints in networks that other clusters announce: one with the address of this cluster's API server, a Node or
+another Service would direct the Pods that use the imported Service to it; a loopback or link-local address would
+be another machine on each Node.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.annotations import carried_by, ready_by_cluster, traffic_of
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.ranges import Networks, address_of
-from mcagent.controller.contract.services import Group, Groups
+from mcagent.controller.contract.ranges import Networks, address_of, networks_of, range_of
+from mcagent.controller.contract.services import (
+    Group,
+    Groups,
+    Hostnames,
+    ServiceSpec,
+    hostname_of,
+    read_service_spec,
+    read_subsets,
+)
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
 from mcagent.controller.member.exports import export_ref
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS, SLICES_BY_SERVICE
 from mcagent.controller.member.services.backends import cluster_ips, pod_ip_subsets
-from mcagent.controller.member.services.networks import cidrs_of, networks
 from mcagent.controller.settings import MemberSettings
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
 
+Announced = tuple[tuple[str, tuple[str, ...]], ...]  # cluster ID and CIDRs, of all other clusters
+
+
+def cidrs_of(obj: ApiObject | None) -> tuple[str, ...]:
+    """Return Service CIDR and Pod CIDRs of a ClusterInfo's ResourceImport, unchecked; () for other objects."""
+    if not isinstance(obj, ResourceImport) or obj.spec.kind != ExportKind.CLUSTER_INFO:
+        return ()
+    info = obj.spec.cluster_info
+    return () if info is None else tuple(filter(None, (info.service_cidr, *info.pod_cidrs)))
+
+
+def networks(announced: Announced, own: Iterable[str], allowed: Iterable[str] = ()) -> tuple[Networks, Networks]:
+    """Return this cluster's networks, and those of other clusters; "" owns the CIDRs in `allowed`."""
+    owned = [
+        *((cluster, text) for cluster, cidrs in announced for text in cidrs),
+        *(("", text) for text in allowed),
+    ]
+    foreign = Networks((*bounds, cluster) for cluster, text in owned if (bounds := range_of(text)) is not None)
+    return networks_of(own), foreign
+
+
 _SHOWN = 3  # addresses of a refusal that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedEndpoints:
+    """The endpoints in a ResourceImport, unchecked: addresses by cluster and ports."""
+
+    groups: Groups = field(default_factory=dict)
+    hostnames: Hostnames = field(default_factory=dict)
+    ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of clusters
+
+
+def read_service(resource_import: ResourceImport) -> ServiceSpec:
+    """Return the Service of a ResourceImport of kind ServiceImport. Raises InputError."""
+    carried = carried_by(resource_import)
+    spec = read_service_spec(resource_import.spec.service_import.spec, resource_import, "spec.serviceImport.spec")
+    traffic, _ = traffic_of(resource_import)  # the leader has reported an error in it to the exporter
+    return replace(spec, labels=carried.labels, annotations=carried.annotations, traffic=traffic)
+
+
+def read_endpoints(resource_import: ResourceImport) -> ImportedEndpoints:
+    """Return the endpoints in a ResourceImport of kind Endpoints. Raises InputError.
+
+    Addresses keep their order, each once for its cluster and ports. SUBSET_CLUSTERS_ANNOTATION has the cluster
+    ID of each subset; without it (Antrea's leader writes none) the cluster is "".
+    """
+    subsets = list(read_subsets(resource_import.spec.endpoints, resource_import, "spec.endpoints"))
+    cluster_ids = (resource_import.annotation(names.SUBSET_CLUSTERS_ANNOTATION) or "").split(",")
+    clusters = (
+        cluster_ids
+        if len(cluster_ids) == len(subsets) and all(map(names.is_cluster_id, cluster_ids))
+        else [""] * len(subsets)
+    )
+    groups: dict[Group, dict[str, None]] = {}
+    hostnames: dict[str, str] = {}
+    for cluster, (_, ports, addresses) in zip(clusters, subsets, strict=True):
+        group = groups.setdefault((cluster, ports), {}) if ports else {}
+        for item in addresses:
+            group[item.ip] = None
+            if hostname := hostname_of(item):
+                hostnames.setdefault(item.ip, hostname)
+    return ImportedEndpoints(
+        groups={group: tuple(addresses) for group, addresses in groups.items()},
+        hostnames=hostnames,
+        ready=ready_by_cluster(resource_import),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The endpoints that are used, whose they are by their addresses, and what is refused, in words."""
+    """The endpoints that are used."""
 
     groups: Groups
-    clusters: tuple[str, ...]
-    refused: tuple[str, ...]
+    clusters: tuple[str, ...]  # the owners of the addresses, sorted
+    refused: tuple[str, ...]  # a message for each reason of refusals
 
 
 def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> frozenset[str] | None:
-    """Return the addresses that this cluster exports for a Service; None when it does not export it."""
+    """Return the addresses that this cluster exports for a Service; None if it does not export it."""
     ref = export_ref(leader, names.endpoints_export(leader.cluster_id, namespace, name))
     export = view.get(ref, ResourceExport)
     if export is None:
@@ -48,9 +129,9 @@ def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> froz
 
 
 class KnownNetworks:
-    """This cluster's networks and the others', by what the leader passes on.
+    """The networks of this cluster and of others, from ResourceImports and settings.
 
-    All imports ask the same, so the last answer is kept, with the very objects that it was made from.
+    They are the same for all imports, so the last value is kept, with the objects that it was made of.
     """
 
     def __init__(self, settings: MemberSettings) -> None:
@@ -58,21 +139,17 @@ class KnownNetworks:
         self._last: tuple[str, Sequence[ResourceImport], tuple[Networks, Networks]] | None = None
 
     def read(self, view: View, leader: Leader) -> tuple[Networks, Networks]:
-        """Return this cluster's networks, and those of others."""
+        """Return this cluster's networks, and those of other clusters."""
         infos = view.indexed(CLUSTER_INFOS, ExportKind.CLUSTER_INFO)
         last = self._last
         if last is not None and last[0] == leader.cluster_id and _same(last[1], infos):
             return last[2]
-        peers = [info for info in infos if info.cluster_id != leader.cluster_id]
-        announced = tuple((info.cluster_id, cidrs_of(info)) for info in peers)
-        here = [text for info in infos if info.cluster_id == leader.cluster_id for text in cidrs_of(info)]
-        if self._settings.service_cidr is not None:
-            here.append(self._settings.service_cidr)
-        own_and_others = networks(
-            announced, (*here, *self._settings.pod_cidrs), self._settings.allowed_endpoint_cidrs
-        )
-        self._last = (leader.cluster_id, infos, own_and_others)
-        return own_and_others
+        announced = tuple((i.cluster_id, cidrs_of(i)) for i in infos if i.cluster_id != leader.cluster_id)
+        own = [text for info in infos if info.cluster_id == leader.cluster_id for text in cidrs_of(info)]
+        own += [*filter(None, (self._settings.service_cidr,)), *self._settings.pod_cidrs]
+        own_and_foreign = networks(announced, own, self._settings.allowed_endpoint_cidrs)
+        self._last = (leader.cluster_id, infos, own_and_foreign)
+        return own_and_foreign
 
 
 def _same(before: Sequence[ResourceImport], after: Sequence[ResourceImport]) -> bool:
@@ -80,7 +157,7 @@ def _same(before: Sequence[ResourceImport], after: Sequence[ResourceImport]) -> 
 
 
 def exporters_of(resource_import: ResourceImport | None) -> frozenset[str] | None:
-    """Return the clusters whose endpoints are in a ResourceImport; None if the leader does not say (Antrea's)."""
+    """Return the clusters whose endpoints are in a ResourceImport; None if the leader is Antrea's."""
     text = None if resource_import is None else resource_import.annotation(names.EXPORTERS_ANNOTATION)
     return None if text is None else frozenset(filter(None, text.split(",")))
 
@@ -94,21 +171,22 @@ def accept(
     *,
     exporters: frozenset[str] | None = None,
 ) -> Accepted:
-    """Return the endpoints that are used. `exporters`: whose they can be, None if that is not known.
+    """Return the endpoints that are used. `own`: the addresses that this cluster exports (`own_addresses`).
 
-    What this cluster exports itself is. Else an address of this cluster (of its CIDRs, Nodes, API servers) or of
-    the leader's API server is not, and any other only if it lies in what a cluster announces that exports the
-    Service, or in nobody's network and in what the settings allow. Whose it is follows from where it lies; what
-    the leader says of that only decides where it lies in nobody's network, or in those of several clusters.
+    An address that this cluster exports is used. Any other address of this cluster (of its CIDRs, Nodes, API
+    servers) and that of the leader's API server are refused. The others are used if they lie in a network of a
+    cluster that exports the Service (`exporters`; None: of any other cluster), or in no network of a cluster and
+    in `allowedEndpointCIDRs`. The network decides the owner of an address; the leader's owner decides only
+    between several clusters with that network, or if there is none.
     """
-    own_networks, networks_of_others = known_networks.read(view, leader)
-    servers, leaders = _api_servers(view), frozenset(leader.addresses)
+    own_networks, foreign_networks = known_networks.read(view, leader)
+    own_servers, leader_servers = _api_servers(view), frozenset(leader.addresses)
     accepted: dict[Group, list[str]] = {}
     clusters: dict[str, None] = {}
-    ours: list[str] = []
+    of_this_cluster: list[str] = []
     of_leader: list[str] = []
     unknown: list[str] = []
-    foreign: list[str] = []
+    of_other_cluster: list[str] = []
     for (stated_owner, ports), addresses in groups.items():
         for text in addresses:
             number, cluster = address_of(text), stated_owner
@@ -117,21 +195,21 @@ def accept(
             elif number is None:
                 unknown.append(text)
                 continue
-            elif own_networks.owners(number) or text in servers or view.indexed(NODES_BY_ADDRESS, text):
-                ours.append(text)
+            elif own_networks.owners(number) or text in own_servers or view.indexed(NODES_BY_ADDRESS, text):
+                of_this_cluster.append(text)
                 continue
-            elif text in leaders:
+            elif text in leader_servers:
                 of_leader.append(text)
                 continue
             else:
-                owners = networks_of_others.owners(number)
+                owners = foreign_networks.owners(number)
                 if not owners:
                     unknown.append(text)
                     continue
-                clusters_there = {owner for owner in owners if owner}
-                possible = clusters_there if exporters is None else clusters_there & exporters
-                if clusters_there and not possible:
-                    foreign.append(text)
+                owning_clusters = {owner for owner in owners if owner}
+                possible = owning_clusters if exporters is None else owning_clusters & exporters
+                if owning_clusters and not possible:
+                    of_other_cluster.append(text)
                     continue
                 if possible and stated_owner not in possible:
                     cluster = min(possible)
@@ -139,15 +217,15 @@ def accept(
                 clusters[cluster] = None
             accepted.setdefault((cluster, ports), []).append(text)
     refused = []
-    if ours and own is None:  # else they are what this cluster exported a moment ago
-        refused.append(f"{_named(ours)}: of this cluster, which does not export the Service")
+    if of_this_cluster and own is None:  # else this cluster exported them a moment ago
+        refused.append(f"{_named(of_this_cluster)}: of this cluster, which does not export the Service")
     if unknown:
         outside = "in no CIDR that another cluster announces, nor in allowedEndpointCIDRs of this one"
         refused.append(f"{_named(unknown)}: {outside}")
     if of_leader:
         refused.append(f"{_named(of_leader)}: the API server of the leader")
-    if foreign:
-        refused.append(f"{_named(foreign)}: of a cluster that does not export the Service")
+    if of_other_cluster:
+        refused.append(f"{_named(of_other_cluster)}: of a cluster that does not export the Service")
     return Accepted(
         groups={group: tuple(addresses) for group, addresses in accepted.items()},
         clusters=tuple(sorted(clusters)),
@@ -165,33 +243,32 @@ def _api_servers(view: View) -> frozenset[str]:
 
 def _named(addresses: list[str]) -> str:
     shown = ", ".join(printable(text) for text in sorted(set(addresses))[:_SHOWN])
-    more = len(set(addresses)) - _SHOWN
-    return f"endpoints {shown}" + (f" and {more} more" if more > 0 else "")
+    hidden = len(set(addresses)) - _SHOWN
+    return f"endpoints {shown}" + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def behind_own_address(groups: Groups, own: frozenset[str] | None, view: View, leader: Leader, key: str) -> Groups:
-    """Return the endpoints of a Service ("namespace/name"), what is behind it in place of its ClusterIP here.
+    """Return the endpoints of the Service `key` ("namespace/name"), its Pods in place of its own ClusterIP.
 
-    Every exporter's ClusterIP is an endpoint of the imported Service. kube-proxy, in every mode, translates a
-    connection once: one that chose the ClusterIP of its own cluster would leave with that address as its
-    destination, and go nowhere. So in the exporting cluster itself the Service's own ready endpoints stand in its
-    place, with the ports that it has in the ClusterSet. `own` are the addresses that this cluster exports; None:
-    it exports none.
+    The ClusterIP of each exporter is an endpoint of the imported Service. kube-proxy, in each mode, translates a
+    connection once, so a connection to the ClusterIP of the own cluster would leave with that destination
+    address, and be lost. So the exporting cluster imports the Service's ready endpoints in its place, with the
+    ports that it has in the ClusterSet. `own`: the addresses that this cluster exports; None: it exports none.
     """
     namespace, _, name = key.partition("/")
     service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name), ApiService)
-    ours = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
-    if service is None or not any(ours.intersection(addresses) for addresses in groups.values()):
+    own_ips = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
+    if service is None or not any(own_ips.intersection(addresses) for addresses in groups.values()):
         return groups
     with_pods: dict[Group, dict[str, None]] = {}
     serving: set[str] = set()
     for group, addresses in groups.items():
-        if ours.intersection(addresses):
+        if own_ips.intersection(addresses):
             serving.update(port_name for port_name, _, _ in group[1])
-        if foreign := [text for text in addresses if text not in ours]:
+        if foreign := [text for text in addresses if text not in own_ips]:
             with_pods.setdefault(group, {}).update(dict.fromkeys(foreign))
     slices = view.indexed(SLICES_BY_SERVICE, key)
     for ports, pods in pod_ip_subsets(service, slices).items():
-        if kept_ports := tuple(port for port in ports if port[0] in serving):
-            with_pods.setdefault((leader.cluster_id, kept_ports), {}).update(dict.fromkeys(pods))
+        if served_ports := tuple(port for port in ports if port[0] in serving):
+            with_pods.setdefault((leader.cluster_id, served_ports), {}).update(dict.fromkeys(pods))
     return {group: tuple(addresses) for group, addresses in with_pods.items()}

@@ -1,7 +1,7 @@
 """The conditions of a ServiceExport, with KEP-1645's types and reasons: Valid, Ready and Conflict. Pure.
 
-Valid is this cluster's word, Ready and Conflict repeat the leader's about the two ResourceExports. Conditions of
-others stay as they are.
+This cluster decides Valid; Ready and Conflict repeat the leader's conditions of the two ResourceExports.
+Conditions of other types stay.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from mcagent.model.parsing.field import printable
 
 VALID, NO_SERVICE, INVALID_TYPE = "Valid", "NoService", "InvalidServiceType"
 _TYPES = ("Valid", "Ready", "Conflict")
-_SHOWN = 512  # characters of a leader's message that are passed on
+_SHOWN = 512  # characters of a leader's message that are copied
 
 
 def export_status(
     export: ApiServiceExport, refusal: tuple[str, str] | None, message: str, conditions: Sequence[Json], now: float
 ) -> Wanted:
-    """Return the status of a ServiceExport. `refusal`: reason and message if nothing is exported.
+    """Return the status of a ServiceExport.
 
-    `conditions` are Ready and Conflict, as far as something is known.
+    `refusal`: reason and message if nothing is exported. `conditions`: Ready and Conflict (`leaders_conditions`).
     """
     before = export.status.conditions
     reason, why = refusal or (VALID, message)
@@ -37,24 +37,24 @@ def export_status(
         conditions = [condition(before, "Ready", FALSE, reason="Failed", message=why, now=now)]
     # metav1.Condition requires a message, empty or not
     stamp = {"message": "", "observedGeneration": export.metadata.generation}
-    ours = [stamp | fields for fields in (valid, *conditions)]
+    own = [stamp | fields for fields in (valid, *conditions)]
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
-    return Wanted(ref=ref, status={"conditions": [*ours, *others(before, *_TYPES)]}, create=False)
+    return Wanted(ref=ref, status={"conditions": [*own, *others(before, *_TYPES)]}, create=False)
 
 
-def told_by_leader(
+def leaders_conditions(
     export: ApiServiceExport,
     exports: Iterable[ResourceExport | None],
     ports: Iterable[ApiServicePort],
     view: View,
     now: float,
 ) -> list[Json]:
-    """Return Ready and Conflict by what the leader says of the two ResourceExports.
+    """Return Ready and Conflict from the status of the two ResourceExports; only Ready while they have none.
 
-    Conflict is left out while it says nothing. `ports` are those of the Service, if it is exported.
+    `ports`: those of the Service, if it is exported.
     """
     before = export.status.conditions
-    taken, conflict = False, None
+    succeeded, conflict = False, None
     for resource_export in exports:
         conditions = resource_export.status.conditions if resource_export is not None else ()
         if (failure := condition_of(conditions, "Failure")).type:
@@ -64,11 +64,11 @@ def told_by_leader(
                 condition(before, "Ready", FALSE, reason="Failed", message=message, now=now),
                 condition(before, "Conflict", TRUE, reason=reason, message=message, now=now),
             ]
-        if (differs := condition_of(conditions, "Conflict")).is_true:
-            reason, message = _word(differs), printable(differs.message, _SHOWN)
+        if (leaders_conflict := condition_of(conditions, "Conflict")).is_true:
+            reason, message = _reason(leaders_conflict), printable(leaders_conflict.message, _SHOWN)
             conflict = condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
-        taken = taken or condition_of(conditions, "Succeeded").is_true
-    if not taken:
+        succeeded = succeeded or condition_of(conditions, "Succeeded").is_true
+    if not succeeded:
         why = "the leader has not processed it yet"
         return [condition(before, "Ready", FALSE, reason="Pending", message=why, now=now)]
     return [
@@ -80,15 +80,15 @@ def told_by_leader(
 def _conflict_reason(
     failure: Condition, ports: Iterable[ApiServicePort], view: View, export: ApiServiceExport
 ) -> str:
-    """Return KEP-1645's word where ports differ from those of the first export; else the leader's own."""
+    """Return KEP-1645's reason if ports differ from those of the first export, else the leader's."""
     name = names.service_import(export.namespace, export.name)
     resource_import = view.get(import_ref(view.leader, name), ResourceImport) if view.leader is not None else None
-    theirs = _port_set(resource_import.spec.service_import.spec.ports if resource_import is not None else ())
-    return "PortConflict" if theirs and _port_set(ports) != theirs else _word(failure)
+    imported = _port_set(resource_import.spec.service_import.spec.ports if resource_import is not None else ())
+    return "PortConflict" if imported and _port_set(ports) != imported else _reason(failure)
 
 
-def _word(leaders_condition: Condition) -> str:
-    """Return a reason as the leader gives it, if it can be one."""
+def _reason(leaders_condition: Condition) -> str:
+    """Return the leader's reason if it is a valid one, else that of Antrea's leader."""
     reason = leaders_condition.reason
     return reason if reason.isascii() and reason.isidentifier() and len(reason) <= 64 else "ConvergeFailure"
 

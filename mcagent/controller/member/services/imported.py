@@ -1,79 +1,81 @@
-"""The objects that stand for an imported Service: their names, whose they are, and what is in them. Pure."""
+"""The objects of an imported Service: Service, EndpointSlices, Endpoints and ServiceImport. Pure."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.annotations import Texts
 from mcagent.controller.contract.services import (
+    CLUSTER_SET_IP,
+    HEADLESS,
     NO_CLUSTER_IP,
     Groups,
     Hostnames,
     Ports,
     ServiceSpec,
     endpoint_subsets,
+    service_fields,
     service_ports,
     session_affinity,
 )
 from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
+from mcagent.controller.member.membership import is_managed, managed_labels
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService, Endpoints
 from mcagent.model.api.multicluster import ApiServiceImport
 from mcagent.model.objects import Kind
-from mcagent.model.traffic import READY_ANNOTATION
+from mcagent.model.traffic import EXPORTED_TRAFFIC_ANNOTATION, READY_ANNOTATION
 
-WHOLE = 100  # so many endpoints are one slice in any case
-CUT = 64  # one in so many hashes begins a slice
-MOST = 1000  # what the API takes
-_CLOSE = "PreferClose"  # the one trafficDistribution that all versions of Kubernetes take which know the field
+WHOLE = 100  # endpoints that are not divided into several slices
+CUT = 64  # endpoints of a slice on average: one in so many hashes begins a slice
+MOST = 1000  # endpoints of a slice, the limit of the API
+_CLOSE = "PreferClose"  # the trafficDistribution that all versions of Kubernetes with this field accept
 _CLOSE_TOO = frozenset({_CLOSE, "PreferSameZone", "PreferSameNode"})  # the last falls back to the zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What slices say beside addresses and ports.
-
-    `ready`: how many endpoints stand behind the ClusterIPs of other clusters. `places`: node, zone and hints of
-    this cluster's endpoints, by address.
-    """
+    """The content of slices beside addresses and ports."""
 
     hostnames: Hostnames = field(default_factory=dict)
-    ready: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, Json] = field(default_factory=dict)
+    ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of other clusters
+    places: Mapping[str, Json] = field(default_factory=dict)  # node, zone and hints of own endpoints, by address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedService:
-    """An imported Service and the objects that stand for it here."""
+    """The names of the objects of an imported Service."""
 
     namespace: str
     name: str
 
     @property
     def service(self) -> Ref:
-        """Return the Service."""
+        """The Service, with the prefix of imported Services."""
         return Ref(kind=Kind.SERVICE, namespace=self.namespace, name=names.imported(self.name))
 
     @property
     def endpoints(self) -> Ref:
-        """Return the Endpoints."""
+        """The Endpoints, named as the Service."""
         return Ref(kind=Kind.ENDPOINTS, namespace=self.namespace, name=names.imported(self.name))
 
     @property
     def service_import(self) -> Ref:
-        """Return the ServiceImport."""
+        """The ServiceImport, without the prefix."""
         return Ref(kind=Kind.SERVICE_IMPORT, namespace=self.namespace, name=self.name)
 
     def slice(self, name: str) -> Ref:
-        """Return one of its EndpointSlices."""
+        """Return the reference to an EndpointSlice of the Service."""
         return Ref(kind=Kind.ENDPOINT_SLICE, namespace=self.namespace, name=name)
 
 
 def owner_of(obj: ApiObject | None) -> str:
-    """Return the key of what may be an object that stands for an imported Service; "" for any other."""
+    """Return "namespace/name" of the imported Service that an object may belong to, by its name; "" for others."""
     match obj:
         case ApiServiceImport():
             return obj.key
@@ -88,7 +90,7 @@ def owner_of(obj: ApiObject | None) -> str:
 
 
 def removals(target: ImportedService, view: View) -> list[Wanted | Ref]:
-    """Return what goes with an imported Service: only what was made for it."""
+    """Return the deletion of an imported Service and its objects; objects of other owners stay."""
     steps: list[Wanted | Ref] = []
     service = view.get(target.service, ApiService)
     present = view.get(target.service_import, ApiServiceImport)
@@ -106,28 +108,28 @@ def is_imported(obj: ApiObject) -> bool:
 
 
 def is_our_import(service_import: ApiServiceImport, service: ApiService | None) -> bool:
-    """Tell whether a ServiceImport is ours, or was Antrea's, which does not mark them: it has its Service's IP."""
-    if service_import.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
+    """Tell whether a ServiceImport is of an import: by its label, or, if Antrea's, by the IP of its Service."""
+    if is_managed(service_import):
         return True
     address = service.spec.cluster_ip if service is not None and is_imported(service) else ""
     return bool(address) and service_import.spec.ips == (address,)
 
 
 def our_slices(target: ImportedService, view: View) -> list[ApiEndpointSlice]:
-    """Return the EndpointSlices that we made."""
+    """Return the EndpointSlices that this controller manages."""
     service_slices = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
     return [s for s in service_slices if s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY]
 
 
 def is_mirrored(target: ImportedService, view: View) -> bool:
-    """Tell whether Kubernetes mirrors Endpoints into slices, which somebody else must have made."""
+    """Tell whether Kubernetes mirrors Endpoints into slices; then another controller made the Endpoints."""
     service_slices = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
     return any(s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MIRRORED_BY for s in service_slices)
 
 
 def _marks() -> Json:
     return {
-        "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+        "labels": managed_labels(),
         "annotations": {names.IMPORTED_SERVICE_ANNOTATION: "true"},
     }
 
@@ -135,7 +137,7 @@ def _marks() -> Json:
 def service_object(target: ImportedService, definition: ServiceSpec) -> Wanted:
     """Return the Service.
 
-    It has no internalTrafficPolicy: with Local, Nodes without an endpoint would drop what others can serve.
+    It has no internalTrafficPolicy: with Local, Nodes without an endpoint would drop connections.
     """
     ports = [entry | {"targetPort": entry["port"]} for entry in service_ports(definition)]
     spec = {
@@ -151,13 +153,13 @@ def service_object(target: ImportedService, definition: ServiceSpec) -> Wanted:
 
 
 def is_of_other_type(service: ApiService | None, definition: ServiceSpec) -> bool:
-    """Tell whether a Service has to be made anew: whether it has a ClusterIP cannot be changed."""
+    """Tell whether a Service must be deleted first: a headless one cannot get a ClusterIP, or the reverse."""
     address = service.spec.cluster_ip if service is not None else ""
     return bool(address) and (address == NO_CLUSTER_IP) != definition.headless
 
 
 def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) -> Wanted:
-    """Return the Endpoints. A label keeps Kubernetes from mirroring them: the slices are there already."""
+    """Return the Endpoints. SKIP_MIRROR_LABEL prevents that Kubernetes mirrors them into slices."""
     meta = _marks()
     meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
     addresses_by_ports: dict[Ports, dict[str, None]] = {}
@@ -169,15 +171,77 @@ def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) 
     return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": subsets})
 
 
+# --- the ServiceImport ---------------------------------------------------------------------------------------
+
+
+def service_import_of(
+    target: ImportedService,
+    definition: ServiceSpec,
+    service: ApiService | None,
+    clusters: Iterable[str],
+    present: ApiServiceImport | None,
+) -> Wanted:
+    """Return the ServiceImport, with the ClusterIPs of `service`. `present`: the ServiceImport as it is."""
+    ips = [] if definition.headless else _addresses(service)
+    families = ["IPv4"] if definition.headless else ["IPv6" if ":" in text else "IPv4" for text in ips]
+    spec = {
+        "type": HEADLESS if definition.headless else CLUSTER_SET_IP,
+        "ips": ips,
+        "ports": service_ports(definition),
+        **session_affinity(definition.affinity_seconds, "None"),
+        **service_fields(definition),
+        "ipFamilies": families or None,  # of this cluster: slices are IPv4, Services have its families
+    }
+    return Wanted(
+        ref=target.service_import,
+        body={"metadata": _metadata(definition, present), "spec": spec},
+        status={"clusters": [{"cluster": cluster} for cluster in clusters]},
+    )
+
+
+def _addresses(service: ApiService | None) -> list[str]:
+    if service is None:
+        return []
+    return list(service.spec.cluster_ips) or [*filter(None, (service.spec.cluster_ip,))]
+
+
+def _metadata(definition: ServiceSpec, present: ApiServiceImport | None) -> Json:
+    """Return labels and annotations. Those that are not exported any more are removed; foreign ones stay."""
+    before = _keys_before(present)
+    keys = {
+        "labels": [key for key, _ in definition.labels],
+        "annotations": [key for key, _ in definition.annotations],
+    }
+    labels = _changed(before.get("labels"), definition.labels) | managed_labels()
+    annotations = _changed(before.get("annotations"), definition.annotations)
+    annotations[EXPORTED_TRAFFIC_ANNOTATION] = definition.traffic or None
+    annotations[names.EXPORTED_KEYS_ANNOTATION] = json.dumps(keys) if any(keys.values()) else None
+    return {"labels": labels, "annotations": annotations}
+
+
+def _keys_before(present: ApiServiceImport | None) -> Mapping[str, object]:
+    text = present.annotation(names.EXPORTED_KEYS_ANNOTATION) if present is not None else None
+    try:
+        keys = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return keys if isinstance(keys, dict) else {}
+
+
+def _changed(before: object, exported: Texts) -> dict[str, str | None]:
+    gone = [key for key in before if isinstance(key, str)] if isinstance(before, list) else []
+    return {**dict.fromkeys(gone), **dict(exported)}
+
+
 # --- EndpointSlices -----------------------------------------------------------------------------------------
 
 
 def slices(target: ImportedService, groups: Groups, details: Details) -> dict[str, Json]:
-    """Return the EndpointSlices of a Service by name, the same whatever was there before. Addresses are IPv4.
+    """Return the EndpointSlices of a Service by name, independently of present ones. Addresses are IPv4.
 
-    Endpoints of one cluster that serve the same ports are sorted by a hash of their address and cut where the hash
-    itself says so, in slices of about 64: a change of one endpoint changes one slice (or joins two, or cuts one in
-    two), however many there are. Nothing has to be remembered for that: every controller cuts alike.
+    Endpoints of one cluster with the same ports are sorted by a hash of their address. One in CUT hashes begins a
+    slice, so a change of one endpoint changes one slice (or joins two, or divides one), whatever their number, and
+    each controller makes the same slices without state.
     """
     slices_by_name: dict[str, Json] = {}
     for (cluster, ports), addresses in sorted(groups.items()):
@@ -213,7 +277,7 @@ def _slice(meta: Json, ports: Ports, addresses: Iterable[str], details: Details)
 
 
 def _cut(addresses: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the chunks, each with what names it: the hash of its first address, "" for what comes first."""
+    """Yield the addresses of each slice with its mark, the hash of the first one; "" for the first slice."""
     if len(addresses) <= WHOLE:
         if addresses:
             yield "", sorted(addresses)

@@ -1,8 +1,8 @@
 """The reconciler of exported Services: a ServiceExport here to two ResourceExports on the leader.
 
-A key is "namespace-name", as in the names of the ResourceExports. These are concatenated, so two Services can want
-the same ones (`a-b`/`c` and `a`/`b-c`); the ServiceExport that was first has them. It owns both ResourceExports,
-and the conditions Valid, Ready and Conflict of all ServiceExports of the key (`export_conditions`).
+A key is "namespace-name", as in the names of the ResourceExports. Names are concatenated, so two Services can have
+the same one (`a-b`/`c` and `a`/`b-c`): the older ServiceExport is exported. It owns both ResourceExports, and the
+conditions Valid, Ready and Conflict of all ServiceExports of the key (`export_conditions`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.exported_metadata import ExportedMetadata, as_annotations, asked_for
+from mcagent.controller.contract.annotations import (
+    ExportedMetadata,
+    as_annotations,
+    asked_for,
+    ready_of,
+    traffic_of,
+)
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.services import Hostnames, PortSubsets, endpoint_subsets
-from mcagent.controller.contract.shares import ready_of, traffic_of
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -27,10 +32,17 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.exports import BY_CLUSTER, export_ref, resource_export
+from mcagent.controller.member.exports import (
+    BY_CLUSTER,
+    OWN_BY_KIND,
+    REASON,
+    RETRY,
+    Quota,
+    export_ref,
+    resource_export,
+)
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
 from mcagent.controller.member.membership import concerns_membership, joined_leader
-from mcagent.controller.member.quota import OWN_BY_KIND, REASON, RETRY, Quota
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
@@ -46,7 +58,7 @@ from mcagent.controller.member.services.export_conditions import (
     INVALID_TYPE,
     NO_SERVICE,
     export_status,
-    told_by_leader,
+    leaders_conditions,
 )
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService, ApiServicePort
@@ -57,7 +69,7 @@ from mcagent.model.parsing.field import printable
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, told_ready
 
 MAX_SERVICE_NAME = names.MAX_LABEL - len(names.IMPORTED_PREFIX)
-_SHOWN = 3  # keys that are left out and are named in a message
+_SHOWN = 3  # keys that a message names
 
 
 def _by_export_name(export: ApiServiceExport) -> Iterable[str]:
@@ -70,7 +82,7 @@ BY_EXPORT_NAME = Index("service-exports-by-export-name", ApiServiceExport, Side.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportDecision:
-    """What becomes of a ServiceExport. With a `reason` nothing is exported; `message` says more."""
+    """The decision on a ServiceExport. With a `reason` nothing is exported, and `message` explains it."""
 
     reason: str = ""
     message: str = ""
@@ -81,16 +93,16 @@ class ExportDecision:
     ready: int | None = None  # endpoints behind the ClusterIP; None: the endpoints are exported themselves
     metadata: ExportedMetadata = field(default_factory=ExportedMetadata)
     traffic: str = ""
-    left_out: str = ""  # what `message` is about, if anything is exported: reason of its Event
+    left_out: str = ""  # if the Service is exported: the reason of the Event with `message`
 
     @property
     def refusal(self) -> tuple[str, str] | None:
-        """Return why nothing is exported, None if something is."""
+        """Reason and message if nothing is exported, else None."""
         return (self.reason, self.message) if self.reason else None
 
 
 class ServiceExports:
-    """Exports Services."""
+    """Exports Services, to the leader."""
 
     name = "service-export"
     needs_leader = True
@@ -118,8 +130,8 @@ class ServiceExports:
                     if endpoint_slice is not None
                 }
                 return [key for owner in owners for key in self._exported(view, namespace, owner)]
-            case ResourceExport() as made:
-                return _key_of_export(made, view.leader)
+            case ResourceExport() as written:
+                return _key_of_export(written, view.leader)
             case _:
                 return self.all_keys(view) if concerns_membership(change) else []
 
@@ -158,11 +170,11 @@ class ServiceExports:
             place = QUOTA.place(view, leader, refs[0].name, export.namespace)
             if place.refusal:
                 decision, again = ExportDecision(reason=REASON, message=place.refusal), RETRY
-            for other in _key_of_export(place.gives_way, leader) if place.gives_way is not None else ():
+            for other in _key_of_export(place.replaced, leader) if place.replaced is not None else ():
                 steps += _removals(view, leader, _refs(leader, other))
         resource_exports = [view.get(ref, ResourceExport) for ref in refs]
-        leaders_conditions = told_by_leader(export, resource_exports, decision.ports, view, now)
-        steps.append(export_status(export, decision.refusal, decision.message, leaders_conditions, now))
+        conditions = leaders_conditions(export, resource_exports, decision.ports, view, now)
+        steps.append(export_status(export, decision.refusal, decision.message, conditions, now))
         events += _events(export, decision, refs, view)
         if decision.refusal:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events, again=again)
@@ -180,10 +192,10 @@ class ServiceExports:
         )
         for ref, present, (payload, notes) in zip(refs, resource_exports, payloads, strict=True):
             if present is not None and present.is_deleting:
-                break  # made anew once it is gone
+                break  # created again once it is gone
             spec = own | payload
             if present is not None and not _is_about(present, spec):
-                # Of another Service that had the name before; what it is about may not be changed.
+                # It is of another Service with this name, and these fields cannot be changed.
                 steps += _removals(view, leader, refs)
                 if present.spec.cluster_id != leader.cluster_id:
                     message = f'the name {ref.name} is taken by cluster "{printable(present.spec.cluster_id)}"'
@@ -193,7 +205,7 @@ class ServiceExports:
         return DesiredObjects(steps=steps, events=events)
 
     def _judge(self, export: ApiServiceExport, view: View, refs: Iterable[Ref]) -> ExportDecision:
-        """Return what is exported of a Service, or why nothing is: in KEP-1645's words as far as it has some."""
+        """Return the payload, or the reason why nothing is exported: KEP-1645's reasons where it has one."""
         namespace, name = export.namespace, export.name
         service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name), ApiService)
         if service is None or service.is_deleting:
@@ -224,8 +236,8 @@ class ServiceExports:
         else:
             subsets, dropped = limited(cluster_ip_subsets(service) if ready else {}, {})
         metadata = asked_for(export)
-        traffic, wrong = traffic_of(export)
-        notes = [wrong] if wrong else []
+        traffic, error = traffic_of(export)
+        notes = [error] if error else []
         if dropped:
             notes.append(f"{dropped} endpoints are left out: an API object holds no more")
         if metadata.left_out:
@@ -245,7 +257,7 @@ class ServiceExports:
 
 
 def _is_about(resource_export: ResourceExport, spec: Json) -> bool:
-    """Tell whether a ResourceExport is about the same as a spec: whose, which Service, Service or endpoints."""
+    """Tell whether a ResourceExport has the cluster ID, namespace, name and kind of a spec."""
     present = {
         "clusterID": resource_export.spec.cluster_id,
         "namespace": resource_export.spec.namespace,
@@ -256,7 +268,7 @@ def _is_about(resource_export: ResourceExport, spec: Json) -> bool:
 
 
 def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> list[str]:
-    """Return the key of one of this cluster's Service or Endpoints exports, by its name."""
+    """Return the key of a Service or Endpoints export of this cluster, from its name; [] for other exports."""
     if leader is None or resource_export.spec.cluster_id != leader.cluster_id:
         return []
     kind, name, prefix = resource_export.spec.kind, resource_export.name, f"{leader.cluster_id}-"
@@ -267,7 +279,7 @@ def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> li
 
 
 def _refs(leader: Leader, key: str) -> tuple[Ref, Ref]:
-    """Return the names of the Service and Endpoints exports of a key."""
+    """Return the references to the Service and the Endpoints export of a key."""
     first = f"{leader.cluster_id}-{key}"
     return export_ref(leader, f"{first}-service"), export_ref(leader, f"{first}-endpoints")
 
@@ -276,7 +288,7 @@ QUOTA = Quota(kind=ExportKind.SERVICE, what="Services", namespace_of=lambda expo
 
 
 def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:
-    """Yield those of the ResourceExports that are there and this cluster's: first the endpoints."""
+    """Yield the present ResourceExports of this cluster among `refs`, the endpoints first."""
     for ref in reversed(refs):
         resource_export = view.get(ref, ResourceExport)
         if resource_export is not None and resource_export.spec.cluster_id == leader.cluster_id:

@@ -1,8 +1,8 @@
 """The reconciler of imported Services: two ResourceImports to a Service, its EndpointSlices and a ServiceImport.
 
-A key is "namespace/name". It owns the Service `antrea-mc-NAME` with our annotation, the EndpointSlices with our
-label (and Endpoints where wanted), and the ServiceImport NAME. `imported` makes these objects, `endpoints` decides
-which addresses may be in them.
+A key is "namespace/name". It owns the Service `antrea-mc-NAME` with the annotation of imports, its EndpointSlices
+(and Endpoints, if configured), and the ServiceImport NAME. `imported` has these objects, `endpoints` the addresses
+that they may have.
 """
 
 from __future__ import annotations
@@ -36,26 +36,18 @@ from mcagent.controller.member.indexes import (
     SLICES_BY_SERVICE,
     service_of,
 )
-from mcagent.controller.member.membership import (
-    cluster_set_of,
-    cluster_set_ref,
-    concerns_membership,
-    is_for,
-    joined_leader,
-)
+from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_for, joined_leader
 from mcagent.controller.member.services.backends import places_of
 from mcagent.controller.member.services.endpoints import (
+    ImportedEndpoints,
     KnownNetworks,
     accept,
     behind_own_address,
+    cidrs_of,
     exporters_of,
     own_addresses,
-)
-from mcagent.controller.member.services.import_object import (
-    GivenEndpoints,
     read_endpoints,
     read_service,
-    service_import_of,
 )
 from mcagent.controller.member.services.imported import (
     Details,
@@ -68,10 +60,10 @@ from mcagent.controller.member.services.imported import (
     our_slices,
     owner_of,
     removals,
+    service_import_of,
     service_object,
     slices,
 )
-from mcagent.controller.member.services.networks import cidrs_of
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNamespace, ApiService
@@ -80,20 +72,20 @@ from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
-_REFILLED = 64  # places that went at the same time, and are given to others at once; the resync sees to the rest
+_REFILLED = 64  # free places that are filled at once; the resync fills the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
-    """What is made of an import beside the Service."""
+class _Objects:
+    """The objects of an import beside the Service."""
 
     slices: Mapping[str, Json]
-    endpoints: Wanted  # written only where the settings say so
+    endpoints: Wanted  # written only with WriteEndpoints.ALWAYS
     service_import: Wanted
 
 
 class ServiceImports:
-    """Imports Services."""
+    """Imports Services, from the leader."""
 
     name = "service-import"
     needs_leader = True
@@ -146,7 +138,7 @@ class ServiceImports:
                 return (keys | self._exported(changed, view)) - {""}
 
     def _exported(self, obj: ApiObject, view: View) -> set[str]:
-        """Return the import whose endpoints here a Service of this cluster, or a slice of it, makes up."""
+        """Return the import of a Service that this cluster exports, for the Service or a slice of it."""
         if view.leader is None or not isinstance(obj, ApiService | ApiEndpointSlice):
             return set()
         name = obj.name if isinstance(obj, ApiService) else service_of(obj)
@@ -172,13 +164,13 @@ class ServiceImports:
         return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the objects of an imported Service."""
+        """Return the objects of an imported Service; events alone while it cannot be imported."""
         leader, cluster_set = joined_leader(view), cluster_set_of(view)
         namespace, _, name = key.partition("/")
         target = ImportedService(namespace=namespace, name=name)
         if leader is None or cluster_set is None:
             return DesiredObjects()  # leaving cleans up
-        about = cluster_set_ref(cluster_set, view)
+        about = cluster_set.subject
         targeted = (
             resource_import
             for resource_import in view.indexed(IMPORTS_BY_TARGET, key)
@@ -191,10 +183,10 @@ class ServiceImports:
         try:
             service_spec = read_service(definition)
             backends = imports.get(ExportKind.ENDPOINTS)
-            endpoints = GivenEndpoints() if backends is None else read_endpoints(backends)
+            endpoints = ImportedEndpoints() if backends is None else read_endpoints(backends)
         except InputError as err:
             message = f"Service {key} is not imported while invalid: {err}"
-            return DesiredObjects(events=[Event(subject=str(about), reason="InvalidImport", message=message)])
+            return DesiredObjects(events=[Event(subject=about, reason="InvalidImport", message=message)])
         obstacle = _obstacle(target, view, about) or self._full(target, view, about)
         if obstacle is not None:
             return DesiredObjects(events=[obstacle])
@@ -204,7 +196,7 @@ class ServiceImports:
         clusters = _clusters(imports) or accepted.clusters
         ready = {cluster: number for cluster, number in endpoints.ready.items() if cluster != leader.cluster_id}
         places = places_of(view.indexed(SLICES_BY_SERVICE, key)) if own else {}
-        made = _Made(
+        objects = _Objects(
             slices=slices(target, groups, Details(hostnames=endpoints.hostnames, ready=ready, places=places)),
             endpoints=endpoints_of(target, groups, endpoints.hostnames),
             service_import=service_import_of(
@@ -215,25 +207,25 @@ class ServiceImports:
                 view.get(target.service_import, ApiServiceImport),
             ),
         )
-        desired = self._objects(target, service_spec, made, accepted.refused, view)
+        desired = self._steps(target, service_spec, objects, accepted.refused, view)
         events = [*desired.events]
         if failure := view.failure(target.service):
-            events.append(Event(subject=str(about), reason="ImportFailed", message=f"{target.service}: {failure}"))
+            events.append(Event(subject=about, reason="ImportFailed", message=f"{target.service}: {failure}"))
         return DesiredObjects(steps=desired.steps, events=events)
 
-    def _full(self, target: ImportedService, view: View, about: Ref) -> Event | None:
-        """Return that there are as many imported Services as there may be; those that are here stay."""
-        most = self._settings.max_imported_services
-        if view.get(target.service, ApiService) is not None or view.count(IMPORTED_SERVICES, IMPORTED) < most:
+    def _full(self, target: ImportedService, view: View, about: str) -> Event | None:
+        """Return the Event for an import above `maxImportedServices`; None if there is room, or it is imported."""
+        limit = self._settings.max_imported_services
+        if view.get(target.service, ApiService) is not None or view.count(IMPORTED_SERVICES, IMPORTED) < limit:
             return None
         message = (
-            f"Service {target.namespace}/{target.name} is not imported: this cluster has {most} imported "
+            f"Service {target.namespace}/{target.name} is not imported: this cluster has {limit} imported "
             "Services already, the limit (maxImportedServices)"
         )
-        return Event(subject=str(about), reason="TooManyImports", message=message)
+        return Event(subject=about, reason="TooManyImports", message=message)
 
     def _next(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the imports that take the places of imported Services that went: the oldest that wait."""
+        """Return the oldest waiting imports if an imported Service was deleted, as many as there is room for."""
         most = self._settings.max_imported_services
         count = view.count(IMPORTED_SERVICES, IMPORTED)
         gone = change.old if change.new is None and isinstance(change.old, ApiService) else None
@@ -241,41 +233,41 @@ class ServiceImports:
             return ()
         return islice((key for key in _oldest_first(view) if _waits(key, view)), most - count)
 
-    def _objects(
+    def _steps(
         self,
         target: ImportedService,
         service_spec: ServiceSpec,
-        made: _Made,
+        objects: _Objects,
         refused: Iterable[str],
         view: View,
     ) -> DesiredObjects:
-        """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
+        """Return the steps: creations before deletions, so that no endpoint is missing in between."""
         service = view.get(target.service, ApiService)
         events = [Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in refused]
         if is_of_other_type(service, service_spec):
-            return DesiredObjects(steps=[target.service], events=events)  # made anew once it is gone
+            return DesiredObjects(steps=[target.service], events=events)  # created again once it is gone
         steps: list[Wanted | Ref] = [service_object(target, service_spec)]
         present_slices = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
         steps += [
             Wanted(ref=target.slice(name), body=body)
-            for name, body in sorted(made.slices.items(), key=lambda item: (item[0] in present_slices, item[0]))
+            for name, body in sorted(objects.slices.items(), key=lambda item: (item[0] in present_slices, item[0]))
         ]
-        steps += [target.slice(name) for name in sorted(present_slices - made.slices.keys())]
+        steps += [target.slice(name) for name in sorted(present_slices - objects.slices.keys())]
         if self._settings.write_endpoints is WriteEndpoints.ALWAYS:
-            steps.append(made.endpoints)
+            steps.append(objects.endpoints)
         elif is_mirrored(target, view):
-            steps.append(target.endpoints)  # Antrea's: Kubernetes would go on mirroring them into slices
+            steps.append(target.endpoints)  # Antrea's, which Kubernetes would mirror into slices
         present = view.get(target.service_import, ApiServiceImport)
         if present is not None and not is_our_import(present, service):
             message = "it was not made for an import: left as it is"
             events.append(Event(subject=str(target.service_import), reason="NotImported", message=message))
             return DesiredObjects(steps=steps, events=events)
-        steps.append(made.service_import)
+        steps.append(objects.service_import)
         return DesiredObjects(steps=steps, events=events)
 
 
 def _oldest_first(view: View) -> list[str]:
-    """Return the Services that can be imported, by the age of their ResourceImports."""
+    """Return the keys of all ResourceImports of Services, the oldest first."""
     imports = [
         resource_import
         for resource_import in view.list(ResourceImport, Side.LEADER)
@@ -285,21 +277,21 @@ def _oldest_first(view: View) -> list[str]:
 
 
 def _waits(key: str, view: View) -> bool:
-    """Tell whether a Service could be imported, and is not."""
+    """Tell whether a Service is not imported, although its namespace exists."""
     namespace, _, name = key.partition("/")
     service = view.get(ImportedService(namespace=namespace, name=name).service, ApiService)
     return service is None and view.get(Ref(kind=Kind.NAMESPACE, name=namespace), ApiNamespace) is not None
 
 
-def _obstacle(target: ImportedService, view: View, about: Ref) -> Event | None:
-    """Return why nothing can be made here now; a change of what is in the way calls for the key again."""
+def _obstacle(target: ImportedService, view: View, about: str) -> Event | None:
+    """Return the Event for an import that is not possible; a change of the obstacle enqueues the key again."""
     namespace = view.get(Ref(kind=Kind.NAMESPACE, name=target.namespace), ApiNamespace)
     if namespace is None or namespace.is_deleting:
         message = f"Services of namespace {target.namespace} are not imported: there is no such namespace here"
-        return Event(subject=str(about), reason="NamespaceMissing", message=message, warning=False)
+        return Event(subject=about, reason="NamespaceMissing", message=message, warning=False)
     if not names.is_label(target.service.name):
         message = f"Service {target.namespace}/{target.name} is not imported: {target.service.name} is too long"
-        return Event(subject=str(about), reason="NameTooLong", message=message)
+        return Event(subject=about, reason="NameTooLong", message=message)
     service = view.get(target.service, ApiService)
     if service is not None and not is_imported(service):
         key = names.IMPORTED_SERVICE_ANNOTATION
@@ -309,7 +301,7 @@ def _obstacle(target: ImportedService, view: View, about: Ref) -> Event | None:
 
 
 def _clusters(imports: Mapping[str, ResourceImport]) -> list[str]:
-    """Return the exporting clusters by what the leader says; Antrea's says it only after a change."""
+    """Return the exporting clusters by the status; Antrea's leader writes it only after a change."""
     if ExportKind.ENDPOINTS not in imports:
         return []
     statuses = imports[ExportKind.ENDPOINTS].status.cluster_statuses

@@ -8,7 +8,7 @@ from typing import Any
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
 from mcagent.controller.admin.fields import condition_at, items_at, name_of, text_at, value_at
-from mcagent.controller.admin.manifests import CRD, Part, Role
+from mcagent.controller.admin.manifests import CRD, InstalledRole, Part
 from mcagent.controller.contract.conditions import TRUE
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.cluster.agents import component_of
@@ -41,7 +41,7 @@ def crds(cluster: ExaminedCluster) -> dict[str, RawObject]:
     return {name_of(crd): crd for crd in items}
 
 
-def wanted_crds(role: Role) -> list[RawObject]:
+def wanted_crds(role: InstalledRole) -> list[RawObject]:
     """Return the CRDs of this version for a role."""
     parts = {Part.CRDS, *manifests.PARTS[role]}
     return [obj for obj in manifests.objects(parts, manifests.Site()) if obj["kind"] == CRD]
@@ -50,13 +50,19 @@ def wanted_crds(role: Role) -> list[RawObject]:
 def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     """Evaluate the CRDs that the installed roles need."""
     roles = {component_of(deployment) for deployment in cluster.read(deployments)}
-    role = Role.ALL if roles >= {"leader", "member"} else Role.LEADER if "leader" in roles else Role.MEMBER
+    role = (
+        InstalledRole.ALL
+        if roles >= {"leader", "member"}
+        else InstalledRole.LEADER
+        if "leader" in roles
+        else InstalledRole.MEMBER
+    )
     installed, expected = cluster.read(crds), wanted_crds(role)
     findings = [finding for crd in expected for finding in _judge(crd, installed.get(name_of(crd)), role)]
     yield from findings or [CHECK.passed(f"{len(expected)} CRDs of this version")]
 
 
-def _judge(crd: RawObject, installed: RawObject | None, role: Role) -> Iterator[CheckFinding]:
+def _judge(crd: RawObject, installed: RawObject | None, role: InstalledRole) -> Iterator[CheckFinding]:
     name = name_of(crd)
     if installed is None:
         yield CHECK.finding("CrdMissing", "it is missing", subject=name, role=role)
