@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devtools.apiserver import ApiServer
+from devtools.apiserver import ApiServer, discovery
 from devtools.lab import certificates
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
@@ -194,6 +194,16 @@ def test_deploy_says_why_pods_are_not_ready(site: Site) -> None:
         in said
     )
     assert 'Pod mcagent-agent-east-1: ImagePullBackOff: Back-off pulling image "mcagent:0.1.0"' in said
+
+
+def test_deploy_requires_kubernetes_1_30(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the API server's version and the oldest supported one, and nothing is written."""
+    monkeypatch.setitem(discovery.VERSION, "gitVersion", "v1.29.14")
+    for arguments in (("--apply", "--no-wait"), ("--apply", "--dry-run")):
+        code, output = site.run(*AGENTS, *arguments)
+        assert code == 1
+        assert "is Kubernetes v1.29.14: mcagent needs 1.30 or newer" in output
+    assert site.names(DAEMONS) == []
 
 
 def test_what_helm_installed_is_helms(site: Site) -> None:

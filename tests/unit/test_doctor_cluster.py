@@ -27,6 +27,7 @@ from mcagent.doctor.checks.cluster import (
     controller,
     crds,
     exports,
+    kubernetes,
     leader,
     neighbours,
     permissions,
@@ -39,6 +40,7 @@ from mcagent.doctor.checks.node import openvswitch
 from mcagent.doctor.diagnose import diagnose_cluster
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
+from mcagent.kube.version import is_supported
 from mcagent.model.api.base import Metadata
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiServiceExport, ClusterSet
@@ -99,6 +101,7 @@ READERS = {
     "nodes": agent_check.nodes,
     "pods": agent_check.pods,
     "workloads": neighbours.workloads,
+    "version": kubernetes.version,
     "deployments": controller.deployments,
     "crds": crds.crds,
     "webhooks": webhooks.webhooks,
@@ -118,6 +121,7 @@ READINGS: Mapping[str, Any] = {
     "pods": [agent("n1")],
     "workloads": [("DaemonSet", "kube-system", "kube-proxy")],
     "deployments": [labelled("member", "mcagent-member") | {"status": {"readyReplicas": 1}}],
+    "version": "v1.30.2",
     "crds": CRDS,
     "webhooks": [HOOK],
     "endpoints": {("kube-system", "mcagent-member"): 1},
@@ -206,6 +210,7 @@ FAULTS = {
         ),
         {"VersionsDiffer"},
     ),
+    "an API server that is too old": (cluster(version="v1.29.14-gke.100"), {"KubernetesOld"}),
     "no CRD": (gateway_crd(None), {"CrdMissing"}),
     "a CRD without our version": (gateway_crd(older(fields=False)), {"CrdVersion"}),
     "a CRD without a field": (gateway_crd(older(fields=True)), {"CrdFields"}),
@@ -268,6 +273,22 @@ def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     """One fault in a good cluster gives its reason, and no other."""
     seen, reasons = FAULTS[fault]
     assert set(told(seen)) == reasons
+
+
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [
+        ("v1.30.0", True),
+        ("v1.31.4+k3s1", True),
+        ("1.30", True),
+        ("v2.0.0", True),
+        ("v1.29.9", False),
+        ("v1.3", False),
+    ],
+)
+def test_versions_of_kubernetes(version: str, supported: bool) -> None:
+    """1.30 is the oldest, with any suffix."""
+    assert is_supported(version) == supported
 
 
 def test_agents_outside_of_pods_count() -> None:

@@ -16,6 +16,7 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.kube.sources.lister import Lister
+from mcagent.kube.version import OLDEST, is_supported, server_version
 from mcagent.model.errors import InputError, McagentError, SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
@@ -42,6 +43,13 @@ class Cluster:
     def server(self) -> str:
         """Return the URL of the API server."""
         return self._client.server
+
+    def require_supported_version(self) -> None:
+        """Raise AdminError if mcagent does not support the API server's version. Raises SourceError."""
+        version = server_version(self._client)
+        if not is_supported(version):
+            oldest = f"{OLDEST[0]}.{OLDEST[1]}"
+            raise AdminError(f"{self.server} is Kubernetes {version}: mcagent needs {oldest} or newer")
 
     def get(self, kind: Kind, namespace: str, name: str) -> RawObject | None:
         """Return an object, None if there is none. Raises SourceError."""

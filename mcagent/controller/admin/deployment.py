@@ -43,8 +43,10 @@ def deploy(
 ) -> None:
     """Apply objects in their order, and wait until workloads are rolled out (`timeout` 0: do not wait).
 
-    Nothing is written if a kind is missing, or an object belongs to a Helm release. Raises McagentError.
+    Nothing is written if the API server is too old, a kind is missing, or an object belongs to a Helm release.
+    Raises McagentError.
     """
+    cluster.require_supported_version()
     before = {shown(obj): _present(cluster, obj) for obj in objects}
     absent = {obj["metadata"]["name"] for obj in objects if obj["kind"] == NAMESPACE and not before[shown(obj)]}
     for obj in objects:
@@ -83,9 +85,7 @@ def given_config(cluster: Cluster, parts: Set[Part], site: Site) -> dict[Part, d
 def _present(cluster: Cluster, obj: RawObject) -> RawObject | None:
     """Return the object in the cluster. Raises AdminError if it must not be changed."""
     if not cluster.path_of(obj):
-        raise AdminError(
-            f"{shown(obj)}: this API server has no {obj['kind']} of {obj['apiVersion']}: is it too old?"
-        )
+        raise AdminError(f"{shown(obj)}: this API server has no {obj['kind']} of {obj['apiVersion']}")
     present = cluster.present(obj)
     if release := release_of(present):
         raise AdminError(f'{shown(obj)} belongs to the Helm release "{release}": use helm upgrade')
