@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.agent import config as agent
+from mcagent.config import values
 from mcagent.config.keys import Schema
 from mcagent.controller import config as controller
 
@@ -136,7 +137,14 @@ def document() -> Json:
                 ),
             }
         ),
-        "admissionPolicies": exactly({"enabled": FLAG}),
+        "admissionPolicies": exactly(
+            {
+                "controllerServiceAccounts": dict(values.ACCOUNTS.schema),
+                "agentServiceAccounts": dict(values.ACCOUNTS.schema),
+                "agentsWithoutNode": FLAG,
+                "enabled": {"const": True},  # of releases from before policies were always installed
+            }
+        ),
         "metricsReader": exactly({"enabled": FLAG, "subjects": OBJECTS}),
         "podMonitor": exactly(
             {

@@ -78,7 +78,6 @@ ACCOUNTS = (
     account("namespace-controller", None, "kube-system"),
 )
 OWN = accounts_of(AREA, trusted=["argocd/argocd-application-controller"])
-KUBE = accounts_of("kube-system")
 WORLD = World(accounts=ACCOUNTS, sets=[cluster_set(AREA, SET, "leader1")])
 
 

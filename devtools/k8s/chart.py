@@ -31,14 +31,13 @@ def coredns_version() -> str:
 
 
 def values(cluster: Cluster) -> list[str]:
-    """Return the arguments of a release here: all Nodes are gateways, Pods reach Pods, policies are on."""
+    """Return the arguments of a release here: all Nodes are gateways, and Pods reach Pods."""
     found = {
         "agent.config.enablePodToPodConnectivity": "true",
         "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
         "agent.maxUnavailable": "1",
         "member.config.podCIDRs[0]": str(cluster.pod_cidr),
         "member.config.maxActiveGateways": str(len(cluster.nodes)),
-        "admissionPolicies.enabled": "true",
         "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
     } | {f"{part}.config.enableStretchedNetworkPolicy": "true" for part in ("agent", "member", "leader")}
     return [word for name, value in found.items() for word in ("--set", f"{name}={value}")]

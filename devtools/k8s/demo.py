@@ -67,7 +67,6 @@ class Demo:
             for cluster in self._clusters:
                 copy = self._configured(cluster)
                 kubectl(cluster, *apply, str(copy / "member.yaml"))
-                kubectl(cluster, *apply, str(copy / "admission-policies.yaml"))
                 kubectl(cluster, "apply", "-k", str(copy))
             self.installed()
 

@@ -80,8 +80,6 @@ class ControllerSettings:
     webhook_service: str = ""
     trusted_accounts: tuple[str, ...] = ()
     controller_accounts: tuple[str, ...] = ()
-    agent_accounts: tuple[str, ...] = ()
-    agents_without_node: bool = False
     leader_elect: bool = True
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
@@ -116,13 +114,7 @@ class ControllerSettings:
 
     def accounts(self, home: str) -> Accounts:
         """Return the accounts with rights in admission."""
-        return accounts_of(
-            home,
-            controllers=self.controller_accounts,
-            agents=self.agent_accounts,
-            trusted=self.trusted_accounts,
-            agents_without_node=self.agents_without_node,
-        )
+        return accounts_of(home, controllers=self.controller_accounts, trusted=self.trusted_accounts)
 
     def leader(self, home: str) -> LeaderSettings:
         """Return the settings of a leader's reconcilers."""
@@ -209,14 +201,8 @@ KEYS = (
          meaning="Leader: ServiceAccounts that act for administrators (those of Argo CD, Flux, ...) and so may "
                  "write ResourceExports of any cluster, as far as RBAC allows. Not those of members."),
     _key("admission.controllerServiceAccounts", "controller_accounts", kinds.ACCOUNTS,
-         meaning="ServiceAccounts of controllers of the ClusterSet. []: mcagent-controller and "
-                 "antrea-mc-controller of the controller's own namespace."),
-    _key("admission.agentServiceAccounts", "agent_accounts", kinds.ACCOUNTS,
-         meaning="Member: ServiceAccounts of agents. []: mcagent-agent and antrea-agent of the controller's own "
-                 "namespace and of kube-system."),
-    _key("admission.agentsWithoutNode", "agents_without_node", kinds.boolean(),
-         meaning="Member: an agent whose token names no Node (before Kubernetes 1.30, or not a Pod's) may "
-                 "write the WireGuard key of any Gateway, where the webhook is asked. false: it is refused."),
+         meaning="Leader: ServiceAccounts of the ClusterSet's controllers on the leader. []: mcagent-controller "
+                 "and antrea-mc-controller of the controller's own namespace."),
     _key("maxActiveGateways", "max_active_gateways", kinds.integer(1, 64),
          meaning="Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one."),
     _key("allowedEndpointCIDRs", "allowed_endpoint_cidrs", kinds.networks(),

@@ -61,7 +61,7 @@ class Controllers:
         if role == "leader":
             cluster.put(Kind.NAMESPACE, AREA)  # Antrea's guide makes it by hand
         if who == OURS:
-            parts = {Part(role), Part.CRDS, *([Part.ADMISSION_POLICIES] if role == "leader" else [])}
+            parts = {Part(role), Part.CRDS, Part.ADMISSION_POLICIES}
             found = objects(parts, Site(config={Part(role): self._settings}))
         else:
             found = manifests(who, role)

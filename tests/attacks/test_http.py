@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.controller.admission.decision import Decision
+from mcagent.controller.admission.decision import AdmissionDecision
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.http import certificates
 from mcagent.http.certificates import context_of
@@ -56,9 +56,9 @@ class Hook:
         self.material = certificates.current(None, ["localhost"], datetime.now(UTC))
         self.server.use(context_of(self.material.certificate, self.material.key))
 
-    def _review(self, request: Mapping[str, Any]) -> Decision:
+    def _review(self, request: Mapping[str, Any]) -> AdmissionDecision:
         self.asked.append(request)
-        return Decision(allowed=True)
+        return AdmissionDecision(allowed=True)
 
     def exchange(self, request: bytes) -> bytes:
         """Send bytes over TLS and return all that comes back until the server closes."""

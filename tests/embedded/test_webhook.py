@@ -18,7 +18,7 @@ import pytest
 from cryptography import x509
 
 from devtools.apiserver import ApiServer
-from mcagent.controller.admission.decision import Decision
+from mcagent.controller.admission.decision import AdmissionDecision
 from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.http import certificates
@@ -43,7 +43,7 @@ class Hook:
     """A server with a certificate, and a client that trusts its authority only."""
 
     def __init__(
-        self, reviews: Mapping[str, Callable[[Mapping[str, Any]], Decision]], limits: Limits = LIMITS
+        self, reviews: Mapping[str, Callable[[Mapping[str, Any]], AdmissionDecision]], limits: Limits = LIMITS
     ) -> None:
         self.server = WebhookServer(("127.0.0.1", 0), reviews, limits)
         self.material = certificates.current(None, NAMES, datetime.now(UTC))
@@ -82,18 +82,18 @@ def connection(port: int, authorities: bytes) -> http.client.HTTPConnection:
     return made
 
 
-def decide(request: Mapping[str, Any]) -> Decision:
+def decide(request: Mapping[str, Any]) -> AdmissionDecision:
     """Decide by the name of the object."""
     match request.get("name"):
         case "bad":
-            return Decision(allowed=False, code=412, message="there is one already")
+            return AdmissionDecision(allowed=False, code=412, message="there is one already")
         case "away":
             raise SourceError("the API server is away")
         case "bug":
             raise KeyError("spec")
         case "patched":
-            return Decision(allowed=True, patch=[{"op": "add", "path": "/x", "value": 1}])
-    return Decision(allowed=True)
+            return AdmissionDecision(allowed=True, patch=[{"op": "add", "path": "/x", "value": 1}])
+    return AdmissionDecision(allowed=True)
 
 
 @pytest.fixture

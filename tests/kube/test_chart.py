@@ -26,7 +26,7 @@ ALL = {
         "leader.allNamespaces=true",
         "leader.hostNetwork=true",
         "member.hostNetwork=true",
-        "admissionPolicies.enabled=true",
+        "admissionPolicies.agentServiceAccounts={nodes/agent,nodes/other-agent}",
         "imagePullSecrets[0].name=registry",
         "member.networkPolicy.webhookFrom={10.0.0.0/8,192.168.0.0/16}",
         "dns.configureCoreDNS=true",
@@ -167,6 +167,29 @@ def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
         assert set(hooks) == found
 
 
+def test_accounts_of_gateways_are_values(helm: Helm) -> None:
+    """Policies always come along; further accounts write Gateways, and agents may have tokens without a Node."""
+
+    def expressions(*values: str) -> dict[str, str]:
+        made = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(values))
+        policies = [obj for obj in yaml.safe_load_all(made) if obj and obj["kind"] == "ValidatingAdmissionPolicy"]
+        return {obj["metadata"]["name"]: str(obj["spec"]) for obj in policies}
+
+    default = expressions()
+    for account in ("mc:mcagent-agent", "mc:mcagent-controller", "kube-system:antrea-agent"):
+        assert f"'system:serviceaccount:{account}'" in default["gateways.mcagent.io"]
+    changed = expressions(
+        "admissionPolicies.controllerServiceAccounts={a/controller}",
+        "admissionPolicies.agentServiceAccounts={a/agent}",
+    )
+    assert "'system:serviceaccount:a:controller'" in changed["gateways.mcagent.io"]
+    assert all(
+        "'system:serviceaccount:a:agent'" in changed[name] for name in changed if name.startswith("gateways")
+    )
+    without_node = expressions("admissionPolicies.agentsWithoutNode=true", "admissionPolicies.enabled=true")
+    assert default.keys() - without_node.keys() == {"gateways-of-agents.mcagent.io"}
+
+
 def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.CaptureFixture[str]) -> None:
     """`mcagent deploy` with the same values gives the same objects, in other namespaces than the defaults, too."""
     made = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(("leader.namespace=area", *DEPLOYED)))
@@ -177,14 +200,14 @@ def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.Cap
 
 
 DEPLOYED = (
-    *("leader.enabled=true", "leader.allNamespaces=true", "admissionPolicies.enabled=true"),
+    *("leader.enabled=true", "leader.allNamespaces=true"),
     *("image.repository=reg/mcagent", "image.tag=v7", "openvswitch.image.repository=reg/mcagent-openvswitch"),
     *("openvswitch.deploy=always", "agent.config.clusterID=east", "agent.config.podCIDRs={10.2.0.0/16}"),
     *("agent.config.wireGuard.port=51900", "member.config.maxActiveGateways=3", "leader.config.staleAfter=1h"),
     "member.config.enableStretchedNetworkPolicy=true",
 )
 DEPLOY = (
-    *("--role", "all", "--with", "leader-all-namespaces", "--with", "admission-policies", "--clusterid", "east"),
+    *("--role", "all", "--with", "leader-all-namespaces", "--clusterid", "east"),
     *("--image", "reg/mcagent:v7", "--openvswitch", "always", "--set", "agent.config.podCIDRs=[10.2.0.0/16]"),
     *("--set", "agent.config.wireGuard.port=51900", "--set", "member.config.maxActiveGateways=3"),
     *("--set", "leader.config.staleAfter=1h", "--set", "member.config.enableStretchedNetworkPolicy=true"),

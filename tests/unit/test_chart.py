@@ -146,9 +146,10 @@ def test_every_value_is_used() -> None:
 
 
 def test_namespaces_and_image_are_values() -> None:
-    """No template names the default namespaces or image itself, but for accounts that are Kubernetes' own."""
+    """No template names the default namespaces or image itself, but for accounts of Kubernetes and Antrea."""
     for name, text in TEMPLATES.items():
-        left = re.sub(r"serviceaccount:kube-system:(generic-garbage-collector|namespace-controller)", "", text)
+        others = "generic-garbage-collector|namespace-controller|antrea-mc-controller|antrea-agent"
+        left = re.sub(rf"kube-system[:/]({others})", "", text)
         assert "kube-system" not in left, name
         assert "antrea-multicluster" not in left, name
         assert "mcagent:0" not in left, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ from mcagent.controller.contract.conditions import time_text
 from mcagent.doctor import diagnose as doctor_diagnose
 from mcagent.doctor.catalogue import Scope, examine, names
 from mcagent.doctor.check import worst
-from mcagent.doctor.checks.cluster import agents as agent_check
 from mcagent.doctor.checks.cluster import (
+    admission_policies,
     cidrs,
     controller,
     crds,
@@ -33,6 +34,8 @@ from mcagent.doctor.checks.cluster import (
     permissions,
     webhooks,
 )
+from mcagent.doctor.checks.cluster import agents as agent_check
+from mcagent.doctor.checks.cluster.admission_policies import InstalledPolicies, shipped_policies
 from mcagent.doctor.checks.cluster.crds import wanted_crds
 from mcagent.doctor.checks.cluster.leader import LeaderServer
 from mcagent.doctor.checks.cluster.permissions import Account, Reviews
@@ -104,6 +107,7 @@ READERS = {
     "version": kubernetes.version,
     "deployments": controller.deployments,
     "crds": crds.crds,
+    "policies": admission_policies.installed_policies,
     "webhooks": webhooks.webhooks,
     "endpoints": webhooks.ready_endpoints,
     "leases": controller.leases,
@@ -116,6 +120,10 @@ READERS = {
     "problems": cidrs.input_problems,
 }
 CRDS = {name_of(crd): served(crd) for crd in wanted_crds(InstalledRole.MEMBER)}
+POLICIES = InstalledPolicies(
+    policies={name_of(policy): policy for policy in shipped_policies()},
+    bindings={name_of(policy): {"spec": {"validationActions": ["Deny"]}} for policy in shipped_policies()},
+)
 READINGS: Mapping[str, Any] = {
     "nodes": [node("n1")],
     "pods": [agent("n1")],
@@ -123,6 +131,7 @@ READINGS: Mapping[str, Any] = {
     "deployments": [labelled("member", "mcagent-member") | {"status": {"readyReplicas": 1}}],
     "version": "v1.30.2",
     "crds": CRDS,
+    "policies": POLICIES,
     "webhooks": [HOOK],
     "endpoints": {("kube-system", "mcagent-member"): 1},
     "leases": {("kube-system", "mcagent-member"): {"spec": {"renewTime": time_text(NOW - 5)}}},
@@ -198,6 +207,19 @@ def test_a_good_cluster_is_fine() -> None:
     assert worst(results) is FindingLevel.OK, results
 
 
+EXPORTS, OF_AGENTS = "resourceexports.mcagent.io", "gateways-of-agents.mcagent.io"
+
+
+def without(objects: Mapping[str, RawObject], name: str) -> dict[str, RawObject]:
+    """Return the objects but one."""
+    return {other: obj for other, obj in objects.items() if other != name}
+
+
+def with_spec(objects: Mapping[str, RawObject], name: str, **fields: Any) -> dict[str, RawObject]:
+    """Return the objects, one of them with other fields of its spec."""
+    return {**objects, name: {**objects[name], "spec": {**objects[name]["spec"], **fields}}}
+
+
 HOOKS = {"name": "x", "clientConfig": {"service": {"name": "s", "namespace": "n"}}}
 IGNORED = dict(HOOK) | {"name": "resourceexports.mcagent.io", "failurePolicy": "Ignore"}
 FAULTS = {
@@ -227,6 +249,31 @@ FAULTS = {
     ),
     "a webhook that may be missed": (
         cluster(webhooks=[IGNORED]), {"WebhookIgnored"}
+    ),
+    "no admission policies": (
+        cluster(policies=InstalledPolicies(policies={}, bindings={})), {"PolicyMissing", "AgentsWithoutNode"}
+    ),
+    "an admission policy without binding": (
+        cluster(policies=replace(POLICIES, bindings=without(POLICIES.bindings, EXPORTS))), {"PolicyMissing"}
+    ),
+    "an admission policy that only warns": (
+        cluster(
+            policies=replace(POLICIES, bindings=with_spec(POLICIES.bindings, EXPORTS, validationActions=["Warn"]))
+        ),
+        {"PolicyNotEnforced"},
+    ),
+    "an admission policy that may be missed": (
+        cluster(
+            policies=replace(POLICIES, policies=with_spec(POLICIES.policies, EXPORTS, failurePolicy="Ignore"))
+        ),
+        {"PolicyNotEnforced"},
+    ),
+    "an admission policy of another version": (
+        cluster(policies=replace(POLICIES, policies=with_spec(POLICIES.policies, EXPORTS, validations=[]))),
+        {"PolicyDiffers"},
+    ),
+    "agents whose tokens name no Node": (
+        cluster(policies=replace(POLICIES, policies=without(POLICIES.policies, OF_AGENTS))), {"AgentsWithoutNode"}
     ),
     "a controller that is not ready": (
         cluster(deployments=[labelled("member", "mcagent-member")]), {"ControllerAway"}

@@ -24,10 +24,10 @@ examples:
   mcagent deploy --clusterid east --image registry.example/mcagent:0.1.0 --apply
   mcagent deploy --clusterid east --set agent.config.enablePodToPodConnectivity=true \\
       --set 'agent.config.podCIDRs=[10.2.0.0/16]' --set 'member.config.podCIDRs=[10.2.0.0/16]' --apply
-  mcagent deploy --clusterid east --without openvswitch --with admission-policies --apply --dry-run
+  mcagent deploy --clusterid east --without openvswitch --apply --dry-run
 
-parts: crds, metrics-reader, member, openvswitch, agent of a member; crds, metrics-reader, leader of a leader; by
---with also admission-policies (Kubernetes 1.30 and newer), leader-all-namespaces.
+parts: crds, admission-policies and metrics-reader of every cluster; member, openvswitch and agent of a member;
+leader of a leader; by --with also leader-all-namespaces. Kubernetes 1.30 or newer is required.
 
 The objects are those that the Helm chart makes of the same values, which knows more of them. Applied again, by
 this or another version, they change in place: an upgrade, a roll-back. The configuration given before is kept

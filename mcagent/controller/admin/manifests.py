@@ -27,7 +27,7 @@ LEADER_NAMESPACE = "antrea-multicluster"
 CRD, NAMESPACE = "CustomResourceDefinition", "Namespace"
 OURS = {"app.kubernetes.io/name": "mcagent"}
 _CLUSTER_SCOPED = re.compile(rf"Cluster.*|{NAMESPACE}|{CRD}|.*WebhookConfiguration|ValidatingAdmissionPolicy.*")
-_ACCOUNT = re.compile(r"(system:serviceaccount):([-a-z0-9]+):(?=mcagent-|antrea-)")
+_ACCOUNT = re.compile(r"(system:serviceaccount):([-a-z0-9]+):(?=mcagent-)")
 WORKLOADS = ("Deployment", "DaemonSet")
 _DIGEST = "checksum/config"
 GIVEN_CONFIG = "mcagent.io/given-config"  # annotation of a ConfigMap: the keys that differ from defaults, as JSON
@@ -46,19 +46,20 @@ class Part(StrEnum):
     """A part that can be installed alone, in the order of installation. All but the CRDs are files of deploy/."""
 
     CRDS = "crds"
+    ADMISSION_POLICIES = "admission-policies"  # before the webhooks, which leave these rules to them
     METRICS_READER = "metrics-reader"
     LEADER = "leader"
     LEADER_ALL_NAMESPACES = "leader-all-namespaces"
     MEMBER = "member"
     OPENVSWITCH = "openvswitch"
     AGENT = "agent"
-    ADMISSION_POLICIES = "admission-policies"
 
 
+_EVERYWHERE = frozenset({Part.CRDS, Part.ADMISSION_POLICIES, Part.METRICS_READER})
 PARTS: Mapping[InstalledRole, frozenset[Part]] = {
-    InstalledRole.MEMBER: frozenset({Part.CRDS, Part.METRICS_READER, Part.MEMBER, Part.OPENVSWITCH, Part.AGENT}),
-    InstalledRole.LEADER: frozenset({Part.CRDS, Part.METRICS_READER, Part.LEADER}),
-    InstalledRole.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES, Part.ADMISSION_POLICIES},
+    InstalledRole.MEMBER: _EVERYWHERE | {Part.MEMBER, Part.OPENVSWITCH, Part.AGENT},
+    InstalledRole.LEADER: _EVERYWHERE | {Part.LEADER},
+    InstalledRole.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES},
 }
 _LEADERS = frozenset({Part.LEADER, Part.LEADER_ALL_NAMESPACES})
 CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEADER: "controller.yaml"}
@@ -106,7 +107,7 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
 
 def _crds(parts: set[Part]) -> list[RawObject]:
     """Return the CRDs of the roles that are installed; the agent reads those of a member."""
-    roles = {Part.LEADER: parts & _LEADERS, Part.MEMBER: parts - _LEADERS - {Part.CRDS, Part.METRICS_READER}}
+    roles = {Part.LEADER: parts & _LEADERS, Part.MEMBER: parts - _LEADERS - _EVERYWHERE}
     files = [part for part, installed in roles.items() if installed] or list(roles)
     return [obj for part in files for obj in _read(part) if obj["kind"] == CRD]
 

@@ -1,8 +1,10 @@
-"""Admission rules of a ClusterSet as pure functions of a request and what it may look up.
+"""The webhook's admission rules, as pure functions of a request and what it may look up.
 
-The rules and HTTP codes are those of Antrea's webhooks; our own ServiceAccounts count beside Antrea's. A
-ServiceAccount that Antrea's let pass because they cannot place it is refused here. What CEL can express is shipped
-as ValidatingAdmissionPolicies too (`deploy/admission-policies.yaml`), which hold without the controller.
+Owns the rules that depend on other objects or on the controller's configuration: which account may write what,
+quotas, and claims of CIDRs. Rules that depend on the request alone are ValidatingAdmissionPolicies
+(`deploy/admission-policies.yaml`), which the API server evaluates first. Identity rules and HTTP codes are those
+of Antrea's webhooks, with our ServiceAccounts beside Antrea's; accounts without a cluster ID, which Antrea's
+webhooks let pass, are refused.
 """
 
 from __future__ import annotations
@@ -13,35 +15,32 @@ from typing import Any
 from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.admission.announce import review_announce
 from mcagent.controller.admission.cluster_set import review_cluster_set
-from mcagent.controller.admission.decision import ALLOWED, Decision, Lookup, denied, read_request
-from mcagent.controller.admission.gateway import review_gateway
+from mcagent.controller.admission.decision import ALLOWED, AdmissionDecision, Lookup, denied, read_request
 from mcagent.controller.admission.resource_export import complete_resource_export, review_resource_export
 
-__all__ = ["Accounts", "Decision", "Lookup", "accounts_of", "mutate", "review"]
+__all__ = ["Accounts", "AdmissionDecision", "Lookup", "accounts_of", "mutate", "review"]
 
 
-def review(request: Mapping[str, Any], lookup: Lookup, accounts: Accounts) -> Decision:
+def review(raw_request: Mapping[str, Any], lookup: Lookup, accounts: Accounts) -> AdmissionDecision:
     """Decide on an AdmissionRequest (admission.k8s.io/v1: the `request` of an AdmissionReview)."""
-    found = read_request(request)
-    if found is None:
+    request = read_request(raw_request)
+    if request is None:
         return ALLOWED
-    if not found.subject:
-        return denied(f"the request has no object to {found.operation}", code=400)
-    match found.kind:
+    if not request.subject:
+        return denied(f"the request has no object to {request.operation}", code=400)
+    match request.kind:
         case "ClusterSet":
-            return review_cluster_set(found, lookup)
-        case "Gateway":
-            return review_gateway(found, accounts)
+            return review_cluster_set(request, lookup)
         case "MemberClusterAnnounce":
-            return review_announce(found, lookup, accounts)
+            return review_announce(request, lookup, accounts)
         case "ResourceExport":
-            return review_resource_export(found, lookup, accounts)
+            return review_resource_export(request, lookup, accounts)
     return ALLOWED
 
 
-def mutate(request: Mapping[str, Any]) -> Decision:
+def mutate(raw_request: Mapping[str, Any]) -> AdmissionDecision:
     """Complete the object of an AdmissionRequest: the decision has the JSON patch, if anything is missing."""
-    found = read_request(request)
-    if found is None or found.kind != "ResourceExport":
+    request = read_request(raw_request)
+    if request is None or request.kind != "ResourceExport":
         return ALLOWED
-    return complete_resource_export(found)
+    return complete_resource_export(request)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
+from mcagent.controller.admission.decision import AdmissionDecision, Lookup, Operation, ReviewRequest, denied
 from mcagent.controller.contract.cidr_claims import (
     CidrClaim,
     asked_for,
@@ -32,8 +32,8 @@ _SHOWN = 8  # claims that are named in a message
 
 
 def refuse_claims(
-    request: Request, old: ResourceExport, new: ResourceExport, cluster: str, lookup: Lookup
-) -> Decision | None:
+    request: ReviewRequest, old: ResourceExport, new: ResourceExport, cluster: str, lookup: Lookup
+) -> AdmissionDecision | None:
     """Return the refusal of a ClusterInfo with new claims to what its member may not have, or others have."""
     if new.spec.kind != ExportKind.CLUSTER_INFO:
         return None
@@ -44,14 +44,17 @@ def refuse_claims(
     accounts = (a for a in lookup.service_accounts(request.namespace) if cluster_id_of(a) == cluster)
     bounds = bounds_of_accounts(accounts, defaults_of(lookup.limits))
     refused = refusals(new_claims, cluster, bounds, allowed_ranges(lookup.limits))
-    held = _held(request.namespace, cluster, [claim for claim in new_claims if claim.text not in refused], lookup)
-    refused |= held
+    unrefused = [claim for claim in new_claims if claim.text not in refused]
+    conflicts = _conflicts(request.namespace, cluster, unrefused, lookup)
+    refused |= conflicts
     if not refused or _brings_more(request, old, new, refused):
         return None
-    return denied("; ".join(list(refused.values())[:_SHOWN]), code=409 if held else 403)
+    return denied("; ".join(list(refused.values())[:_SHOWN]), code=409 if conflicts else 403)
 
 
-def _brings_more(request: Request, old: ResourceExport, new: ResourceExport, refused: Mapping[str, str]) -> bool:
+def _brings_more(
+    request: ReviewRequest, old: ResourceExport, new: ResourceExport, refused: Mapping[str, str]
+) -> bool:
     """Tell whether a request changes anything but by what is refused; one that cannot be read does."""
     try:
         rightful = without(read_cluster_info(new), refused)
@@ -62,18 +65,20 @@ def _brings_more(request: Request, old: ResourceExport, new: ResourceExport, ref
         return True
 
 
-def _held(area: str, cluster: str, claims: Sequence[CidrClaim], lookup: Lookup) -> dict[str, str]:
-    """Return which claims others have, and who, by their text."""
-    asked = {value for claim in claims for value in asked_for(claim)}
-    found: dict[str, str] = {}
-    for grants in lookup.granted(area, [place(area, value) for value in sorted(asked)]):
+def _conflicts(area: str, cluster: str, claims: Sequence[CidrClaim], lookup: Lookup) -> dict[str, str]:
+    """Return, by the text of a claim that another cluster has been granted, a sentence with that cluster."""
+    values = {value for claim in claims for value in asked_for(claim)}
+    conflicts: dict[str, str] = {}
+    for grants in lookup.granted(area, [place(area, value) for value in sorted(values)]):
         holder = grants.cluster_id
-        for theirs, since in granted_in(grants).items() if holder != cluster else ():
-            if asked.isdisjoint(filed_under(theirs)):
+        for granted, since in granted_in(grants).items() if holder != cluster else ():
+            if values.isdisjoint(filed_under(granted)):
                 continue
             for claim in claims:
-                if claim.text not in found and collide(claim, theirs):
-                    found[claim.text] = f"{claim} is not granted: cluster {holder} has had {theirs} since {since}"
-        if len(found) == len(claims):
+                if claim.text not in conflicts and collide(claim, granted):
+                    conflicts[claim.text] = (
+                        f"{claim} is not granted: cluster {holder} has had {granted} since {since}"
+                    )
+        if len(conflicts) == len(claims):
             break
-    return found
+    return conflicts

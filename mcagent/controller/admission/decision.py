@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of, node_of
+from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of
 from mcagent.controller.machinery.reconciler import Object
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
@@ -18,7 +18,7 @@ from mcagent.model.parsing.decode import read_as, read_part
 
 
 class Operation(StrEnum):
-    """What somebody wants to do with an object."""
+    """What a request does with an object."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -26,7 +26,7 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class AdmissionDecision:
     """The answer. `code` is an HTTP status; `patch` a JSON patch (RFC 6902) of a mutating review."""
 
     allowed: bool
@@ -35,12 +35,12 @@ class Decision:
     patch: Sequence[Mapping[str, Any]] = ()
 
 
-ALLOWED = Decision(allowed=True)
+ALLOWED = AdmissionDecision(allowed=True)
 
 
-def denied(message: str, code: int = 403) -> Decision:
+def denied(message: str, code: int = 403) -> AdmissionDecision:
     """Return a refusal: 403 who may not, 412 what is there forbids it, 400 it cannot be understood."""
-    return Decision(allowed=False, code=code, message=message)
+    return AdmissionDecision(allowed=False, code=code, message=message)
 
 
 class Lookup(Protocol):
@@ -77,7 +77,7 @@ class Lookup(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ReviewRequest:
     """An AdmissionRequest (admission.k8s.io/v1), of which only this is read. Missing objects are {}."""
 
     operation: Operation
@@ -85,7 +85,6 @@ class Request:
     namespace: str
     user: str
     caller: Caller | None  # None: no ServiceAccount
-    node: str = ""  # the Node that the caller's token is for, as the API server vouches; "": it says none
     object: RawObject = field(default_factory=dict)
     old: RawObject = field(default_factory=dict)
 
@@ -99,7 +98,7 @@ class Request:
         return read_as(cls, self.old), read_as(cls, self.object)
 
 
-def read_request(raw: Mapping[str, Any]) -> Request | None:
+def read_request(raw: Mapping[str, Any]) -> ReviewRequest | None:
     """Return the request of an AdmissionReview; None for an operation that is not reviewed (CONNECT)."""
     request = read_part(AdmissionRequest, raw)
     if request.operation not in Operation.__members__.values():
@@ -107,19 +106,18 @@ def read_request(raw: Mapping[str, Any]) -> Request | None:
     new, old = (raw.get(name) for name in ("object", "oldObject"))
     new, old = (value if isinstance(value, dict) else {} for value in (new, old))
     about, user = read_as(NamedObject, new or old), request.user_info.username
-    return Request(
+    return ReviewRequest(
         operation=Operation(request.operation),
         kind=request.kind.kind or about.kind,
         namespace=request.namespace or about.namespace,
         user=user,
         caller=caller_of(user),
-        node=node_of(request.user_info),
         object=new,
         old=old,
     )
 
 
-def no_account(request: Request) -> Decision:
+def no_account(request: ReviewRequest) -> AdmissionDecision:
     """Return the refusal of a caller that is no ServiceAccount."""
     return denied(
         f'the user is "{request.user}", and must be a ServiceAccount: {ACCOUNT}<namespace>:<name>', code=400
@@ -142,10 +140,10 @@ _SERVERS = frozenset({"managedFields", "generation", "resourceVersion"})
 
 def _parts(raw: RawObject) -> dict[str, object]:
     meta = raw.get("metadata")
-    found: dict[str, object] = {name: value for name, value in raw.items() if name not in ("metadata", "status")}
+    parts: dict[str, object] = {name: value for name, value in raw.items() if name not in ("metadata", "status")}
     if isinstance(meta, Mapping):
-        found |= {f"metadata.{name}": value for name, value in meta.items() if name not in _SERVERS}
-    return found
+        parts |= {f"metadata.{name}": value for name, value in meta.items() if name not in _SERVERS}
+    return parts
 
 
 HOUSEKEEPING = frozenset({"metadata.finalizers", "metadata.ownerReferences"})

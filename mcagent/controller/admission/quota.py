@@ -6,7 +6,7 @@ and exports can be older than the bounds.
 
 from __future__ import annotations
 
-from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
+from mcagent.controller.admission.decision import AdmissionDecision, Lookup, Operation, ReviewRequest, denied
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.services import MAX_PORTS
 from mcagent.controller.leader.exports.bounds import (
@@ -22,7 +22,7 @@ from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.parsing.field import printable
 
 
-def refuse_size(request: Request, export: ResourceExport, lookup: Lookup) -> Decision | None:
+def refuse_size(request: ReviewRequest, export: ResourceExport, lookup: Lookup) -> AdmissionDecision | None:
     """Return the refusal of an export that is too large, before anything else looks into it."""
     content = {key: value for key, value in request.object.items() if key != "status"}
     if isinstance(meta := content.get("metadata"), dict):
@@ -34,7 +34,9 @@ def refuse_size(request: Request, export: ResourceExport, lookup: Lookup) -> Dec
     return denied(f"the export is refused: {why}") if why else None
 
 
-def refuse_bounds(request: Request, export: ResourceExport, cluster: str, lookup: Lookup) -> Decision | None:
+def refuse_bounds(
+    request: ReviewRequest, export: ResourceExport, cluster: str, lookup: Lookup
+) -> AdmissionDecision | None:
     """Return the refusal of an export that its member may not make."""
     kind, namespace = export.spec.kind, export.spec.namespace
     accounts = lookup.service_accounts(request.namespace)

@@ -1,4 +1,8 @@
-"""Admission of ResourceExports: a member writes its own, under the names that follow from them. Pure."""
+"""Admission of ResourceExports: a member writes only its own, within its limits. Pure.
+
+Names, labels and payloads are the admission policies' rules; the leader's reconcilers check them again when they
+read. Only LabelIdentities, whose name is a SHA-1 hash (CEL has none), are checked here.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from mcagent.controller.admission.cidr_claims import refuse_claims
 from mcagent.controller.admission.decision import (
     ALLOWED,
     HOUSEKEEPING,
-    Decision,
+    AdmissionDecision,
     Lookup,
     Operation,
-    Request,
+    ReviewRequest,
     changed_parts,
     denied,
     no_account,
@@ -20,8 +24,8 @@ from mcagent.controller.admission.decision import (
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.admission.quota import refuse_bounds, refuse_size
 from mcagent.controller.contract import names
-from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS, may_lack_labels
-from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
+from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.leader.exports.header import derived_name
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
@@ -35,11 +39,11 @@ _TRUST = (
 )
 
 
-def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts) -> Decision:
+def review_resource_export(request: ReviewRequest, lookup: Lookup, accounts: Accounts) -> AdmissionDecision:
     """Decide on a ResourceExport (contract section 1.6).
 
     A member's ServiceAccount (of the object's namespace, with the cluster ID annotation) writes its own. Users
-    that are no ServiceAccounts, and trusted ones, may do what their roles allow; other ServiceAccounts nothing.
+    that are not ServiceAccounts, and trusted ServiceAccounts, may do what their roles allow; others nothing.
     """
     caller = request.caller
     if is_kubernetes(request.user) and request.operation is Operation.UPDATE:
@@ -52,14 +56,14 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
     if caller is None:
         return no_account(request)
     if caller in accounts.controllers and request.operation is not Operation.CREATE:
-        return ALLOWED  # takes finalizers off, and deletes what members left behind
+        return ALLOWED  # removes finalizers, and deletes what members left behind
     if caller.namespace != request.namespace:
         return denied(f"{caller} is not in namespace {request.namespace}, where the members' accounts are{_TRUST}")
     account = lookup.service_account(caller.namespace, caller.name)
     old, new = request.of(ResourceExport)
     if account is None:
-        gone = request.operation is Operation.DELETE and old.is_deleting
-        return ALLOWED if gone else denied(f"{caller} is not found", code=412)
+        is_gone = request.operation is Operation.DELETE and old.is_deleting
+        return ALLOWED if is_gone else denied(f"{caller} is not found", code=412)
     cluster = bound_cluster(account)
     if cluster is None:
         return denied(f"{caller} stands for no cluster (annotation {names.CLUSTER_ID_ANNOTATION}){_TRUST}")
@@ -73,21 +77,19 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
             return ALLOWED
     return (
         refuse_size(request, new, lookup)
-        or _finalizer(request, old, new)
-        or _content(request, old, new, cluster)
+        or _refuse_release(request, old, new)
+        or _refuse_owner(new, cluster)
+        or _refuse_label(new)
         or refuse_bounds(request, new, cluster, lookup)
         or refuse_claims(request, old, new, cluster, lookup)
         or ALLOWED
     )
 
 
-def _finalizer(request: Request, old: ResourceExport, new: ResourceExport) -> Decision | None:
-    if _is_held(new):
-        return None
-    if request.operation is Operation.UPDATE:
-        return denied("only the leader removes the finalizer, when nothing is left") if _is_held(old) else None
-    if new.spec.kind in _MEMBER_KINDS - {ExportKind.LABEL_IDENTITY}:
-        return denied(f"an export must have a finalizer: {' or '.join(sorted(EXPORT_FINALIZERS))}")
+def _refuse_release(request: ReviewRequest, old: ResourceExport, new: ResourceExport) -> AdmissionDecision | None:
+    """Return the refusal of a member that removes the finalizer of an export."""
+    if request.operation is Operation.UPDATE and _is_held(old) and not _is_held(new):
+        return denied("only the leader removes the finalizer, when nothing is left")
     return None
 
 
@@ -95,79 +97,48 @@ def _is_held(export: ResourceExport) -> bool:
     return not EXPORT_FINALIZERS.isdisjoint(export.metadata.finalizers)
 
 
-def _tuple(export: ResourceExport) -> tuple[str, str, str]:
-    return export.spec.namespace, export.spec.name, export.spec.kind
-
-
-def _content(request: Request, old: ResourceExport, new: ResourceExport, cluster: str) -> Decision | None:
-    spec = new.spec
-    changing = request.operation is Operation.UPDATE and bool({old.spec.kind, spec.kind} & SERVICE_KINDS)
-    if changing and _tuple(old) != _tuple(new):
-        return denied("spec.namespace, spec.name and spec.kind of an export are immutable")
-    if spec.kind not in _MEMBER_KINDS:
-        return denied(f'a member is not authorized to export the kind "{printable(spec.kind)}"')
-    if spec.cluster_id != cluster:
+def _refuse_owner(new: ResourceExport, cluster: str) -> AdmissionDecision | None:
+    """Return the refusal of an export of another cluster, or of a kind that members do not export."""
+    if new.spec.kind not in _MEMBER_KINDS:
+        return denied(f'a member is not authorized to export the kind "{printable(new.spec.kind)}"')
+    if new.spec.cluster_id != cluster:
         return denied(f"spec.clusterID must be {cluster}, the caller's")
-    if spec.kind in SERVICE_KINDS:
-        service = spec.kind == ExportKind.SERVICE
-        if (spec.service if service else spec.endpoints) is None:
-            payload = "service" if service else "endpoints"
-            return denied(f"spec.{payload} is missing: an export of kind {spec.kind} has it")
-        for path, value in (("spec.namespace", spec.namespace), ("spec.name", spec.name)):
-            if not names.is_label(value):
-                return denied(f'{path} must be a valid DNS-1123 label: "{printable(value)}"')
-    info = spec.cluster_info
-    if spec.kind == ExportKind.CLUSTER_INFO and (info is None or info.cluster_id != cluster):
-        return denied(f"spec.clusterInfo.clusterID must be {cluster}, the caller's")
-    if spec.kind == ExportKind.LABEL_IDENTITY:
-        label = spec.label_identity.normalized_label
-        try:
-            new.check("spec.labelIdentity")
-            read_labels(Field("ResourceExport", label, "spec.labelIdentity.normalizedLabel"))
-        except InputError as error:
-            return denied(f"{error.path} {error.reason}")
-    return _labels(new) or _name(new)
-
-
-def _labels(new: ResourceExport) -> Decision | None:
-    if may_lack_labels(new):
-        return None
-    spec = new.spec
-    labels = {names.LABEL_SOURCE_CLUSTER_ID: spec.cluster_id, names.LABEL_SOURCE_KIND: spec.kind}
-    if spec.kind in SERVICE_KINDS:
-        labels |= {names.LABEL_SOURCE_NAME: spec.name, names.LABEL_SOURCE_NAMESPACE: spec.namespace}
-    for label, value in labels.items():
-        actual = new.labels.get(label, "")
-        if actual != value:
-            return denied(f'label {label} must be {value}, as the spec says: it is "{printable(actual)}"')
     return None
 
 
-def _name(new: ResourceExport) -> Decision | None:
-    derived = derived_name(new)
-    if new.name == derived:
+def _refuse_label(new: ResourceExport) -> AdmissionDecision | None:
+    """Return the refusal of an invalid LabelIdentity."""
+    if new.spec.kind != ExportKind.LABEL_IDENTITY:
         return None
-    return denied(f"the export's name must be {derived}: it is {printable(new.name)}")
+    try:
+        new.check("spec.labelIdentity")
+        label = new.spec.label_identity.normalized_label
+        read_labels(Field("ResourceExport", label, "spec.labelIdentity.normalizedLabel"))
+    except InputError as error:
+        return denied(f"{error.path} {error.reason}")
+    if new.name != derived_name(new):
+        return denied(f"metadata.name must be {derived_name(new)}: it is {printable(new.name)}")
+    return None
 
 
-def complete_resource_export(request: Request) -> Decision:
-    """Complete an export of a policy, which a person writes: labels as the spec says, and the finalizer.
+def complete_resource_export(request: ReviewRequest) -> AdmissionDecision:
+    """Complete an export of a policy, which a user writes: labels as the spec says, and the finalizer.
 
-    Other kinds come from controllers, which write all of it (contract section 1.6, the mutating webhook).
+    Controllers write the other kinds completely (contract section 1.6, the mutating webhook).
     """
     _, new = request.of(ResourceExport)
     if request.operation is Operation.DELETE or new.spec.kind not in POLICIES:
         return ALLOWED
-    wanted = {
+    labels = {
         **new.labels,
         names.LABEL_SOURCE_NAME: new.spec.name,
         names.LABEL_SOURCE_NAMESPACE: "",
         names.LABEL_SOURCE_KIND: new.spec.kind,
     }
     patch: list[Mapping[str, object]] = []
-    if wanted != new.labels:
-        patch.append({"op": "add", "path": "/metadata/labels", "value": wanted})
+    if labels != new.labels:
+        patch.append({"op": "add", "path": "/metadata/labels", "value": labels})
     if not _is_held(new) and not new.is_deleting:
         finalizers = [*new.metadata.finalizers, names.EXPORT_FINALIZER]
         patch.append({"op": "add", "path": "/metadata/finalizers", "value": finalizers})
-    return Decision(allowed=True, patch=tuple(patch))
+    return AdmissionDecision(allowed=True, patch=tuple(patch))

@@ -4,21 +4,16 @@
 - Before 2.2 a leader removes only the finalizer `resourceexport.finalizers.antrea.io` from an export that is being
   deleted, so one with `resourceexport.antrea.io/finalizer` is never deleted. Later leaders remove both.
 - Up to 2.4 a leader stores `targetPort: 0`, Go's zero, where a port of an export has none.
-- Before 2.7 a member's ClusterInfo export has no labels. Name and spec identify its cluster.
+- Before 2.7 a member's ClusterInfo export has no labels, which the admission policies permit. Name and spec
+  identify its cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mcagent.controller.contract.names import (
-    EXPORT_FINALIZER,
-    LABEL_SOURCE_CLUSTER_ID,
-    LABEL_SOURCE_KIND,
-    LEGACY_EXPORT_FINALIZER,
-    ExportKind,
-)
-from mcagent.model.api.multicluster import ClusterClaim, ResourceExport
+from mcagent.controller.contract.names import EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER
+from mcagent.model.api.multicluster import ClusterClaim
 
 EXPORT_FINALIZERS = frozenset({EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER})
 """The finalizers of all versions; mcagent's leader removes both."""
@@ -38,9 +33,3 @@ def with_finalizer(finalizers: Sequence[str]) -> list[str]:
     A present one stays, because a leader refuses exports that lose theirs.
     """
     return [*finalizers] if EXPORT_FINALIZERS & {*finalizers} else [*finalizers, LEGACY_EXPORT_FINALIZER]
-
-
-def may_lack_labels(export: ResourceExport) -> bool:
-    """Tell whether an export is a ClusterInfo without the labels that repeat its spec."""
-    labelled = {LABEL_SOURCE_CLUSTER_ID, LABEL_SOURCE_KIND} & export.labels.keys()
-    return export.spec.kind == ExportKind.CLUSTER_INFO and not labelled

@@ -107,8 +107,8 @@ class SecretKeeper(Keeper):
         super().__init__(look, retry)
         self._client, self._server, self._leading, self._now = client, server, leading, now
         self._namespace, self._service = namespace, service
-        more = (f"{service}-all-namespaces",) if everywhere else ()
-        self._configurations = [(kind, name) for name in (service, *more) for kind in configurations]
+        names = (service, f"{service}-all-namespaces") if everywhere else (service,)
+        self._configurations = [(kind, name) for name in names for kind in configurations]
         self._used: Material | None = None
 
     @property
@@ -126,11 +126,11 @@ class SecretKeeper(Keeper):
         """Bring Secret, server and caBundle up to date. Raises SourceError, ssl.SSLError."""
         stored = self._read()
         material = _material(stored)
-        wanted = current(material, self.names, self._now())
+        renewed = current(material, self.names, self._now())
         if stored is None:
-            material = self._create(wanted)
-        elif wanted != material and self._leading():
-            material = self._replace(stored, wanted)
+            material = self._create(renewed)
+        elif renewed != material and self._leading():
+            material = self._replace(stored, renewed)
             log.info("certificate of the webhook: renewed")
         if material is None:
             raise SourceError(f"Secret {self._namespace}/{self.secret} holds no usable certificate")
@@ -153,13 +153,13 @@ class SecretKeeper(Keeper):
                 return None
             raise
 
-    def _create(self, wanted: Material) -> Material | None:
+    def _create(self, material: Material) -> Material | None:
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": self.secret, "namespace": self._namespace},
             "type": "kubernetes.io/tls",
-            "data": _data(wanted),
+            "data": _data(material),
         }
         try:
             self._client.request("POST", self._path(), body=body, timeout=10.0)
@@ -172,12 +172,12 @@ class SecretKeeper(Keeper):
                 ) from err
             raise
         log.info("certificate of the webhook: made, in Secret %s/%s", self._namespace, self.secret)
-        return wanted
+        return material
 
-    def _replace(self, stored: RawObject, wanted: Material) -> Material:
-        body = {**stored, "data": {**(stored.get("data") or {}), **_data(wanted)}}
+    def _replace(self, stored: RawObject, material: Material) -> Material:
+        body = {**stored, "data": {**(stored.get("data") or {}), **_data(material)}}
         self._client.request("PUT", self._path(self.secret), body=body, timeout=10.0)
-        return wanted
+        return material
 
     def _trust(self, kind: Kind, name: str, material: Material) -> None:
         """Put the authorities into a configuration of this webhook."""
@@ -191,13 +191,14 @@ class SecretKeeper(Keeper):
         ]
         if right == hooks:
             return
-        body = {"metadata": {"resourceVersion": configuration["metadata"]["resourceVersion"]}, "webhooks": right}
+        version = configuration["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version}, "webhooks": right}
         self._client.request("PATCH", path, body=body, content_type="application/merge-patch+json", timeout=10.0)
         log.info("%s %s: caBundle written", kind, name)
 
 
 class DirectoryKeeper(Keeper):
-    """Uses a certificate that somebody else keeps in a directory: tls.crt and tls.key."""
+    """Uses a certificate that another program keeps in a directory: tls.crt and tls.key."""
 
     def __init__(
         self, directory: Path, server: WebhookServer, *, look: float = LOOK, retry: float = RETRY

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from mcagent.controller.admission.decision import Decision
+from mcagent.controller.admission.decision import AdmissionDecision
 from mcagent.controller.machinery.statistics import BUCKETS, Durations
 from mcagent.http.connection import ClientConnection, Limits, RequestStage
 from mcagent.http.listener import Listener
@@ -42,11 +42,11 @@ LIMITS = Limits(slots=128, ask=10.0, answer=30.0, idle=IDLE)
 _API_VERSION = "admission.k8s.io/v1"
 _MESSAGE = 1024
 _DEEP = "mcagent.io/too-deep"  # beside a request's own fields: what is written is nested too deeply
-_TOO_DEEP = Decision(
-    allowed=False, code=422, message=f"the object is nested more than {MAX_DEPTH} deep: nobody would read it"
+_TOO_DEEP = AdmissionDecision(
+    allowed=False, code=422, message=f"the object is nested more than {MAX_DEPTH} deep: controllers do not read it"
 )
 
-Review = Callable[[Mapping[str, Any]], Decision]
+Review = Callable[[Mapping[str, Any]], AdmissionDecision]
 
 
 class WebhookServer:
@@ -155,10 +155,11 @@ class _Service:
         began = time.perf_counter()
         decision, error = attempt(lambda: _TOO_DEEP if _DEEP in request else review(request))
         if isinstance(error, SourceError):
-            decision = Decision(allowed=False, code=503, message=f"cannot be decided now: {error}")
+            decision = AdmissionDecision(allowed=False, code=503, message=f"cannot be decided now: {error}")
         elif decision is None:
             log.error("a review failed, which is a bug", exc_info=error)
-            decision = Decision(allowed=False, code=500, message="the review failed: see the controller's log")
+            message = "the review failed: see the controller's log"
+            decision = AdmissionDecision(allowed=False, code=500, message=message)
         seconds = time.perf_counter() - began
         word = "allowed" if decision.allowed else "error" if decision.code >= 500 else "denied"
         self._counted(kind if kind in _KINDS else "other", word, seconds)
@@ -173,7 +174,7 @@ def _encoded(code: int, body: bytes, content_type: str, *, keeps: bool) -> bytes
     return head.encode() + b"\r\n" + body
 
 
-_KINDS = frozenset({"ClusterSet", "Gateway", "MemberClusterAnnounce", "ResourceExport"})
+_KINDS = frozenset({"ClusterSet", "MemberClusterAnnounce", "ResourceExport"})
 
 
 def read_review(body: bytes) -> Mapping[str, Any]:
@@ -194,7 +195,7 @@ def read_review(body: bytes) -> Mapping[str, Any]:
     return request
 
 
-def answer_of(request: Mapping[str, Any], decision: Decision) -> Mapping[str, Any]:
+def answer_of(request: Mapping[str, Any], decision: AdmissionDecision) -> Mapping[str, Any]:
     """Return the AdmissionReview with a decision."""
     response: dict[str, Any] = {"uid": request["uid"], "allowed": decision.allowed}
     if not decision.allowed:

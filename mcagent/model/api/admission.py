@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart
+from mcagent.model.api.base import ApiObject, ApiPart
 
 
 class UserInfo(ApiPart, frozen=True):
     """authentication.k8s.io/v1 UserInfo."""
 
     username: str = ""
-    extra: Mapping[str, Any] = NO_FIELDS
 
 
 class GroupVersionKind(ApiPart, frozen=True):
