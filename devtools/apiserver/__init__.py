@@ -6,9 +6,9 @@
 It has what mcagent's controllers, agents and tests of their faults need: lists, watches with bookmarks, timeouts
 and 410, selectors, pages, JSON merge patches, resourceVersion, uid, generation, conflicts, finalizers, namespaces,
 the status subresource, discovery, validating webhooks, ClusterIPs, tokens of ServiceAccounts, faults on demand.
-`tests/kube` holds it against a real server. Everything else is left to that one (`devtools.realapi`): rights (here
-every user may do everything), schemas and other checks of objects, field ownership (an apply is a merge patch that
-creates), other patch formats, CEL, mutating webhooks, garbage collection.
+`tests/kube` holds it against a real server. Everything else is left to that one (`devtools.realapi`): rights
+(every user may do everything here), TokenReview, schemas and other checks of objects, field ownership (an apply
+merges, or creates), other patch formats, CEL, mutating webhooks, garbage collection.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--listen", type=listen_address, default=("127.0.0.1", 0), metavar="ADDR:PORT")
     parser.add_argument("--data", type=Path, help="file that keeps the objects over a restart")
     parser.add_argument("--kubeconfig", type=Path, help="where to write a kubeconfig for this server")
-    parser.add_argument("--bookmark-interval", type=float, default=10.0, metavar="SECONDS")
     parser.add_argument("--history", type=int, default=10_000, metavar="EVENTS", help="events kept per resource")
     parser.add_argument("--service-cidr", type=IPv4Network, help="of ClusterIPs [none are allocated]")
     parser.add_argument("--tls", type=Path, metavar="DIRECTORY", help="speak HTTPS; where keys are kept")
@@ -53,7 +52,6 @@ def main(argv: list[str] | None = None) -> int:
         server = ApiServer(
             *args.listen,
             data=args.data,
-            bookmark_interval=args.bookmark_interval,
             history_limit=args.history,
             tokens=_tokens(args.token_file),
             tls=certificates.server_identity(args.tls, [args.listen[0], "localhost"]) if args.tls else None,

@@ -1,13 +1,13 @@
-"""The admin endpoint `/_admin/...`: faults, drops and compaction over HTTP, for tests in another process.
+"""The admin endpoint `/_admin/...`: faults and drops over HTTP, for tests in another process.
 
-GET/POST/DELETE /_admin/faults, POST /_admin/drop, POST /_admin/compact, GET /_admin/requests.
+GET/POST/DELETE /_admin/faults, POST /_admin/drop.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from devtools.apiserver.errors import method_not_allowed, no_such_path, success
+from devtools.apiserver.errors import no_such_path, success
 from devtools.apiserver.faults import fault_from_json
 from devtools.apiserver.handlers import read_json
 
@@ -28,10 +28,4 @@ def handle(api: ApiServer, method: str, steps: list[str], body: bytes) -> tuple[
             return 200, success()
         case "POST", ["drop"]:
             return 200, success(f"{api.drop_connections()} connections dropped")
-        case "POST", ["compact"]:
-            return 200, success(f"compacted at {api.store.compact()}")
-        case "GET", ["requests"]:
-            return 200, [list(entry) for entry in list(api.requests)]
-        case _, ["faults" | "drop" | "compact" | "requests"]:
-            raise method_not_allowed(method)
     raise no_such_path()

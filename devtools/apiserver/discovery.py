@@ -43,11 +43,7 @@ def _groups(registry: Registry) -> list[str]:
 
 
 def _versions(registry: Registry, group: str) -> list[str]:
-    found: dict[str, None] = {}
-    for rt in registry.all():
-        if rt.group == group:
-            found |= dict.fromkeys(rt.versions)
-    return sorted(found, reverse=True)
+    return sorted({version for rt in registry.all() if rt.group == group for version in rt.versions}, reverse=True)
 
 
 def _group(registry: Registry, group: str) -> Json:

@@ -13,16 +13,15 @@ Json = dict[str, Any]
 class ApiError(Exception):
     """A request that is refused: HTTP `code`, CamelCase `reason`, and a sentence."""
 
-    def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
+    def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = details or {}
 
     def status(self) -> Json:
         """Return the metav1.Status that tells this error."""
-        answer: Json = {
+        return {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
@@ -31,26 +30,11 @@ class ApiError(Exception):
             "reason": self.reason,
             "code": self.code,
         }
-        if self.details:
-            answer["details"] = self.details
-        return answer
 
 
-def qualified(plural: str, group: str) -> str:
-    """Return "plural.group", or the plural alone in the core group."""
-    return f"{plural}.{group}" if group else plural
-
-
-def details(group: str, plural: str, name: str) -> Json:
-    """Return the StatusDetails that name an object."""
-    return {key: value for key, value in (("name", name), ("group", group), ("kind", plural)) if value}
-
-
-def not_found(group: str, plural: str, name: str) -> ApiError:
-    """Return 404 for an object that is not there."""
-    return ApiError(
-        404, "NotFound", f'{qualified(plural, group)} "{name}" not found', details(group, plural, name)
-    )
+def not_found(resource: str, name: str) -> ApiError:
+    """Return 404 for an object that does not exist. `resource` as `ResourceType.resource` has it."""
+    return ApiError(404, "NotFound", f'{resource} "{name}" not found')
 
 
 def no_such_path() -> ApiError:
@@ -58,33 +42,25 @@ def no_such_path() -> ApiError:
     return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(group: str, plural: str, name: str) -> ApiError:
-    """Return 409 for a create of what is there."""
-    message = f'{qualified(plural, group)} "{name}" already exists'
-    return ApiError(409, "AlreadyExists", message, details(group, plural, name))
+def already_exists(resource: str, name: str) -> ApiError:
+    """Return 409 for a create of an object that exists."""
+    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists')
 
 
-def conflict(group: str, plural: str, name: str, why: str = "") -> ApiError:
+def conflict(resource: str, name: str, why: str = "") -> ApiError:
     """Return 409 for a write on the strength of an old version, or a failed precondition."""
-    why = why or ("the object has been modified; please apply your changes to the latest version and try again")
-    message = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'
-    return ApiError(409, "Conflict", message, details(group, plural, name))
+    why = why or "the object has been modified; please apply your changes to the latest version and try again"
+    return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def invalid(kind: str, name: str, field: str, why: str) -> ApiError:
     """Return 422 for an object whose `field` cannot be as it is. `kind` as `ResourceType.group_kind` has it."""
-    plain, _, group = kind.partition(".")
-    causes = [{"reason": "FieldValueInvalid", "message": why, "field": field}]
-    about = {**details(group, plain, name), "causes": causes}
-    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {field}: {why}', about)
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {field}: {why}')
 
 
-def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
+def forbidden(resource: str, why: str) -> ApiError:
     """Return 403."""
-    named = f' "{name}"' if name else ""
-    return ApiError(
-        403, "Forbidden", f"{qualified(plural, group)}{named} is forbidden: {why}", details(group, plural, name)
-    )
+    return ApiError(403, "Forbidden", f"{resource} is forbidden: {why}")
 
 
 def internal(message: str) -> ApiError:

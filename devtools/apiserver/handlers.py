@@ -17,7 +17,6 @@ from devtools.apiserver.storage.selectors import Predicate, selector
 from devtools.apiserver.storage.store import Store
 
 Answer = tuple[int, bytes]
-MAX_DEPTH = 500
 
 
 def dumps(value: Any) -> bytes:
@@ -26,31 +25,16 @@ def dumps(value: Any) -> bytes:
 
 
 def read_json(body: bytes) -> Any:
-    """Read a request's body. Raises ApiError 400 for anything but JSON, or too deep."""
+    """Read a request's body. Raises ApiError 400 for anything but JSON."""
     try:
-        value = json.loads(body)
-        _check_depth(value, 0)
-    except RecursionError:
-        raise bad_request(f"the body is nested deeper than {MAX_DEPTH} levels") from None
-    except ValueError as err:  # JSONDecodeError and UnicodeDecodeError
+        return json.loads(body)
+    except (ValueError, RecursionError) as err:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise bad_request(f"error decoding JSON: {err}") from None
-    return value
-
-
-def _check_depth(value: Any, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise RecursionError
-    if isinstance(value, dict):
-        for inner in value.values():
-            _check_depth(inner, depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            _check_depth(inner, depth + 1)
 
 
 def chosen_by(request: Request) -> Predicate:
     """Return which objects a request is about. Raises ApiError 400."""
-    return selector(request.rt, request.query.get("labelSelector", ""), request.query.get("fieldSelector", ""))
+    return selector(request.query.get("labelSelector", ""), request.query.get("fieldSelector", ""))
 
 
 def dry_run(request: Request) -> bool:
@@ -68,36 +52,34 @@ def get(store: Store, request: Request) -> Answer:
 
 
 def list_(store: Store, request: Request) -> Answer:
-    """Answer with the objects that are selected, whole or in pages. Raises ApiError."""
+    """Answer with the objects that are selected, whole or in pages. Raises ApiError.
+
+    All pages name the version of the first, from which a watch sends what the pages may have missed.
+    """
     chosen = chosen_by(request)
-    limit, at, start = request.number("limit") or 0, None, None
-    wanted = request.number("resourceVersion")
+    limit = request.number("limit") or 0
+    objects, rv = store.select(request.rt, request.namespace)
     if token := request.query.get("continue", ""):
-        at, start = _read_continue(token)
-    elif wanted and wanted > store.rv:
-        at = wanted
-    found, rv = store.select(request.rt, request.namespace, at=at)
-    if start is not None:
-        found = [stored for stored in found if stored.key > start]
-    found = [stored for stored in found if chosen(stored.obj)]
+        rv, start = _read_continue(token)
+        store.history(request.rt.store_key).position(rv)
+        objects = [stored for stored in objects if stored.key > start]
+    objects = [stored for stored in objects if chosen(stored.obj)]
     meta: Json = {"resourceVersion": str(rv)}
-    if limit and len(found) > limit:
-        meta["continue"] = _continue(rv, found[limit - 1])
-        if not request.query.get("labelSelector") and not request.query.get("fieldSelector"):
-            meta["remainingItemCount"] = len(found) - limit
-        found = found[:limit]
+    if limit and len(objects) > limit:
+        objects = objects[:limit]
+        meta["continue"] = _continue(rv, objects[-1])
     head = dumps({"kind": f"{request.rt.kind}List", "apiVersion": request.api_version, "metadata": meta})
-    items = b",".join(stored.text(request.api_version) for stored in found)
+    items = b",".join(stored.text(request.api_version) for stored in objects)
     return 200, head[:-1] + b',"items":[' + items + b"]}"
 
 
 def _continue(rv: int, last: Stored) -> str:
-    return base64.urlsafe_b64encode(dumps({"rv": rv, "start": last.key})).decode().rstrip("=")
+    return base64.urlsafe_b64encode(dumps({"rv": rv, "start": last.key})).decode()
 
 
 def _read_continue(token: str) -> tuple[int, tuple[str, str]]:
     try:
-        data = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        data = json.loads(base64.urlsafe_b64decode(token))
         namespace, name = data["start"]
         return int(data["rv"]), (str(namespace), str(name))
     except (ValueError, KeyError, TypeError, binascii.Error):

@@ -1,17 +1,17 @@
-"""From a request line to what is asked: the resource, namespace, name, subresource and RBAC verb. Pure."""
+"""From a request line to a Request: resource, namespace, name, subresource and RBAC verb. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from devtools.apiserver.access.users import ADMIN, User
+from devtools.apiserver.access.accounts import ADMIN, User
 from devtools.apiserver.errors import Json, bad_request, method_not_allowed, no_such_path
 from devtools.apiserver.objects.registry import Registry
 from devtools.apiserver.objects.resources import SERVICE_ACCOUNTS, ResourceType
 
 _ONE = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_MANY = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_MANY = {"GET": "list", "POST": "create"}
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
@@ -27,7 +27,6 @@ class Request:
     subresource: str
     query: dict[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
-    user_agent: str = ""
     body: bytes = b""
     user: User = ADMIN
 
@@ -35,11 +34,6 @@ class Request:
     def api_version(self) -> str:
         """Return the `apiVersion` that answers carry."""
         return self.rt.api_version(self.version)
-
-    @property
-    def manager(self) -> str:
-        """Return who owns the fields that this request writes."""
-        return self.query.get("fieldManager") or self.user_agent.partition("/")[0] or "unknown"
 
     def flag(self, name: str) -> bool:
         """Return a boolean query parameter."""
@@ -73,8 +67,6 @@ def route(
         group, version, rest = steps[1], steps[2], steps[3:]
     else:
         raise no_such_path()
-    watched = rest[0] == "watch" and len(rest) > 1  # the old form of the path
-    rest = rest[watched:]
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
@@ -100,10 +92,9 @@ def route(
         subresource=subresource,
         query=query,
         content_type=str(headers.get("Content-Type") or "application/json").partition(";")[0].strip(),
-        user_agent=str(headers.get("User-Agent") or ""),
         body=body,
         user=user,
     )
-    if verb == "list" and (watched or request.flag("watch")):
+    if verb == "list" and request.flag("watch"):
         return replace(request, verb="watch")
     return request

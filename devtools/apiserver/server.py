@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import threading
 import time
 from collections import deque
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from devtools.apiserver.access.accounts import Accounts
+from devtools.apiserver.access.accounts import ADMIN, Accounts, User
 from devtools.apiserver.access.admission import Admission
-from devtools.apiserver.access.users import ADMIN, User
 from devtools.apiserver.connection import Listener
 from devtools.apiserver.errors import ApiError, Json
 from devtools.apiserver.faults import Faults
@@ -67,44 +65,30 @@ class ApiServer:
         self._saved = -1
         self._listener: Listener | None = None
         self._threads: list[threading.Thread] = []
-        kept = _load(data)
+        saved = _load(data)
         addresses = ServiceAddresses(service_cidr) if service_cidr else None
         self.store = Store(
             self.registry,
             history_limit=history_limit,
-            first_rv=kept["rv"] + _RESTART_GAP if kept else 1,
-            namespaces=kept is None,
+            first_rv=saved["rv"] + _RESTART_GAP if saved else 1,
+            namespaces=saved is None,
             addresses=addresses,
         )
-        if kept:
-            self.store.restore(kept["objects"])
-        elif addresses:
-            self._create_services(addresses)
-        self._key = bytes.fromhex(kept["key"]) if kept else secrets.token_bytes(32)
-        self.accounts = Accounts(self.store, self._key, tls.ca_text if tls else "")
-        self.backend = Backend(
-            store=self.store,
-            accounts=self.accounts,
-            admission=Admission(self.store),
-        )
-
-    def _create_services(self, addresses: ServiceAddresses) -> None:
-        """Create what the real server makes of its Service CIDR."""
-        cidr = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [str(addresses.cidr)]}}
-        self.store.create(SERVICE_CIDRS, "", cidr)
-        ready = {"type": "Ready", "status": "True", "message": "Kubernetes Service CIDR is ready"}
-        self.store.update(
-            SERVICE_CIDRS,
-            "",
-            "kubernetes",
-            lambda old: {**old, "status": {"conditions": [ready]}},
-            subresource="status",
-        )
-        spec = {"clusterIP": addresses.api_address, "ports": [{"name": "https", "port": 443, "targetPort": 6443}]}
-        self.store.create(SERVICES, "default", {"metadata": {"name": "kubernetes"}, "spec": spec})
+        if saved:
+            self.store.restore(saved["objects"])
+        elif service_cidr:
+            cidr = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [str(service_cidr)]}}
+            self.store.create(SERVICE_CIDRS, "", cidr)
+            spec = {
+                "clusterIP": str(service_cidr[1]),
+                "ports": [{"name": "https", "port": 443, "targetPort": 6443}],
+            }
+            self.store.create(SERVICES, "default", {"metadata": {"name": "kubernetes"}, "spec": spec})
+        self.accounts = Accounts(self.store, tls.ca_text if tls else "")
+        self.backend = Backend(store=self.store, accounts=self.accounts, admission=Admission(self.store))
 
     def authenticate(self, header: str) -> User:
-        """Return who brings an Authorization header. Raises ApiError 401 for a token that nobody has."""
+        """Return whose token an Authorization header has. Raises ApiError 401 for an unknown token."""
         token = header.removeprefix("Bearer ").removeprefix("bearer ").strip()
         if token in (self.tokens or ()):
             return ADMIN
@@ -117,8 +101,7 @@ class ApiServer:
     @property
     def address(self) -> str:
         """Return "host:port" as clients write it."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self._port}"
+        return f"{self._host}:{self._port}"
 
     @property
     def url(self) -> str:
@@ -211,7 +194,7 @@ class ApiServer:
             return
         rv, objects = self.store.dump()
         try:
-            _write(self._data, json.dumps({"rv": rv, "key": self._key.hex(), "objects": objects}))
+            _write(self._data, json.dumps({"rv": rv, "objects": objects}))
         except OSError as err:
             log.warning("cannot save %s: %s", self._data, err.strerror)
         else:
@@ -230,7 +213,7 @@ def _load(path: Path | None) -> Json | None:
     if path is None or not path.exists():
         return None
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return {"rv": int(kept["rv"]), "key": str(kept["key"]), "objects": list(kept["objects"])}
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return {"rv": int(saved["rv"]), "objects": list(saved["objects"])}
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise LabError(f"API server: {path} cannot be read: {err}") from err

@@ -28,7 +28,7 @@ class WatchStream:
         self._interval = bookmark_interval
         # 30 to 60 minutes unless asked otherwise (kube-apiserver --min-request-timeout)
         self._timeout = request.number("timeoutSeconds") or random.uniform(1800, 3600)  # noqa: S311
-        self._wanted = request.number("resourceVersion") or 0
+        self._from = request.number("resourceVersion") or 0
 
     def lines(self, stopped: Callable[[], bool], poll: float = 1.0) -> Iterator[list[bytes]]:
         """Yield batches of lines until the time is up or `stopped()`; an empty batch is a chance to look."""
@@ -42,13 +42,11 @@ class WatchStream:
         history = store.history(request.rt.store_key)
         first: list[bytes] = []
         with store.lock:
-            if self._wanted == 0:
-                found, rv = store.select(request.rt, request.namespace)
-                first = [_line("ADDED", s.text(request.api_version)) for s in found if self._chosen(s.obj)]
-                position = history.position(rv)
-            else:
-                rv = self._wanted
-                position = history.position(rv)
+            rv = self._from
+            if rv == 0:
+                objects, rv = store.select(request.rt, request.namespace)
+                first = [_line("ADDED", s.text(request.api_version)) for s in objects if self._chosen(s.obj)]
+            position = history.position(rv)
         yield first
         end = time.monotonic() + self._timeout
         bookmark_due = time.monotonic() + self._interval
@@ -63,9 +61,9 @@ class WatchStream:
                 rv = events[-1].rv if events else store.rv
             position += len(events)
             # From a version that is not reached yet nothing comes, as from kube-apiserver.
-            lines = [line for event in events if event.rv > self._wanted and (line := self._event(event))]
+            lines = [line for event in events if event.rv > self._from and (line := self._event(event))]
             now = time.monotonic()
-            if self._bookmarks and rv >= self._wanted and (now >= bookmark_due or now >= end):
+            if self._bookmarks and rv >= self._from and (now >= bookmark_due or now >= end):
                 lines.append(self._bookmark(rv))
                 bookmark_due = now + self._interval
             yield lines

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from devtools.apiserver.objects.definitions import parse_crd
+from devtools.apiserver.objects.registry import parse_crd
 from devtools.apiserver.objects.resources import BUILT_IN
 from mcagent.model.kinds import KINDS
 

@@ -39,6 +39,11 @@ class ResourceType:
         return (self.group, self.plural)
 
     @property
+    def resource(self) -> str:
+        """Return the resource as error messages have it: "gateways.multicluster.crd.antrea.io", "secrets"."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
     def group_kind(self) -> str:
         """Return the kind as error messages have it: "Gateway.multicluster.crd.antrea.io", "Secret"."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
@@ -67,6 +72,7 @@ def _more(group: str, kind: str, plural: str, *short: str, **more: Any) -> Resou
 
 
 NAMESPACES = _core("namespaces", "Namespace", "ns", namespaced=False, status=True)
+PODS = _core("pods", "Pod", "po", status=True, counted=True)
 SECRETS = _core("secrets", "Secret")
 SERVICES = _core("services", "Service", "svc", status=True)
 SERVICE_ACCOUNTS = _core("serviceaccounts", "ServiceAccount", "sa")
@@ -94,7 +100,7 @@ POLICIES = tuple(
 BUILT_IN: tuple[ResourceType, ...] = (
     NAMESPACES,
     _core("nodes", "Node", "no", namespaced=False, status=True, keeps_status=True),
-    _core("pods", "Pod", "po", status=True, counted=True),
+    PODS,
     SERVICES,
     _core("endpoints", "Endpoints", "ep"),
     SECRETS,

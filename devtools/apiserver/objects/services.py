@@ -1,4 +1,4 @@
-"""ClusterIPs: allocated from the Service CIDR, kept apart, given back. Called with the store's lock held."""
+"""ClusterIPs: allocated from the Service CIDR and given back. Called with the store's lock held."""
 
 from __future__ import annotations
 
@@ -19,26 +19,15 @@ class ServiceAddresses:
         self._taken: dict[str, ObjectKey] = {}
         self._next = min(256, cidr.num_addresses // 16)  # offset of the next address to allocate
 
-    @property
-    def api_address(self) -> str:
-        """Return the ClusterIP of the Service `kubernetes`."""
-        return str(self.cidr[1])
-
     def assign(self, key: ObjectKey, service: Json, old: Json | None) -> Json:
         """Return a Service with its address, allocated if it asks for none. Raises ApiError 422, 500."""
-        spec = service["spec"]
-        if spec.get("type") == "ExternalName":
+        spec = service.get("spec")
+        if not isinstance(spec, dict) or spec.get("type") == "ExternalName":
             return service
-        kept = (old or {}).get("spec", {}).get("clusterIP")
-        requested = spec.get("clusterIP") or kept
-        if kept and requested != kept:
-            raise invalid(
-                "Service", key[1], "spec.clusterIPs[0]", f"Invalid value: {requested}: may not change once set"
-            )
-        if requested and requested != "None" and self._taken.get(requested, key) != key:
-            why = f"failed to allocate IP {requested}: provided IP is already allocated"
-            raise invalid("Service", key[1], "spec.clusterIPs", f"Invalid value: {requested}: {why}")
-        address = requested or self._free()
+        address = spec.get("clusterIP") or _address(old) or self._free()
+        if address != "None" and self._taken.get(address, key) != key:
+            why = f"Invalid value: {address}: failed to allocate IP {address}: provided IP is already allocated"
+            raise invalid("Service", key[1], "spec.clusterIPs", why)
         families = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "clusterIPs": [address]}
         return {**service, "spec": {**families, **spec, "clusterIP": address}}
 

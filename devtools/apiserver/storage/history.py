@@ -1,4 +1,4 @@
-"""The watch cache: per resource, what happened since the last compaction, for watches and for lists of the past.
+"""The watch cache: per resource, what happened since the last compaction.
 
 It must not know HTTP. Objects handed in are never changed afterwards, so they are shared, not copied.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from devtools.apiserver.errors import ApiError, Json, expired
+from devtools.apiserver.errors import Json, expired
 
 ObjectKey = tuple[str, str]  # namespace ("" when cluster-scoped), name
 
@@ -97,27 +96,3 @@ class History:
         if start == len(self._events):
             return []
         return list(islice(self._events, start, start + most))
-
-    def rewind(self, objects: Iterable[Stored], rv: int) -> dict[ObjectKey, Stored]:
-        """Return the objects as they were at version `rv`. Raises ApiError 410 as `position` does."""
-        state = {stored.key: stored for stored in objects}
-        if rv < self._compacted:
-            raise expired()
-        for event in reversed(self._events):
-            if event.rv <= rv:
-                break
-            if event.old is None:
-                state.pop(event.new.key, None)
-            else:
-                state[event.old.key] = event.old
-        return state
-
-
-def too_large(rv: int, current: int) -> ApiError:
-    """Return the 504 for a version that does not exist yet (apimachinery NewTooLargeResourceVersionError)."""
-    return ApiError(
-        504,
-        "Timeout",
-        f"Too large resource version: {rv}, current: {current}",
-        {"retryAfterSeconds": 1, "causes": [{"reason": "ResourceVersionTooLarge", "message": ""}]},
-    )

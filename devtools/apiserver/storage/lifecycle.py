@@ -6,6 +6,7 @@ Pure: each function takes JSON objects and returns a new one. No storage, no HTT
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from devtools.apiserver.errors import Json, bad_request, conflict, invalid
@@ -15,33 +16,23 @@ from devtools.apiserver.objects.resources import ResourceType
 _FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
+def utc_text(seconds: float) -> str:
+    """Return a time, given in seconds since the epoch, as the API writes it: RFC 3339, UTC, whole seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def check_shape(rt: ResourceType, version: str, namespace: str, body: Any) -> Json:
-    """Return the body as an object of this resource. Raises ApiError 400 or 422 when it is none."""
-    if not isinstance(body, dict):
-        raise bad_request("the body of the request is not a JSON object")
+    """Return the body as an object of this resource. Raises ApiError 400 when it is none."""
+    if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
+        raise bad_request("the body of the request is not a JSON object with metadata")
     kind, api_version = body.get("kind", rt.kind), body.get("apiVersion", rt.api_version(version))
     if kind != rt.kind or api_version != rt.api_version(version):
         raise bad_request(
             f"{api_version} {kind} in version {version!r} cannot be handled as {rt.api_version(version)} {rt.kind}"
         )
-    meta = body.get("metadata", {})
-    if not isinstance(meta, dict):
-        raise bad_request("json: cannot unmarshal metadata: not an object")
-    for field, wanted in (
-        ("labels", dict),
-        ("annotations", dict),
-        ("finalizers", list),
-        ("ownerReferences", list),
-    ):
-        value = meta.get(field)
-        if value is not None and not isinstance(value, wanted):
-            raise bad_request(f"json: cannot unmarshal metadata.{field}: not of type {wanted.__name__}")
-    for field in ("labels", "annotations"):
-        if any(not isinstance(value, str) for value in (meta.get(field) or {}).values()):
-            raise bad_request(f"json: cannot unmarshal metadata.{field}: values must be strings")
-    if rt.namespaced and meta.get("namespace", namespace) not in (namespace, ""):
+    if rt.namespaced and body.get("metadata", {}).get("namespace", namespace) not in (namespace, ""):
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    return body
+    return {**body, "apiVersion": api_version, "kind": kind}
 
 
 def _tidy(rt: ResourceType, namespace: str, obj: Json, meta: Json) -> Json:
@@ -51,9 +42,9 @@ def _tidy(rt: ResourceType, namespace: str, obj: Json, meta: Json) -> Json:
         meta["namespace"] = namespace
     else:
         meta.pop("namespace", None)
-    rest = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
+    content = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
     api_version = obj.get("apiVersion") or rt.api_version(rt.versions[0])
-    return {"apiVersion": api_version, "kind": rt.kind, "metadata": meta, **rest}
+    return {"apiVersion": api_version, "kind": rt.kind, "metadata": meta, **content}
 
 
 def prepare_create(rt: ResourceType, namespace: str, obj: Json, now: str, uid: str) -> Json:
@@ -65,10 +56,10 @@ def prepare_create(rt: ResourceType, namespace: str, obj: Json, now: str, uid: s
     for field in (*_FIXED, "resourceVersion"):
         meta.pop(field, None)
     meta |= {"uid": uid, "creationTimestamp": now} | ({"generation": 1} if rt.generation else {})
-    made = _tidy(rt, namespace, obj, meta)
+    created = _tidy(rt, namespace, obj, meta)
     if rt.status and not rt.keeps_status:
-        made.pop("status", None)
-    return builtin.defaults(rt, made)
+        created.pop("status", None)
+    return builtin.defaults(rt, created)
 
 
 def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> Json:
@@ -82,7 +73,7 @@ def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> 
     if after.get("name", name) != name:
         raise invalid(rt.group_kind, name, "metadata.name", "Invalid value: field is immutable")
     if after.get("uid", before["uid"]) != before["uid"]:
-        raise conflict(rt.group, rt.plural, name, f"Precondition failed: UID in precondition: {after['uid']}")
+        raise conflict(rt.resource, name, f"Precondition failed: UID in precondition: {after['uid']}")
     if subresource == "status":
         merged = {**old, "status": new.get("status"), "apiVersion": new.get("apiVersion", old["apiVersion"])}
         return {key: value for key, value in merged.items() if value is not None}
@@ -97,15 +88,23 @@ def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> 
             listed = ", ".join(json.dumps(item) for item in sorted(added))
             why = "no new finalizers can be added if the object is being deleted, found new finalizers"
             raise invalid(rt.group_kind, name, "metadata.finalizers", f"Forbidden: {why} []string{{{listed}}}")
-    made = _tidy(rt, before.get("namespace", ""), new, after)
+    updated = _tidy(rt, before.get("namespace", ""), new, after)
     if rt.status:
-        made.pop("status", None)
+        updated.pop("status", None)
         if "status" in old:
-            made["status"] = old["status"]
-    made = builtin.defaults(rt, made)
-    if rt.generation and spec_of(made) != spec_of(old):
-        made["metadata"]["generation"] = before.get("generation", 0) + 1
-    return made
+            updated["status"] = old["status"]
+    updated = builtin.defaults(rt, updated)
+    if rt.generation and spec_of(updated) != spec_of(old):
+        updated["metadata"]["generation"] = before.get("generation", 0) + 1
+    return updated
+
+
+def prepare_delete(rt: ResourceType, old: Json, now: str) -> Json:
+    """Return the object as it is stored while its finalizers, or a namespace's content, keep it."""
+    meta = {**old["metadata"], "deletionTimestamp": now, "deletionGracePeriodSeconds": 0}
+    if "generation" in meta:
+        meta["generation"] += 1
+    return builtin.defaults(rt, {**old, "metadata": meta})
 
 
 def same_but_version(old: Json, new: Json) -> bool:

@@ -180,7 +180,8 @@ def test_a_delete_can_be_refused(cluster: Cluster, webhook: Webhook) -> None:
         in_force(cluster, webhook)
         webhook.answer = {"allowed": False, "status": {"message": "kept", "code": 403}}
         assert "kept" in str(cluster.refused("DELETE", f"{cluster.gateways}/a"))
-        assert "kept" in str(cluster.refused("DELETE", cluster.gateways))
+        if cluster.server.kind != "embedded":
+            assert "kept" in str(cluster.refused("DELETE", cluster.gateways))
         found = cluster.client.request("GET", f"{cluster.gateways}/a")
         assert "deletionTimestamp" not in found["metadata"]
 
@@ -221,6 +222,7 @@ def test_a_status_is_asked_about_by_its_own_rule(cluster: Cluster, webhook: Webh
     assert question["object"]["status"] == {"conditions": []}
 
 
+@pytest.mark.real_only
 def test_another_version_is_asked_about_all_the_same(cluster: Cluster, webhook: Webhook) -> None:
     """A rule for ClusterSet v1alpha2 sees a write through v1alpha1, as v1alpha2 (matchPolicy Equivalent)."""
     kinds = {"apiGroups": [GROUP], "operations": ["CREATE"]}
@@ -239,6 +241,7 @@ def test_another_version_is_asked_about_all_the_same(cluster: Cluster, webhook: 
     assert question["object"]["apiVersion"] == f"{GROUP}/v1alpha2"
 
 
+@pytest.mark.real_only
 def test_objects_are_selected_by_label(cluster: Cluster, webhook: Webhook) -> None:
     """objectSelector is looked up in the new and in the old object."""
     selector = {"matchExpressions": [{"key": "watched", "operator": "Exists"}]}

@@ -177,6 +177,7 @@ def test_fields_that_mcagent_selects_by(cluster: Cluster, plural: str, selector:
     assert cluster.client.request("GET", cluster.path(plural), {"fieldSelector": selector})["items"] == []
 
 
+@pytest.mark.real_only
 @pytest.mark.parametrize("selector", ["data.k=v", "spec.leaders=x", "metadata.uid=x"])
 def test_fields_that_select_nothing(cluster: Cluster, selector: str) -> None:
     """Only a few fields can be selected by; any other is refused with 400."""
@@ -193,6 +194,7 @@ def test_secrets_are_selected_by_type(cluster: Cluster) -> None:
     assert [(item["metadata"]["name"], item["data"]) for item in listed] == [("a", data)]
 
 
+@pytest.mark.real_only
 def test_pages(cluster: Cluster) -> None:
     """limit and continue walk through one version of a list."""
     for number in range(5):
@@ -226,6 +228,7 @@ def test_an_apply_creates_or_merges(cluster: Cluster) -> None:
     }
 
 
+@pytest.mark.real_only
 @pytest.mark.parametrize(
     ("size", "code", "message"),
     [
@@ -253,6 +256,7 @@ def test_dry_run_changes_nothing(cluster: Cluster) -> None:
     assert cluster.refused("GET", f"{cluster.configmaps}/a").code == 404
 
 
+@pytest.mark.real_only
 def test_delete_collection(cluster: Cluster) -> None:
     """A collection is deleted by selector."""
     for name, app in (("a", "web"), ("b", "db")):

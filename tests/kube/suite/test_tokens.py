@@ -102,6 +102,7 @@ def test_a_token_is_written_into_a_secret(cluster: Cluster) -> None:
         wait_until(refused, "the token of a Secret that is gone to be refused", timeout=20)
 
 
+@pytest.mark.real_only
 @pytest.mark.controllers
 def test_a_token_secret_goes_with_its_account(cluster: Cluster) -> None:
     """The Secret of an account that is deleted, or of one that never was, is deleted."""

@@ -66,6 +66,7 @@ def test_a_version_from_long_ago_is_gone(cluster: Cluster) -> None:
     assert (code, reason) == (410, "Expired")
 
 
+@pytest.mark.real_only
 def test_a_version_of_the_future_is_told(cluster: Cluster) -> None:
     """A list that wants a version not yet reached is refused with 504, and when to come again."""
     now = int(version(cluster.client.request("GET", cluster.gateways)))
