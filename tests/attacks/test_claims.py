@@ -25,10 +25,11 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, stage
-from tests.unit.control_view import START, Controller, MemoryView, timestamp
+from tests.unit.control_view import Controller, MemoryView
 from tests.unit.leader_world import AREA, Leader, announce, cluster_info, gateway_of
 from tests.unit.member_world import AREA as NORTH
 from tests.unit.member_world import HOME, leader, member, node, north_of, settings, slice_of
+from tests.unit.memory_objects import START, timestamp
 
 __all__ = ["_stages", "stage"]
 
@@ -254,7 +255,7 @@ def write(leader: Leader, outcome: DesiredObjects) -> None:
     """Write what a worker has decided."""
     for step in outcome.steps:
         assert isinstance(step, Wanted)
-        leader.api.apply(step)
+        leader.api.carry_out(step)
 
 
 @attack(

@@ -452,7 +452,7 @@ def test_letters_that_look_alike() -> None:
     from mcagent.controller.leader.exports.header import read_header
     from mcagent.controller.leader.exports.payloads import read_backends
     from mcagent.model.errors import InputError
-    from tests.unit.control_view import typed
+    from tests.unit.memory_objects import typed
 
     assert read_header(typed(service("east"))).cluster_id == "east"
     for cluster, target in (

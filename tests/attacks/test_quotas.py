@@ -31,8 +31,9 @@ from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, export_of, stage, stopped
 from tests.unit import member_world
-from tests.unit.control_view import Api, Clock, Controller, MemoryView
+from tests.unit.control_view import Controller, MemoryView
 from tests.unit.leader_world import AREA, FLAT, Leader, account, cluster_info, endpoints, service
+from tests.unit.memory_objects import Clock, MemoryObjects
 from tests.unit.test_admission import ask
 
 __all__ = ["_stages", "stage"]  # fixtures
@@ -384,7 +385,7 @@ class Tenants:
 
     def __init__(self, *reconcilers: Reconciler, limit: str | None = str(LIMIT)) -> None:
         self.clock = Clock()
-        self.north = Api(self.clock, namespaces=[member_world.AREA])
+        self.north = MemoryObjects(self.clock, namespaces=[member_world.AREA])
         if limit is not None:
             meta = {
                 "name": "east-clusterinfo",

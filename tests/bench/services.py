@@ -60,9 +60,9 @@ from tests.bench.control import (
     show,
 )
 from tests.controllers import Api, Controller, Json, api_server, controller, memory, processor
-from tests.unit.control_view import Api as MemoryApi
-from tests.unit.control_view import Clock, MemoryView, timestamp, typed
+from tests.unit.control_view import MemoryView
 from tests.unit.leader_world import announce, cluster_info, endpoints, service
+from tests.unit.memory_objects import Clock, MemoryObjects, timestamp, typed
 
 MOST = 255  # clusters, each with a network 10.N.0.0/16
 OWN_SERVICES, OWN_PODS = "172.16.0.0/16", "172.17.0.0/16"  # of the importing cluster
@@ -197,7 +197,7 @@ def measure(kind: str, directory: Path, clusters: int, services: int, changes: i
 
 def merged(everybody: Sequence[str], services: int) -> Iterator[Wanted]:
     """Yield the ResourceImports of all Services as a leader makes them."""
-    view = MemoryView(MemoryApi(Clock()), namespace=AREA)
+    view = MemoryView(MemoryObjects(Clock()), namespace=AREA)
     made = {"creationTimestamp": timestamp(0)}
     for each in range(services):
         offers = []

@@ -18,8 +18,9 @@ from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClust
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Api, Clock, Controller, MemoryView
+from tests.unit.control_view import Controller, MemoryView
 from tests.unit.member_world import AREA, HOME, SET, cluster_set, export_of, node, service, settings, slice_of
+from tests.unit.memory_objects import Clock, MemoryObjects
 
 STALE = 300.0  # seconds after which the leader gives a member up that stays away
 ACCOUNTS = accounts_of(AREA)
@@ -30,9 +31,9 @@ CIDRS = {"east": "10.96.0.0/16", "west": "10.97.0.0/16", "south": "10.98.0.0/16"
 class Member:
     """One member cluster. `away` cuts it from its leader."""
 
-    def __init__(self, cluster_id: str, clock: Clock, north: Api) -> None:
+    def __init__(self, cluster_id: str, clock: Clock, north: MemoryObjects) -> None:
         self.cluster_id = cluster_id
-        self.api = Api(clock, service_cidr=CIDRS[cluster_id], namespaces=["shop"])
+        self.api = MemoryObjects(clock, service_cidr=CIDRS[cluster_id], namespaces=["shop"])
         self.view = MemoryView(self.api, namespace=HOME, leader_api=north)
         self.settings: MemberSettings = settings(service_cidr=CIDRS[cluster_id])
         self.away = False
@@ -122,7 +123,7 @@ class Clusters:
 
     def __init__(self, members: Iterable[str] = CIDRS) -> None:
         self.clock = Clock()
-        self.north = Api(self.clock, namespaces=[AREA])
+        self.north = MemoryObjects(self.clock, namespaces=[AREA])
         self.north.put(
             {
                 "kind": "ClusterSet",

@@ -1,25 +1,14 @@
-"""Reconcilers of the control plane over API servers in memory: no threads, no network, own time.
+"""Reconcilers of the control plane over objects in memory: no threads, no network, own time.
 
-`Api` is the store of the embedded API server. `MemoryView` is what a reconciler reads; `Controller` carries out
-what it returns until nothing changes, as `mcagent.controller.machinery.engine` does.
+`MemoryView` is what a reconciler reads; `Controller` carries out what it returns until nothing changes, as
+`mcagent.controller.machinery.engine` does.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from ipaddress import IPv4Network
-from itertools import count
+from collections.abc import Sequence
 from typing import Any, cast
 
-from devtools.apiserver.errors import ApiError
-from devtools.apiserver.objects.registry import Registry
-from devtools.apiserver.objects.resources import BUILT_IN, ResourceType
-from devtools.apiserver.objects.services import ServiceAddresses
-from devtools.apiserver.storage.merge import merge_patch
-from devtools.apiserver.storage.store import Store
 from mcagent.controller.machinery.reconciler import (
     DesiredObjects,
     Index,
@@ -36,190 +25,15 @@ from mcagent.controller.machinery.view import DeclaredView
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import ApiObject
 from mcagent.model.event import Event
-from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-
-
-def typed(raw: RawObject, kind: Kind | None = None) -> Any:
-    """Return an object as informers deliver it."""
-    return read_object(kind or Kind(raw["kind"]), raw)
+from tests.unit.memory_objects import Key, MemoryObjects, RefusedError, typed
 
 
 def change_of(kind: Kind, old: RawObject | None, new: RawObject | None, side: Side = Side.LOCAL) -> ObjectChange:
     """Return the change from one object to another."""
     before, after = (None if raw is None else typed(raw, kind) for raw in (old, new))
     return ObjectChange(side=side, kind=kind, old=before, new=after)
-
-
-START = 1_700_000_000.0  # seconds since the epoch at which a Clock begins
-Key = tuple[Kind, str, str]
-Watcher = Callable[[Kind, RawObject | None, RawObject | None], None]
-
-
-class Clock:
-    """Time that a test moves by hand."""
-
-    def __init__(self, now: float = START) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def forward(self, seconds: float) -> None:
-        """Let so many seconds pass."""
-        self.now += seconds
-
-
-def timestamp(now: float) -> str:
-    """Return a time as the API writes it."""
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class RefusedError(Exception):
-    """The API server refuses a write."""
-
-
-def _resource_type(kind: Kind) -> ResourceType:
-    info = KINDS[kind]
-    for rt in BUILT_IN:
-        if (rt.group, rt.plural) == (info.group, info.plural):
-            return rt if rt.versions[0] == info.version else replace(rt, versions=(info.version,))
-    return ResourceType(
-        group=info.group,
-        versions=(info.version,),
-        plural=info.plural,
-        kind=info.name,
-        namespaced=info.namespaced,
-        custom=True,
-    )
-
-
-TYPES = {kind: _resource_type(kind) for kind in KINDS}
-_KINDS = {rt.store_key: kind for kind, rt in TYPES.items()}
-
-
-class Api:
-    """One API server's objects: the embedded server's store, in memory, with a clock that a test moves.
-
-    `refuse` (kind, old, new) returns why a write is not allowed, "" if it is: what an admission webhook does.
-    While it is asked, `caller` is the user name of the controller that writes.
-    """
-
-    def __init__(
-        self, clock: Clock, *, service_cidr: str = "10.96.0.0/16", namespaces: Iterable[str] = ()
-    ) -> None:
-        self.clock = clock
-        self.refuse: Callable[[Kind, RawObject | None, RawObject | None], str] = lambda kind, old, new: ""
-        self.caller = ""
-        self.writes: list[str] = []  # "create Service default/web", ... of controllers only
-        self.changes: dict[Key, float] = {}  # when objects were last written
-        numbers = count(1)
-        self._store = Store(
-            Registry(TYPES.values()),
-            addresses=ServiceAddresses(IPv4Network(service_cidr)),
-            now=lambda: timestamp(clock()),
-            uid=lambda: f"uid-{next(numbers)}",
-        )
-        self.watch(self._note)
-        for name in namespaces:
-            self.put({"kind": "Namespace", "metadata": {"name": name}})
-
-    def _note(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
-        meta = (new or old or {})["metadata"]
-        self.changes[kind, meta.get("namespace", ""), meta["name"]] = self.clock()
-
-    def watch(self, watcher: Watcher) -> None:
-        """Call this with every change from now on."""
-        self._store.listen(lambda rt, _key, old, new: watcher(_KINDS[rt.store_key], old, new))
-
-    def get(self, kind: Kind, namespace: str, name: str) -> RawObject | None:
-        """Return an object, None if there is none."""
-        stored = self._store.find(TYPES[kind], namespace, name)
-        return stored.obj if stored else None
-
-    def list(self, kind: Kind, namespace: str | None = None) -> list[RawObject]:
-        """Return the objects of a kind, sorted by namespace and name."""
-        return [stored.obj for stored in self._store.select(TYPES[kind], namespace or "")[0]]
-
-    def objects(self) -> dict[Key, RawObject]:
-        """Return all objects as they are now."""
-        return {
-            (kind, *stored.key): stored.obj
-            for kind, rt in TYPES.items()
-            for stored in self._store.select(rt, "")[0]
-        }
-
-    def changed(self, kind: Kind, namespace: str, name: str) -> float:
-        """Return when an object was last written, by this test's clock."""
-        return self.changes.get((kind, namespace, name), self.clock())
-
-    def put(self, obj: RawObject, *, created: str | None = None) -> RawObject:
-        """Create or replace an object, as a person with all rights does. Metadata and status given are taken."""
-        obj = copy.deepcopy(obj)
-        if created is not None:
-            obj["metadata"]["creationTimestamp"] = created
-        return self._store.put(TYPES[Kind(obj["kind"])], obj).obj
-
-    def change(self, kind: Kind, namespace: str, name: str, patch: RawObject) -> RawObject:
-        """Merge fields into an object that is there, as a person with all rights does."""
-        old = self._store.get(TYPES[kind], namespace, name).obj
-        return self._store.put(TYPES[kind], merge_patch(old, patch)).obj
-
-    def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        """Delete an object if it is there; one with finalizers stays until they are gone."""
-        if self._store.find(TYPES[kind], namespace, name):
-            self._store.delete(TYPES[kind], namespace, name)
-
-    def apply(self, wanted: Wanted) -> bool:
-        """Make an object what a reconciler wants; tell whether that took a write. Raises RefusedError."""
-        try:
-            return self._apply(wanted, TYPES[wanted.ref.kind])
-        except ApiError as err:
-            raise RefusedError(err.message) from None
-
-    def _apply(self, wanted: Wanted, rt: ResourceType) -> bool:
-        ref = wanted.ref
-        place = (rt, ref.namespace, ref.name)
-        stored = self._store.find(*place)
-        if stored is None and not wanted.create:
-            return False
-        body = {**wanted.body, **({"status": wanted.status} if wanted.status is not None else {})}
-        if stored is None:
-            new = merge_patch({"metadata": {"name": ref.name, "namespace": ref.namespace}}, body)
-            self._check(ref.kind, None, new)
-            self._store.create(rt, ref.namespace, new)
-        else:
-            new = merge_patch(stored.obj, body)
-            tried = self._store.update(*place, lambda _old: new, dry_run=True)
-            if tried is stored and not (rt.status and new.get("status") != stored.obj.get("status")):
-                return False
-            self._check(ref.kind, stored.obj, new)
-            self._store.update(*place, lambda _old: new)
-        if rt.status and "status" in new and self._store.find(*place):
-            status = {"status": new["status"]}
-            self._store.update(*place, lambda old: {**old, **status}, subresource="status")
-        self.writes.append(f"{'create' if stored is None else 'update'} {_name(ref)}")
-        return True
-
-    def delete(self, ref: Ref) -> bool:
-        """Delete an object for a reconciler; tell whether that took a write. Raises RefusedError."""
-        old = self.get(ref.kind, ref.namespace, ref.name)
-        if old is None or "deletionTimestamp" in old["metadata"]:
-            return False
-        self._check(ref.kind, old, None)
-        self.writes.append(f"delete {_name(ref)}")
-        self.remove(ref.kind, ref.namespace, ref.name)
-        return True
-
-    def _check(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
-        reason = self.refuse(kind, old, new)
-        if reason:
-            raise RefusedError(reason)
-
-
-def _name(ref: Ref) -> str:
-    return f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}"
 
 
 class MemoryView:
@@ -230,10 +44,10 @@ class MemoryView:
 
     def __init__(
         self,
-        local: Api,
+        local: MemoryObjects,
         *,
         namespace: str = "kube-system",
-        leader_api: Api | None = None,
+        leader_api: MemoryObjects | None = None,
         leader: Leader | None = None,
     ) -> None:
         self.namespace = namespace
@@ -259,11 +73,11 @@ class MemoryView:
         elif self._frozen is None and self.leader_api is not None:
             self._frozen = self.leader_api.objects()
 
-    def api(self, side: Side) -> Api | None:
+    def api(self, side: Side) -> MemoryObjects | None:
         """Return the API server of a side."""
         return self.local if side is Side.LOCAL else self.leader_api
 
-    def _readable(self, side: Side) -> Api | None:
+    def _readable(self, side: Side) -> MemoryObjects | None:
         return None if side is Side.LEADER and self._leader is None else self.api(side)
 
     def decoded(self, kind: Kind, raw: RawObject) -> ApiObject:
@@ -398,10 +212,7 @@ class Controller:
         if api is None or (ref.side is Side.LEADER and (leader is None or not leader.connected)):
             raise RefusedError("the leader is not connected")
         api.caller = self.user
-        if isinstance(item, Ref):
-            api.delete(item)
-        else:
-            api.apply(item)
+        api.carry_out(item)
 
     def run(self, limit: int = 10_000) -> int:
         """Work until the queue is empty; return how many keys that were. Fails when it does not end."""

@@ -11,7 +11,8 @@ from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import START, Api, Clock, Controller, MemoryView, timestamp
+from tests.unit.control_view import Controller, MemoryView
+from tests.unit.memory_objects import START, Clock, MemoryObjects, timestamp
 
 AREA = "mcs"
 SET = "clusterset1"
@@ -103,7 +104,7 @@ class Leader:
 
     def __init__(self, *members: str, settings: LeaderSettings | None = None) -> None:
         self.clock = Clock()
-        self.api = Api(self.clock, namespaces=[AREA])
+        self.api = MemoryObjects(self.clock, namespaces=[AREA])
         self.settings = settings or LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT)
         self.start()
         self.api.put(cluster_set())

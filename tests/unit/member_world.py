@@ -8,7 +8,8 @@ from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Api, Clock, MemoryView
+from tests.unit.control_view import MemoryView
+from tests.unit.memory_objects import Clock, MemoryObjects
 
 AREA = "antrea-multicluster"
 HOME = "kube-system"
@@ -39,16 +40,16 @@ def leader(cluster_id: str = "east", **changes: Any) -> Leader:
     )
 
 
-def member(cluster_id: str = "east", clock: Clock | None = None, north: Api | None = None) -> MemoryView:
+def member(cluster_id: str = "east", clock: Clock | None = None, north: MemoryObjects | None = None) -> MemoryView:
     """Return the view of a member of a ClusterSet whose leader is connected."""
     clock = clock or Clock()
-    local = Api(clock, namespaces=["shop"])
+    local = MemoryObjects(clock, namespaces=["shop"])
     local.put(cluster_set(cluster_id))
-    north = north or Api(clock, namespaces=[AREA])
+    north = north or MemoryObjects(clock, namespaces=[AREA])
     return MemoryView(local, namespace=HOME, leader_api=north, leader=leader(cluster_id))
 
 
-def north_of(view: MemoryView) -> Api:
+def north_of(view: MemoryView) -> MemoryObjects:
     """Return the leader's API server."""
     assert view.leader_api is not None
     return view.leader_api
@@ -126,6 +127,6 @@ def conditions_of(raw: RawObject | None) -> dict[str, tuple[str, str]]:
     return {item["type"]: (item["status"], item.get("reason", "")) for item in found}
 
 
-def names_of(api: Api, kind: Kind, namespace: str | None = None) -> list[str]:
+def names_of(api: MemoryObjects, kind: Kind, namespace: str | None = None) -> list[str]:
     """Return the names of the objects of a kind."""
     return [raw["metadata"]["name"] for raw in api.list(kind, namespace)]

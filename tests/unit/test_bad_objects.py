@@ -36,8 +36,9 @@ from mcagent.supervised import attempt
 from tests.admission_objects import OWN, SET, WORLD, sa
 from tests.properties import costly
 from tests.unit import agentworld, leader_world, member_world, test_member_service_import
-from tests.unit.control_view import START, Controller, typed
+from tests.unit.control_view import Controller
 from tests.unit.leader_world import AREA, Leader
+from tests.unit.memory_objects import START, typed
 from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
 
 JSON = st.recursive(

@@ -27,7 +27,8 @@ from mcagent.controller.run import reconcilers_of
 from mcagent.model.api.kubernetes import ApiNode, ApiService
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Api, Clock, MemoryView
+from tests.unit.control_view import MemoryView
+from tests.unit.memory_objects import Clock, MemoryObjects
 
 SERVICES = Index(name="services", of=ApiService, side=Side.LOCAL, values=lambda _: ["all"])
 NODES = Index(name="nodes", of=ApiNode, side=Side.LOCAL, values=lambda _: ["all"])
@@ -81,7 +82,7 @@ def test_a_reconciler_sees_what_it_declares_and_nothing_else(
     look: Callable[[View], object], declared: bool
 ) -> None:
     """Kinds of the other side count as others; so does an index that it does not declare."""
-    view = DeclaredView(MemoryView(Api(Clock()), leader_api=Api(Clock())), Example())
+    view = DeclaredView(MemoryView(MemoryObjects(Clock()), leader_api=MemoryObjects(Clock())), Example())
     if declared:
         look(view)
         return

@@ -14,7 +14,7 @@ from mcagent.controller.machinery.view import DeclaredView
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
-from tests.unit.control_view import START, Controller, MemoryView, change_of, typed
+from tests.unit.control_view import Controller, MemoryView, change_of
 from tests.unit.leader_world import (
     AREA,
     FLAT,
@@ -26,6 +26,7 @@ from tests.unit.leader_world import (
     endpoints,
     service,
 )
+from tests.unit.memory_objects import START, typed
 
 HOUR = 3600.0
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="

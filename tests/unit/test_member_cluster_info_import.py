@@ -23,8 +23,9 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
-from tests.unit.control_view import Controller, MemoryView, change_of, typed
+from tests.unit.control_view import Controller, MemoryView, change_of
 from tests.unit.member_world import AREA, HOME, SET, conditions_of, member, names_of, north_of, settings
+from tests.unit.memory_objects import typed
 from tests.unit.test_member_service_import import cluster_info
 
 KEY = base64.b64encode(bytes(range(32))).decode()

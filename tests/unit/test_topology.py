@@ -32,11 +32,12 @@ from mcagent.model.problem import Problem
 from mcagent.observe.browser import browser_pages
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.topology import MAX_PROBLEMS, node_topology, page_of
-from tests.unit.control_view import START, Controller
+from tests.unit.control_view import Controller
 from tests.unit.core_inputs import meta, tunnel_port
 from tests.unit.leader_world import AREA, Leader, announce, cluster_info, service
 from tests.unit.member_world import AREA as NORTH
 from tests.unit.member_world import HOME, member, north_of, settings
+from tests.unit.memory_objects import START
 from tests.waiting import until
 
 PORTS = {
