@@ -36,10 +36,10 @@ Json = Mapping[str, Any]
 
 def page() -> str:
     """Return the whole page."""
-    found = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(CRDS.glob("*.yaml"))]
+    crds = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(CRDS.glob("*.yaml"))]
     lines = [_HEAD]
-    for one in sorted(found, key=lambda one: one["spec"]["names"]["kind"]):
-        lines += _definition(one["spec"])
+    for crd in sorted(crds, key=lambda crd: crd["spec"]["names"]["kind"]):
+        lines += _definition(crd["spec"])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -53,7 +53,7 @@ def _definition(spec: Json) -> Iterator[str]:
         schema = version["schema"]["openAPIV3Schema"]
         table = [*_described(schema), *_table(schema)]
         kind = "stored" if version.get("storage") else "served" if version["served"] else "not served"
-        same = next((one for one in shown if one[1] == table), None)
+        same = next((row for row in shown if row[1] == table), None)
         if same is None:
             shown.append(([f"{version['name']} ({kind})"], table))
         else:
@@ -88,21 +88,23 @@ def _rows(path: str, schema: Json, *, must: bool) -> Iterator[str]:
     required = schema.get("required") or ()
     for name, value in inner.items():
         yield from _rows(f"{path}.{name}", value, must=name in required)
-    for mark, each in (("[]", items), ("{}", values)):
-        if isinstance(each, dict) and (each.get("properties") or each.get("items") or each.get("description")):
-            needed = each.get("required") or ()
-            for name, value in (each.get("properties") or {}).items():
+    for mark, inner_schema in (("[]", items), ("{}", values)):
+        if isinstance(inner_schema, dict) and (
+            inner_schema.get("properties") or inner_schema.get("items") or inner_schema.get("description")
+        ):
+            needed = inner_schema.get("required") or ()
+            for name, value in (inner_schema.get("properties") or {}).items():
                 yield from _rows(f"{path}{mark}.{name}", value, must=name in needed)
 
 
 def _type(schema: Json) -> str:
     if schema.get("x-kubernetes-int-or-string"):
         return "integer or string"
-    found = str(schema.get("type", "any"))
+    type_name = str(schema.get("type", "any"))
     items, values = schema.get("items"), schema.get("additionalProperties")
-    if found == "array" and isinstance(items, dict):
+    if type_name == "array" and isinstance(items, dict):
         return f"list of {_type(items)}"
-    return f"map of {_type(values)}" if isinstance(values, dict) else found
+    return f"map of {_type(values)}" if isinstance(values, dict) else type_name
 
 
 def _value(value: object) -> str:

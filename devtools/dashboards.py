@@ -34,11 +34,11 @@ def _number(title: str, query: str, *, red_at: float = 1, below: bool = False, a
 def _traffic(labels: str, by: str, legend: str) -> list[Panel]:
     return [
         Panel(
-            title=f"{word} {what}",
+            title=f"{word} {quantity}",
             unit=unit,
             queries=[(f"sum by ({by}) ({_rate(f'mcagent_tunnel_{direction}_{metric}_total', labels)})", legend)],
         )
-        for what, metric, unit in (("bytes", "bytes", "Bps"), ("packets", "packets", "pps"))
+        for quantity, metric, unit in (("bytes", "bytes", "Bps"), ("packets", "packets", "pps"))
         for word, direction in (("Received", "receive"), ("Sent", "transmit"))
     ]
 
@@ -90,7 +90,7 @@ OVERVIEW = Dashboard(
             queries=[(f"sum by (reason) ({_rate('mcagent_nft_dropped_packets_total', C)})", "{{reason}}")],
         ),
         Panel(
-            title="Put back after somebody else's change",
+            title="Put back after a change by another program",
             queries=[
                 (f"sum by (backend) (increase(mcagent_drift_corrections_total{{{C}}}[$__rate_interval]))",
                  "{{backend}}")

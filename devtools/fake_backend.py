@@ -50,7 +50,7 @@ class FakeBackend:
         self._on_change()
 
     def disturb(self, key: ResourceKey, resource: Resource | None) -> None:
-        """Change the world as somebody else would: put a resource there, or take it away (None)."""
+        """Change the world as another program would: add a resource, or remove it (None)."""
         if resource is None:
             self.world.pop(key, None)
         else:

@@ -16,7 +16,7 @@ _tried = itertools.count()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that nobody listens on, and that this process has not given before.
+    """Return a port on which no process listens, and that this process has not given before.
 
     Processes that run side by side (pytest's workers) begin at places of their own. Raises OSError without a port.
     """

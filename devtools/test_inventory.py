@@ -71,8 +71,8 @@ def faults(present: Counter[str], listed: Counter[str], removed: Mapping[str, st
 
 def updated(present: Counter[str], listed: Counter[str], removed: Mapping[str, str]) -> Counter[str]:
     """Return the inventory with new functions, and without those that have a reason to be gone."""
-    kept = Counter({name: number for name, number in listed.items() if name not in removed})
-    return kept | present
+    remaining = Counter({name: number for name, number in listed.items() if name not in removed})
+    return remaining | present
 
 
 def main(argv: list[str], tests: Path = ROOT / "tests") -> int:

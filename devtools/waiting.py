@@ -18,7 +18,7 @@ COMPUTING = 0.018
 STARTING = 0.015
 """Seconds that `_starting` takes there."""
 SLOWEST = 8.0
-"""No deadline is extended by a larger factor: whoever waits must learn of a real fault at some time."""
+"""No deadline is extended by a larger factor: a caller must learn of a real fault at some time."""
 
 
 def wait_until(

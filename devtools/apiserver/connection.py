@@ -195,8 +195,8 @@ class Connection(BaseHTTPRequestHandler):
     def _idle(self, seconds: float) -> None:
         """Do nothing for a while, or until the client or the server has gone."""
         end = time.monotonic() + seconds
-        while not self._gone() and (left := end - time.monotonic()) > 0:
-            select.select([self.connection], [], [], min(left, 0.2))
+        while not self._gone() and (remaining := end - time.monotonic()) > 0:
+            select.select([self.connection], [], [], min(remaining, 0.2))
 
     def _gone(self) -> bool:
         if self.server.api.stopping.is_set():

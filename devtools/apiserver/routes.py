@@ -62,19 +62,19 @@ def route(
     """Return what a request asks for. Raises ApiError 404 for an unknown path, 405 for a wrong method."""
     steps, query = split_target(target)
     if steps[:1] == ["api"] and len(steps) > 2:
-        group, version, rest = "", steps[1], steps[2:]
+        group, version, path = "", steps[1], steps[2:]
     elif steps[:1] == ["apis"] and len(steps) > 3:
-        group, version, rest = steps[1], steps[2], steps[3:]
+        group, version, path = steps[1], steps[2], steps[3:]
     else:
         raise no_such_path()
     namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
-        namespace, rest = rest[1], rest[2:]
-    rt = registry.find(group, version, rest[0])
-    if rt is None or len(rest) > 3 or (namespace and not rt.namespaced):
+    if path[0] == "namespaces" and len(path) > 2 and path[2] not in ("status", "finalize"):
+        namespace, path = path[1], path[2:]
+    rt = registry.find(group, version, path[0])
+    if rt is None or len(path) > 3 or (namespace and not rt.namespaced):
         raise no_such_path()
-    name = rest[1] if len(rest) > 1 else ""
-    subresource = rest[2] if len(rest) > 2 else ""
+    name = path[1] if len(path) > 1 else ""
+    subresource = path[2] if len(path) > 2 else ""
     token = subresource == "token" and rt is SERVICE_ACCOUNTS
     if subresource and not token and (subresource != "status" or not rt.status):
         raise no_such_path()

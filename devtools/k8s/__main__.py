@@ -131,10 +131,10 @@ def _conformance(args: argparse.Namespace, say: Progress) -> int:
             raise
         say.line(say.paint(f"LEFT OUT: conformance: {error}", "33"))
         return 0
-    wanted = conformance.Wanted(
+    selection = conformance.Wanted(
         program=program, reports=args.reports.absolute(), suite=tuple(args.arguments), keep=args.keep
     )
-    return conformance.again(wanted, say) if args.again else conformance.run(_plan(args), wanted, say)
+    return conformance.again(selection, say) if args.again else conformance.run(_plan(args), selection, say)
 
 
 def _plan(args: argparse.Namespace) -> Plan:

@@ -18,21 +18,23 @@ COREDNS = Path(__file__).parent / "programs/coredns/go.mod"
 
 def helm() -> Path:
     """Return Helm. Raises LabError when there is none."""
-    found = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise LabError(found.stderr.strip())
-    return Path(found.stdout.strip())
+    search = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
+    if search.returncode:
+        raise LabError(search.stderr.strip())
+    return Path(search.stdout.strip())
 
 
 def coredns_version() -> str:
     """Return the version of the CoreDNS that runs here: its image's tag does not say it."""
-    (found,) = re.findall(r"^require github.com/coredns/coredns v(\S+)$", COREDNS.read_text(), flags=re.MULTILINE)
-    return str(found)
+    (version,) = re.findall(
+        r"^require github.com/coredns/coredns v(\S+)$", COREDNS.read_text(), flags=re.MULTILINE
+    )
+    return str(version)
 
 
 def values(cluster: Cluster) -> list[str]:
     """Return the arguments of a release here: all Nodes are gateways, and Pods reach Pods."""
-    found = {
+    chart_values = {
         "agent.config.enablePodToPodConnectivity": "true",
         "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
         "agent.maxUnavailable": "1",
@@ -40,4 +42,4 @@ def values(cluster: Cluster) -> list[str]:
         "member.config.maxActiveGateways": str(len(cluster.nodes)),
         "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
     } | {f"{part}.config.enableStretchedNetworkPolicy": "true" for part in ("agent", "member", "leader")}
-    return [word for name, value in found.items() for word in ("--set", f"{name}={value}")]
+    return [word for name, value in chart_values.items() for word in ("--set", f"{name}={value}")]

@@ -77,19 +77,21 @@ class Conformance:
             f"c{number}": json.loads(self.lab.kubeconfig(cluster).read_text())
             for number, cluster in enumerate(clusters, start=1)
         }
-        both, results = STATE / "conformance.kubeconfig", STATE / "conformance.json"
-        both.write_text(json.dumps(mcs_suite.kubeconfig(configs)))
+        kubeconfig, results = STATE / "conformance.kubeconfig", STATE / "conformance.json"
+        kubeconfig.write_text(json.dumps(mcs_suite.kubeconfig(configs)))
         program = mcs_suite.unpack(wanted.program, STATE)
         command = [*self.lab.beside(clusters[0]), "env", f"--chdir={wanted.reports}", str(program)]
         command += ["--ginkgo.v", "--ginkgo.no-color", f"--ginkgo.json-report={results}", *wanted.suite]
-        command += [f"--kubeconfig={both}", f"--contexts={','.join(configs)}", f"--project={PROJECT}"]
+        command += [f"--kubeconfig={kubeconfig}", f"--contexts={','.join(configs)}", f"--project={PROJECT}"]
         command += [f"--version={version()}"]
         results.unlink(missing_ok=True)
         self.say.line(f"the suite runs; what it prints goes to {wanted.reports / 'suite.log'}")
         with (wanted.reports / "suite.log").open("w", encoding="utf-8") as log:
-            for one in mcs_suite.ended(_lines(command, log)):
-                mark = self.say.paint("passed", "32") if one.passed else self.say.paint("FAILED", "31")
-                self.say.line(f"{one.number:3d} of {one.count}  {mark}  {one.name} ({one.seconds:.0f} s)")
+            for outcome in mcs_suite.ended(_lines(command, log)):
+                mark = self.say.paint("passed", "32") if outcome.passed else self.say.paint("FAILED", "31")
+                self.say.line(
+                    f"{outcome.number:3d} of {outcome.count}  {mark}  {outcome.name} ({outcome.seconds:.0f} s)"
+                )
         if not results.exists():
             raise LabError(f"the suite ended without results: {wanted.reports / 'suite.log'} says why")
         return mcs_suite.results(results.read_text(encoding="utf-8"))
@@ -114,16 +116,16 @@ def run(plan: Plan, wanted: Wanted, say: Progress) -> int:
     """Make clusters, run the suite, and take all away. Returns the exit code; raises LabError."""
     with tempfile.TemporaryDirectory(prefix="mck8s-", dir=STATE.parent) as place:
         with say.step(f"images {mcs_suite.HELLO} and {mcs_suite.REQUEST}"):
-            made = mcs_suite.write_images(Path(place), mcs_suite.tools())
-        archives = (*mcagent_images(), *map(str, made), *plan.archives)
+            image_files = mcs_suite.write_images(Path(place), mcs_suite.tools())
+        archives = (*mcagent_images(), *map(str, image_files), *plan.archives)
         conformance = Conformance(lab=K8sLab(replace(plan, archives=archives), say), helm=chart.helm(), say=say)
         try:
             conformance.up()
-            found = conformance.run(wanted)
+            outcomes = conformance.run(wanted)
         finally:
             if not wanted.keep and STATE.exists():
                 conformance.lab.down()
-    return told(found, wanted.reports, say)
+    return told(outcomes, wanted.reports, say)
 
 
 def again(wanted: Wanted, say: Progress) -> int:
@@ -139,7 +141,7 @@ def told(found: Sequence[mcs_suite.Result], reports: Path, say: Progress) -> int
     for line in lines:
         say.line(line)
     say.line(f"reports: {reports}/report.yaml, report.html, suite.log")
-    return 0 if found and all(one.passed or one.state == "skipped" for one in found) else 1
+    return 0 if found and all(outcome.passed or outcome.state == "skipped" for outcome in found) else 1
 
 
 def _lines(command: Sequence[str], log: IO[str]) -> Iterator[str]:

@@ -115,9 +115,9 @@ class Demo:
     def share(self) -> None:
         """Export a Service of the last cluster, and run a client on every Node of the others."""
         apply = ("apply", "-f", "-")
-        kept = [one.name for one in self._server.nodes if one is not self.victim]
-        with self._say.step(f"{self._server.name} exports Service web, whose Pods run on {', '.join(kept)}"):
-            self._lab.kubectl(self._server, *apply, objects=workloads.web(replicas=2, nodes=kept))
+        names = [node.name for node in self._server.nodes if node is not self.victim]
+        with self._say.step(f"{self._server.name} exports Service web, whose Pods run on {', '.join(names)}"):
+            self._lab.kubectl(self._server, *apply, objects=workloads.web(replicas=2, nodes=names))
             self._lab.rolled_out(self._server, "default", "deployment/web")
             for cluster in self.others:
                 self._lab.kubectl(cluster, *apply, objects=[workloads.pods("DaemonSet", "client")])
@@ -136,12 +136,11 @@ class Demo:
         for cluster in self.others:
             for client in clients(self._lab, cluster):
                 with self._say.step(f"a Pod on {client.node} asks {URL} {ASKED} times"):
-                    found = client.ask(ASKED, URL)
-                errors = "".join(f"; {count} times {text}" for text, count in found.errors.items())
-                text = (
-                    f"{found.answered} of {ASKED} answered on {client.node}, by {len(found.answers)} Pods{errors}"
-                )
-                yield Claim(text=text, ok=found.answered == ASKED)
+                    answer = client.ask(ASKED, URL)
+                errors = "".join(f"; {count} times {text}" for text, count in answer.errors.items())
+                pods = len(answer.answers)
+                text = f"{answer.answered} of {ASKED} answered on {client.node}, by {pods} Pods{errors}"
+                yield Claim(text=text, ok=answer.answered == ASKED)
 
     def gateway_loses_power(self) -> Claim:
         """Take a gateway Node of the serving cluster from under connections that go through it."""
@@ -151,11 +150,10 @@ class Demo:
             self._lab.power_off(self.victim.name)
             moment = time.monotonic() + HOLD
             wait_until(lambda: time.monotonic() >= moment, "a moment", timeout=HOLD + 5)
-        found = flow.counted
-        text = (
-            f"{found.broken} of {HELD} connections broke; the longest wait for an answer was {found.longest:.2f} s"
-        )
-        return Claim(text=text, ok=found.broken == 0)
+        counted = flow.counted
+        longest = f"the longest wait for an answer was {counted.longest:.2f} s"
+        text = f"{counted.broken} of {HELD} connections broke; {longest}"
+        return Claim(text=text, ok=counted.broken == 0)
 
     @property
     def others(self) -> tuple[Cluster, ...]:

@@ -52,14 +52,14 @@ def write_archive(path: Path, name: str, files: Mapping[str, Path], entrypoint: 
 
 def with_libraries(program: Path) -> dict[str, Path]:
     """Return the shared libraries of a program of this machine, by their path (ldd(1)). Raises LabError."""
-    found = re.findall(r"(?:=> )?(/\S+) \(0x", netns.run(["ldd", str(program)]).stdout)
-    return {place: Path(place).resolve() for place in found}
+    libraries = re.findall(r"(?:=> )?(/\S+) \(0x", netns.run(["ldd", str(program)]).stdout)
+    return {place: Path(place).resolve() for place in libraries}
 
 
 def iptables() -> dict[str, Path]:
     """Return this machine's iptables with its libraries and extensions, for an image."""
     program = Path(netns.run(["sh", "-c", "command -v iptables"]).stdout.strip()).resolve()
-    names = [f"{tool}{what}" for tool in ("iptables", "ip6tables") for what in ("", "-save", "-restore")]
+    names = [f"{tool}{suffix}" for tool in ("iptables", "ip6tables") for suffix in ("", "-save", "-restore")]
     extensions = next(Path("/usr/lib").glob("*/xtables"))
     files = {f"/usr/sbin/{name}": program for name in names}
     return {**files, **with_libraries(program), str(extensions): extensions}

@@ -59,12 +59,12 @@ class K8sLab:
     def load(cls, say: Progress) -> K8sLab:
         """Return what is up. Raises LabError when nothing is."""
         try:
-            found = json.loads((STATE / "plan.json").read_text())
+            plan = json.loads((STATE / "plan.json").read_text())
         except FileNotFoundError:
             raise LabError("no clusters are up: devtools/mck8s up") from None
-        cnis = tuple(map(K8sCni, found.pop("cnis")))
-        modes = tuple(map(ProxyMode, found.pop("proxy_modes")))
-        return cls(Plan(cnis=cnis, proxy_modes=modes, **{**found, "archives": tuple(found["archives"])}), say)
+        cnis = tuple(map(K8sCni, plan.pop("cnis")))
+        modes = tuple(map(ProxyMode, plan.pop("proxy_modes")))
+        return cls(Plan(cnis=cnis, proxy_modes=modes, **{**plan, "archives": tuple(plan["archives"])}), say)
 
     # --- names and places
 
@@ -86,7 +86,7 @@ class K8sLab:
 
     def nodes(self) -> list[RealNode]:
         """Return all Nodes."""
-        return [self.node(cluster, one) for cluster, one in self.topology.nodes()]
+        return [self.node(cluster, node) for cluster, node in self.topology.nodes()]
 
     def ovs(self, one: Node) -> OvsInstance:
         """Return a Node's Open vSwitch."""
@@ -136,10 +136,10 @@ class K8sLab:
             _each(lambda cluster: self._start_control_plane(cluster, programs), self.topology.clusters)
         with self._say.step("containerd and images"):
             archives = self._archives(programs)
-            _each(lambda one: one.start_containerd(archives), nodes)
+            _each(lambda node: node.start_containerd(archives), nodes)
         with self._say.step("kubelets and kube-proxies"):
-            for one in nodes:
-                self._start_node(one, programs)
+            for node in nodes:
+                self._start_node(node, programs)
         with self._say.step("CNI and CoreDNS"):
             _each(self._install, self.topology.clusters)
 
@@ -147,8 +147,8 @@ class K8sLab:
         apis = {cluster.name: f"{PREFIX}{cluster.name}-api" for cluster in self.topology.clusters}
         underlay.build(self.under, self.topology, apis, userspace=True)
         for number, cluster in enumerate(self.topology.clusters, start=1):
-            for one in cluster.nodes:
-                self._build_node(number, cluster, one, programs)
+            for cluster_node in cluster.nodes:
+                self._build_node(number, cluster, cluster_node, programs)
 
     def _build_node(self, number: int, cluster: Cluster, one: Node, programs: Programs) -> None:
         machine, directory = self.machine(one), self.ovs(one).directory
@@ -165,18 +165,18 @@ class K8sLab:
 
     def _archives(self, programs: Programs) -> list[Path]:
         """Return the archives of all images."""
-        found = [Path(path) for path in self.plan.archives]
-        wanted: list[tuple[str, str, dict[str, Path]]] = [
+        archives = [Path(path) for path in self.plan.archives]
+        sources: list[tuple[str, str, dict[str, Path]]] = [
             (images.PAUSE, "pause", {}),
             (images.WEB, "web", {}),
             (images.COREDNS, "coredns", {}),
         ]
         if K8sCni.FLANNEL in self.plan.cnis:
-            wanted.append((images.FLANNEL, "flanneld", images.iptables()))
-        for name, program, more in wanted:
-            found.append(STATE / f"{program}.tar")
-            images.write_archive(found[-1], name, {f"/{program}": programs[program], **more}, [f"/{program}"])
-        return found
+            sources.append((images.FLANNEL, "flanneld", images.iptables()))
+        for name, program, files in sources:
+            archives.append(STATE / f"{program}.tar")
+            images.write_archive(archives[-1], name, {f"/{program}": programs[program], **files}, [f"/{program}"])
+        return archives
 
     def stop_control_plane(self, cluster: Cluster) -> None:
         """End a cluster's etcd, API server, controllers and scheduler; what they store is kept."""
@@ -211,14 +211,14 @@ class K8sLab:
         return False
 
     def _install(self, cluster: Cluster) -> None:
-        one = self.node(cluster, cluster.nodes[0])
+        node = self.node(cluster, cluster.nodes[0])
         objects = addons.coredns(cluster)
-        if one.cni is K8sCni.FLANNEL:
-            objects += addons.flannel(cluster, one.uplink)
+        if node.cni is K8sCni.FLANNEL:
+            objects += addons.flannel(cluster, node.uplink)
         self.kubectl(cluster, "apply", "-f", "-", objects=objects)
         timeout = f"--timeout={READY:g}s"
         self.kubectl(cluster, "wait", "--for=condition=Ready", "node", "--all", timeout, timeout=READY + 10)
-        if one.cni is K8sCni.FLANNEL:
+        if node.cni is K8sCni.FLANNEL:
             self.rolled_out(cluster, "kube-flannel", "daemonset/kube-flannel-ds")
         self.rolled_out(cluster, "kube-system", "deployment/coredns")
 
@@ -230,36 +230,36 @@ class K8sLab:
 
     def power_off(self, name: str) -> None:
         """Pull a Node's cable, and end all of its programs: it is as a Node that loses its power."""
-        cluster, one = self.topology.node(name)
+        cluster, node = self.topology.node(name)
         number = self.topology.clusters.index(cluster) + 1
-        # Not only the namespace: connections that nobody ends keep that for a while.
-        netns.ip(self.under, "link", "delete", underlay.port(number, cluster.nodes.index(one) + 1))
-        machine = self.machine(one)
+        # Not only the namespace: connections that stay open keep that for a while.
+        netns.ip(self.under, "link", "delete", underlay.port(number, cluster.nodes.index(node) + 1))
+        machine = self.machine(node)
         machine.kill()
-        self.ovs(one).stop()
+        self.ovs(node).stop()
         netns.delete(machine.namespace)
         machine.forget()
 
     def power_on(self, name: str) -> None:
         """Start a Node that has lost its power; it comes up with what was on its disk."""
         programs = require()
-        cluster, one = self.topology.node(name)
-        self._build_node(self.topology.clusters.index(cluster) + 1, cluster, one, programs)
-        found = self.node(cluster, one)
-        found.start_containerd([])
-        self._start_node(found, programs)
+        cluster, node = self.topology.node(name)
+        self._build_node(self.topology.clusters.index(cluster) + 1, cluster, node, programs)
+        machine_node = self.node(cluster, node)
+        machine_node.start_containerd([])
+        self._start_node(machine_node, programs)
 
     def restart(self, name: str, program: str) -> None:
         """End containerd, kubelet or kube-proxy of a Node, and start it again."""
         programs = require()
-        found = self.node(*self.topology.node(name))
-        found.machine.end(program)
+        node = self.node(*self.topology.node(name))
+        node.machine.end(program)
         if program == "containerd":
-            found.start_containerd([])
+            node.start_containerd([])
         elif program == "kubelet":
-            self._start_kubelet(found, programs)
+            self._start_kubelet(node, programs)
         else:
-            found.start_kube_proxy(programs, self.kubeconfig(found.cluster))
+            node.start_kube_proxy(programs, self.kubeconfig(node.cluster))
 
     # --- down
 
@@ -267,12 +267,12 @@ class K8sLab:
         """End everything, and leave nothing. May be called again after an error."""
         nodes = self.nodes()
         with self._say.step(f"{len(nodes)} Nodes end"):
-            for one in nodes:
-                self.ovs(one.node).stop()
-            _each(lambda one: one.machine.stop(), nodes)
+            for node in nodes:
+                self.ovs(node.node).stop()
+            _each(lambda node: node.machine.stop(), nodes)
         with self._say.step("namespaces"):
             apis = [f"{PREFIX}{cluster.name}-api" for cluster in self.topology.clusters]
-            for name in (*(one.machine.namespace for one in nodes), *apis, self.under):
+            for name in (*(node.machine.namespace for node in nodes), *apis, self.under):
                 netns.delete(name)
         shutil.rmtree(STATE, ignore_errors=True)
 

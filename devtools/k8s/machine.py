@@ -46,8 +46,8 @@ class Machine:
         self.directory.mkdir(parents=True, exist_ok=True)
         first = self.directory / "init"  # of a path of its own, so that its process is known by it
         shutil.copy2(pause, first)
-        made = [place for place in OWN if not Path("/", place).exists()]
-        (self.directory / "made").write_text("\n".join(made))
+        missing_places = [place for place in OWN if not Path("/", place).exists()]
+        (self.directory / "made").write_text("\n".join(missing_places))
         for place in OWN:
             (self.directory / "root" / place).mkdir(parents=True, exist_ok=True)
             Path("/", place).mkdir(parents=True, exist_ok=True)
@@ -71,10 +71,10 @@ class Machine:
     def pid(self) -> int | None:
         """The first process, as the machine numbers it; None while there is none."""
         first = str(self.directory / "init").encode()
-        for found in Path("/proc").glob("[0-9]*/cmdline"):
+        for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
-                if found.read_bytes().split(b"\0")[0] == first:
-                    return int(found.parent.name)
+                if cmdline.read_bytes().split(b"\0")[0] == first:
+                    return int(cmdline.parent.name)
         return None
 
     def command(self, argv: Sequence[str | Path]) -> list[str]:
@@ -129,29 +129,31 @@ class Machine:
     def _find(self, program: str) -> int | None:
         """Return the process of a program (or Python module) of the Node, as the machine numbers it."""
         space = Path(f"/proc/{self.pid}/ns/pid").readlink()
-        for found in Path("/proc").glob("[0-9]*"):
+        for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                words = (found / "cmdline").read_bytes().split(b"\0")
+                words = (directory / "cmdline").read_bytes().split(b"\0")
                 named = program in {Path(words[0].decode()).name, *(word.decode() for word in words[1:3])}
-                if named and (found / "ns/pid").readlink() == space:
-                    return int(found.name)
+                if named and (directory / "ns/pid").readlink() == space:
+                    return int(directory.name)
         return None
 
     def _make_cgroups(self) -> None:
         """Make the kubelet's root cgroup: in every hierarchy (cgroups(7), version 1), or in the only one."""
         if (CGROUPS / "cgroup.controllers").exists():
-            wanted = "+cpu +cpuset +io +memory +pids +hugetlb"
+            controllers = "+cpu +cpuset +io +memory +pids +hugetlb"
             for path in (CGROUPS, CGROUPS / PARENT, CGROUPS / self.cgroup):
                 path.mkdir(exist_ok=True)
-                there = (path / "cgroup.controllers").read_text().split()
-                (path / "cgroup.subtree_control").write_text(" ".join(c for c in wanted.split() if c[1:] in there))
+                available = (path / "cgroup.controllers").read_text().split()
+                (path / "cgroup.subtree_control").write_text(
+                    " ".join(c for c in controllers.split() if c[1:] in available)
+                )
             return
         for path in self._cgroups(existing=False):
             path.mkdir(parents=True, exist_ok=True)
-            for one in (path.parent, path):
+            for cgroup in (path.parent, path):
                 for name in ("cpuset.cpus", "cpuset.mems"):
-                    if (one / name).exists():
-                        (one / name).write_text((one.parent / name).read_text())
+                    if (cgroup / name).exists():
+                        (cgroup / name).write_text((cgroup.parent / name).read_text())
 
     def _cgroups(self, *, existing: bool = True) -> list[Path]:
         roots = (
@@ -165,7 +167,7 @@ class Machine:
 def _leave_running(
     argv: Sequence[str], output: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Start a program that is nobody's child, in a session of its own."""
+    """Start a program without a parent, in a session of its own."""
     to = subprocess.DEVNULL if output is None else output
     command = ["setsid", "--fork", *argv]
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=to, stderr=to, env=environment, check=True)

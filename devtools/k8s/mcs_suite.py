@@ -96,22 +96,22 @@ def unpack(program: Path, place: Path) -> Path:
     """Return a program that can be run: this one, or a copy of it in the directory `place`."""
     if program.suffix != ".xz" and os.access(program, os.X_OK):
         return program
-    made = place / program.name.removesuffix(".xz")
+    unpacked = place / program.name.removesuffix(".xz")
     reading = lzma.open if program.suffix == ".xz" else open
-    with reading(program, "rb") as source, made.open("wb") as target:
+    with reading(program, "rb") as source, unpacked.open("wb") as target:
         shutil.copyfileobj(source, target)
-    made.chmod(0o755)
-    return made
+    unpacked.chmod(0o755)
+    return unpacked
 
 
 def tools(path: str | None = None) -> dict[str, Path]:
     """Return this machine's programs for the suite's images. Raises LabError that names missing packages."""
     search = (path if path is not None else os.environ.get("PATH", os.defpath)) + ":/usr/sbin:/sbin"
-    found = {name: shutil.which(name, path=search) for name in TOOLS}
-    missing = sorted(TOOLS[name] for name, where in found.items() if where is None)
+    programs = {name: shutil.which(name, path=search) for name in TOOLS}
+    missing = sorted(TOOLS[name] for name, where in programs.items() if where is None)
     if missing:
         raise LabError(f"the suite's images need Debian packages that are not installed: {', '.join(missing)}")
-    return {name: Path(where).resolve() for name, where in found.items() if where}
+    return {name: Path(where).resolve() for name, where in programs.items() if where}
 
 
 def write_images(place: Path, programs: Mapping[str, Path]) -> tuple[Path, ...]:
@@ -129,12 +129,12 @@ def write_images(place: Path, programs: Mapping[str, Path]) -> tuple[Path, ...]:
 
 def _shell(place: Path, busybox: Path) -> dict[str, Path]:
     """Return /bin with a shell and what scripts use; links stand in the directory `place`."""
-    found = {"/bin/busybox": busybox, **images.with_libraries(busybox)}
+    files = {"/bin/busybox": busybox, **images.with_libraries(busybox)}
     for name in APPLETS:
         link = place / name
         link.symlink_to("busybox")
-        found[f"/bin/{name}"] = link
-    return found
+        files[f"/bin/{name}"] = link
+    return files
 
 
 def kubeconfig(clusters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -142,8 +142,10 @@ def kubeconfig(clusters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": one["clusters"][0]["cluster"]} for name, one in clusters.items()],
-        "users": [{"name": name, "user": one["users"][0]["user"]} for name, one in clusters.items()],
+        "clusters": [
+            {"name": name, "cluster": config["clusters"][0]["cluster"]} for name, config in clusters.items()
+        ],
+        "users": [{"name": name, "user": config["users"][0]["user"]} for name, config in clusters.items()],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}} for name in clusters],
     }
 
@@ -154,28 +156,28 @@ def ended(lines: Iterable[str]) -> Iterator[Ended]:
     name, heading = "", False
     for line in lines:
         text = line.rstrip("\n")
-        if found := _COUNT.match(text):
-            count = int(found[1])
+        if match := _COUNT.match(text):
+            count = int(match[1])
         elif _RULE.match(text):
             heading = True
         elif heading:
             heading = False
             if not text.startswith("["):
                 name = " ".join(_LABELS.sub("", text).split())
-        elif (found := _END.match(text)) and found["mark"] == "•":
+        elif (match := _END.match(text)) and match["mark"] == "•":
             number += 1
             passed = "FAILED" not in text and "PANICKED" not in text and "TIMEDOUT" not in text
-            yield Ended(number=number, count=count, name=name, passed=passed, seconds=float(found["seconds"]))
+            yield Ended(number=number, count=count, name=name, passed=passed, seconds=float(match["seconds"]))
 
 
 def results(report: str) -> tuple[Result, ...]:
     """Return what came of all tests, of the report that --ginkgo.json-report writes. Raises LabError."""
     try:
         return tuple(
-            _result(one)
+            _result(spec)
             for suite in json.loads(report)
-            for one in suite.get("SpecReports") or ()
-            if one["LeafNodeType"] == "It" or one["State"] not in ("passed", "skipped")
+            for spec in suite.get("SpecReports") or ()
+            if spec["LeafNodeType"] == "It" or spec["State"] not in ("passed", "skipped")
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"the suite's JSON report is not one of Ginkgo: {error!r}") from None
@@ -195,11 +197,11 @@ def _result(one: Mapping[str, Any]) -> Result:
 
 def summary(found: Sequence[Result]) -> Iterator[str]:
     """Yield a line for each test that ran, with why it failed; at the end how many passed."""
-    ran = [one for one in found if one.state not in ("skipped", "pending")]
-    for one in ran:
-        yield f"{'passed' if one.passed else 'FAILED'}  {one.name} ({one.seconds:.0f} s)"
-        if not one.passed:
-            yield from (f"        {line}" for line in one.message.strip().splitlines()[:4])
-    yield f"{sum(one.passed for one in ran)} of {len(ran)} passed" + (
+    ran = [outcome for outcome in found if outcome.state not in ("skipped", "pending")]
+    for outcome in ran:
+        yield f"{'passed' if outcome.passed else 'FAILED'}  {outcome.name} ({outcome.seconds:.0f} s)"
+        if not outcome.passed:
+            yield from (f"        {line}" for line in outcome.message.strip().splitlines()[:4])
+    yield f"{sum(outcome.passed for outcome in ran)} of {len(ran)} passed" + (
         f", {len(found) - len(ran)} left out" if len(ran) < len(found) else ""
     )

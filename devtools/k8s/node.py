@@ -77,16 +77,16 @@ class RealNode:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(conflist, indent=2))
         if self.cni is K8sCni.BRIDGE:
-            others = (one for one in self.cluster.nodes if one is not self.node)
+            other_nodes = (other for other in self.cluster.nodes if other is not self.node)
             netns.ip_batch(
                 self.machine.namespace,
-                [f"route add {one.pod_cidr} via {one.address} dev {self.uplink}" for one in others],
+                [f"route add {other.pod_cidr} via {other.address} dev {self.uplink}" for other in other_nodes],
             )
             self.machine.run(["nft", "-f", "-"], stdin=_MASQUERADE.format(pods=self.cluster.pod_cidr))
 
     def start_kubelet(self, programs: Programs, kubeconfig: Path, dns: IPv4Address) -> None:
         """Start the kubelet; the Node object is there already."""
-        resolver = self._write("resolv.conf", "# nobody: what is not the cluster's own does not resolve\n")
+        resolver = self._write("resolv.conf", "# none: what is not the cluster's own does not resolve\n")
         config = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -162,7 +162,7 @@ table ip pods {{
     }}
 }}
 """
-# restrict_oom_score_adj: without CAP_SYS_RESOURCE nobody may protect a Pod more than itself.
+# restrict_oom_score_adj: without CAP_SYS_RESOURCE a process may not protect a Pod more than itself.
 _CONTAINERD = f"""\
 version = 2
 root = "/var/lib/containerd"

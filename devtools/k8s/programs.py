@@ -52,7 +52,7 @@ def require(environment: Mapping[str, str] = os.environ) -> Programs:
 def mcagent_images() -> tuple[str, ...]:
     """Return the archives of mcagent's images, of this tree: the agent's, and Open vSwitch's. Raises LabError."""
     finder = Path(__file__).with_name("find-image")
-    found = subprocess.run([finder], capture_output=True, text=True, check=False)
-    if found.returncode:
+    search = subprocess.run([finder], capture_output=True, text=True, check=False)
+    if search.returncode:
         raise LabError(f"no images of mcagent of this tree; {HINT}")
-    return tuple(found.stdout.split())
+    return tuple(search.stdout.split())

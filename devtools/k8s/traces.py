@@ -69,12 +69,12 @@ def traces(owner: Owner) -> frozenset[Trace]:
     """Return what is there now. What other programs on this machine do at the same time is not in it."""
     return frozenset(
         (
-            *(Trace("mount", what) for what in _mounts(owner)),
+            *(Trace("mount", item) for item in _mounts(owner)),
             *(Trace("cgroup", str(path)) for path in _cgroups(owner)),
             *(Trace("network namespace", name) for name in _namespaces(owner)),
-            *(Trace("process", what) for what in _processes(owner)),
+            *(Trace("process", item) for item in _processes(owner)),
             *(Trace("directory", str(path)) for path in _places(owner)),
-            *(Trace("sysctl", what) for what in _sysctls()),
+            *(Trace("sysctl", item) for item in _sysctls()),
         )
     )
 
@@ -113,8 +113,10 @@ def _namespaces(owner: Owner) -> Iterator[str]:
 def _processes(owner: Owner) -> Iterator[str]:
     """Return processes by what the kernel tells of them: cgroup, mounts, namespace, program, arguments."""
     named = {_inode(NETNS_DIRECTORY / name) for name in _namespaces(owner)} - {None}
-    here = _inode(Path("/proc/self/ns/mnt"))
-    mounted: dict[int | None, bool] = {here: False}  # by mount namespace: whether the directory is mounted there
+    own_namespace = _inode(Path("/proc/self/ns/mnt"))
+    mounted: dict[int | None, bool] = {
+        own_namespace: False
+    }  # by mount namespace: whether the directory is mounted there
     for path in Path("/proc").glob("[0-9]*"):
         if path.name == str(os.getpid()):
             continue

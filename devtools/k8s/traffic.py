@@ -72,8 +72,8 @@ class Client:
             yield flow
 
     def _run(self, *arguments: str) -> Counted:
-        found = self.lab.kubectl(self.cluster, "exec", self.pod, "--", "/web", *arguments, timeout=TIMEOUT)
-        return Counted(**json.loads(found))
+        output = self.lab.kubectl(self.cluster, "exec", self.pod, "--", "/web", *arguments, timeout=TIMEOUT)
+        return Counted(**json.loads(output))
 
     @contextmanager
     def _flow(self, *arguments: str) -> Iterator[Flow]:
@@ -100,10 +100,10 @@ class Flow:
 
 def clients(lab: K8sLab, cluster: Cluster, app: str = "client") -> list[Client]:
     """Return the Pods of a name in a cluster, by Node."""
-    found = json.loads(lab.kubectl(cluster, "get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
+    items = json.loads(lab.kubectl(cluster, "get", "pods", "-l", f"app={app}", "-o", "json"))["items"]
     pods = [
         Client(lab=lab, cluster=cluster, pod=pod["metadata"]["name"], node=pod["spec"]["nodeName"])
-        for pod in found
+        for pod in items
         if "deletionTimestamp" not in pod["metadata"]
     ]
     return sorted(pods, key=lambda one: one.node)

@@ -35,8 +35,8 @@ def pods(kind: str, name: str, nodes: Sequence[str] = (), *, host_network: bool 
     if host_network:
         pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if nodes:
-        there = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
-        required = {"nodeSelectorTerms": [{"matchExpressions": [there]}]}
+        on_nodes = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
+        required = {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}
         pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     template = {"metadata": {"labels": labels}, "spec": pod}
     return {

@@ -80,8 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hands_on.add_ask(ask)
     fault = actions.add_parser("fault", help="break something, or heal it")
     hands_on.add_fault(fault)
-    for one in (execute, ask, fault):
-        one.add_argument("--name", default=DEFAULT_NAME, help="of the lab [%(default)s, or the only one there is]")
+    for subparser in (execute, ask, fault):
+        subparser.add_argument(
+            "--name", default=DEFAULT_NAME, help="of the lab [%(default)s, or the only one there is]"
+        )
     down = actions.add_parser("down", help="take a lab down, whatever is there of it")
     down.add_argument("--name", default=DEFAULT_NAME, help="of the lab [%(default)s]")
     down.add_argument("--all", action="store_true", help="every lab there is")
@@ -138,22 +140,24 @@ def _shape(args: argparse.Namespace) -> Topology:
 
 
 def _up(args: argparse.Namespace) -> int:
-    wanted = replace(topology_file.load(args.file), name=args.name) if args.file else _shape(args)
+    topology = replace(topology_file.load(args.file), name=args.name) if args.file else _shape(args)
     if args.policies:
         config = {control.POLICIES: True}
-        wanted = replace(wanted, clusters=tuple(replace(one, config=config) for one in wanted.clusters))
+        topology = replace(
+            topology, clusters=tuple(replace(cluster, config=config) for cluster in topology.clusters)
+        )
     say = Progress()
     with terminable():
         Lab.up(
-            wanted,
+            topology,
             progress=say,
             agents=not args.no_agents,
             api=ApiKind(args.api),
             control_plane=args.control_plane,
         )
-    _draw(say, wanted)
+    _draw(say, topology)
     name = "" if args.name == DEFAULT_NAME else f" --name {args.name}"
-    first = next((pod.name for _, _, pod in wanted.pods()), wanted.clusters[0].nodes[0].name)
+    first = next((pod.name for _, _, pod in topology.pods()), topology.clusters[0].nodes[0].name)
     say.line(f"Look around with `devtools/mclab status{name}` and `devtools/mclab exec{name} {first}`;")
     say.line(f"`devtools/mclab down{name}` takes it down.")
     return exit_codes.OK
@@ -190,10 +194,10 @@ def _demo_one(wanted: Topology, say: Progress, args: argparse.Namespace) -> tupl
     lab = Lab(wanted.name)
     try:
         lab = Lab.up(wanted, progress=say, api=ApiKind(args.api), control_plane=args.control_plane)
-        every = list(matrix.cases(wanted, story.imported_addresses(lab) if args.control_plane else None))
+        cases = list(matrix.cases(wanted, story.imported_addresses(lab) if args.control_plane else None))
         results = []
-        with say.step(f"packets: {len(every)} ways between clusters, TCP and UDP, copies counted by capture"):
-            results += [matrix.run(lab, case) for case in every]
+        with say.step(f"packets: {len(cases)} ways between clusters, TCP and UDP, copies counted by capture"):
+            results += [matrix.run(lab, case) for case in cases]
         say.line()
         for line, good in picture.matrix(results):
             say.line(line if good else say.paint(line, "31"))
@@ -202,11 +206,11 @@ def _demo_one(wanted: Topology, say: Progress, args: argparse.Namespace) -> tupl
             say.line(line)
         say.line()
         wrong = sum(not result.ok for result in results)
-        if not every:
+        if not cases:
             raise LabError("nothing to show: two clusters with Pods are needed")
         claims = list(_told(lab, say)) if args.control_plane else []
         say.line()
-        return wrong + sum(not claim.ok for claim in claims), len(every) + len(claims)
+        return wrong + sum(not claim.ok for claim in claims), len(cases) + len(claims)
     finally:
         if not args.keep:
             lab.down(say)
@@ -262,32 +266,32 @@ def _nodes_of(lab: Lab) -> list[dict[str, str]]:
 
 
 def _lab(args: argparse.Namespace) -> Lab:
-    there = state.labs()
-    alone = args.name not in there and args.name == DEFAULT_NAME and len(there) == 1
-    return Lab(there[0] if alone else args.name)
+    names = state.labs()
+    alone = args.name not in names and args.name == DEFAULT_NAME and len(names) == 1
+    return Lab(names[0] if alone else args.name)
 
 
 def _exec(args: argparse.Namespace) -> int:
     lab = _lab(args)
-    known = {"underlay": lab.underlay}
+    namespaces = {"underlay": lab.underlay}
     environment = dict(os.environ)
     for cluster in lab.topology.clusters:
-        known[cluster.name] = lab.api_namespace(cluster)
+        namespaces[cluster.name] = lab.api_namespace(cluster)
         for node in cluster.nodes:
-            known[node.name] = lab.namespace(node)
-            known.update({pod.name: lab.namespace(pod) for pod in node.pods})
+            namespaces[node.name] = lab.namespace(node)
+            namespaces.update({pod.name: lab.namespace(pod) for pod in node.pods})
             if args.where == node.name:
                 environment |= lab.ovs(node.name).environment
                 environment["MCAGENT_CONFIG"] = str(lab.directory(node.name) / "agent.yaml")
         if args.where in {cluster.name, *(node.name for node in cluster.nodes)}:
             environment["KUBECONFIG"] = str(lab.kubeconfig(cluster.name))
             environment["LAB_AGENTS"] = str(lab.agents_file())  # for --agents of commands that ask all Nodes
-    if args.where not in known:
-        raise LabError(f"lab {lab.name} has no {args.where}; it has {', '.join(known)}")
+    if args.where not in namespaces:
+        raise LabError(f"lab {lab.name} has no {args.where}; it has {', '.join(namespaces)}")
     # `mcagent` is this checkout's, whether or not its virtual environment is active.
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', os.defpath)}"
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    argv = netns.command(known[args.where], command or [os.environ.get("SHELL", "/bin/sh")])
+    argv = netns.command(namespaces[args.where], command or [os.environ.get("SHELL", "/bin/sh")])
     os.execvpe(argv[0], argv, environment)  # noqa: S606  # no shell by design: this process becomes the command
 
 

@@ -88,12 +88,12 @@ class ApiClient:
         data = None if body is None else json.dumps(body).encode()
         status, text = self._exchange(method, path, data, content_type)
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError:
             if status >= 400:
                 return status, {"message": text.decode(errors="replace").strip()}
             raise LabError(f"API server {self._address}: {method} {path}: not JSON: {text[:80]!r}") from None
-        return status, found
+        return status, document
 
     def _exchange(self, method: str, path: str, data: bytes | None, content_type: str) -> tuple[int, bytes]:
         with self._lock:
@@ -150,10 +150,12 @@ class ApiClient:
         return False
 
     def _ask(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Json:
-        status, found = self.request(method, path, body, content_type=content_type)
+        status, answer = self.request(method, path, body, content_type=content_type)
         if status >= 300:
-            raise LabError(f"API server {self._address}: {method} {path}: {status} {found.get('message', found)}")
-        return found
+            raise LabError(
+                f"API server {self._address}: {method} {path}: {status} {answer.get('message', answer)}"
+            )
+        return answer
 
     def apply_crds(self, crds: Sequence[Any] = ()) -> None:
         """Apply CRDs, those of the repository if none are given, and return when they are served."""
@@ -174,8 +176,8 @@ class ApiClient:
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Json | None:
         """Return an object, None if there is none."""
-        status, found = self.request("GET", f"{_collection(kind, namespace)}/{name}")
-        return found if status == 200 else None
+        status, answer = self.request("GET", f"{_collection(kind, namespace)}/{name}")
+        return answer if status == 200 else None
 
     def create(self, raw: Json) -> Json:
         """Create an object, with its status where that is a subresource."""

@@ -39,26 +39,28 @@ def server_identity(directory: Path, names: Sequence[str]) -> Identity:
     Raises LabError when openssl is missing or fails.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = Identity(ca=directory / "ca.crt", certificate=directory / "server.crt", key=directory / "server.key")
-    if not (found.ca.exists() and found.certificate.exists() and found.key.exists()):
+    identity = Identity(
+        ca=directory / "ca.crt", certificate=directory / "server.crt", key=directory / "server.key"
+    )
+    if not (identity.ca.exists() and identity.certificate.exists() and identity.key.exists()):
         ca_key = directory / "ca.key"
         _openssl(
             *("req", "-x509", *_CURVE, "-days", _DAYS, "-subj", "/CN=mcagent-lab-ca"),
             *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
-            *("-keyout", str(ca_key), "-out", str(found.ca)),
+            *("-keyout", str(ca_key), "-out", str(identity.ca)),
         )
         _openssl(
             *("req", "-x509", *_CURVE, "-days", _DAYS, "-subj", "/CN=mcagent-lab"),
-            *("-CA", str(found.ca), "-CAkey", str(ca_key)),
+            *("-CA", str(identity.ca), "-CAkey", str(ca_key)),
             *("-addext", "basicConstraints=critical,CA:FALSE"),
             *("-addext", "keyUsage=critical,digitalSignature"),
             *("-addext", "extendedKeyUsage=serverAuth"),
             *("-addext", "subjectAltName=" + ",".join(map(_alternative, names))),
-            *("-keyout", str(found.key), "-out", str(found.certificate)),
+            *("-keyout", str(identity.key), "-out", str(identity.certificate)),
         )
-        for key in (ca_key, found.key):
+        for key in (ca_key, identity.key):
             key.chmod(0o600)
-    return found
+    return identity
 
 
 def signing_key(private: Path, public: Path) -> None:

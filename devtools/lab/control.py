@@ -117,9 +117,9 @@ class ControlPlane:
 
     def directory(self, cluster: Cluster, role: str) -> Path:
         """Return the directory of a controller's files."""
-        found = self._lab.state.directory / "control" / f"{cluster.name}-{role}"
-        found.mkdir(parents=True, exist_ok=True)
-        return found
+        path = self._lab.state.directory / "control" / f"{cluster.name}-{role}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
 
     def _config(self, cluster: Cluster, role: str) -> Json:
         home = LEADER_NAMESPACE if role == "leader" else MEMBER_NAMESPACE
@@ -192,23 +192,23 @@ class ControlPlane:
     def wait_joined(self) -> None:
         """Return when every cluster knows all others and their Services. Raises LabError naming what lacks."""
         for cluster in self._lab.topology.clusters:
-            for what in self._missing(cluster):
+            for missing in self._missing(cluster):
                 wait_until(
-                    lambda cluster=cluster, what=what: what not in self._missing(cluster),  # type: ignore[misc]
-                    f"cluster {cluster.name} to have {what}",
+                    lambda cluster=cluster, missing=missing: missing not in self._missing(cluster),  # type: ignore[misc]
+                    f"cluster {cluster.name} to have {missing}",
                     timeout=60,
                 )
 
     def _missing(self, cluster: Cluster) -> list[str]:
         topology, api = self._lab.topology, self._lab.api(cluster.name)
-        wanted = [("Gateway", node.name, MEMBER_NAMESPACE) for node in cluster.gateways]
-        wanted += [
+        desired = [("Gateway", node.name, MEMBER_NAMESPACE) for node in cluster.gateways]
+        desired += [
             ("ClusterInfoImport", f"{other.name}-clusterinfo", MEMBER_NAMESPACE)
             for other in topology.clusters
             if other.name != cluster.name
         ]
-        wanted += [("Service", f"antrea-mc-{name}", namespace) for namespace, name in self.exported()]
-        return [f"{kind} {name}" for kind, name, namespace in wanted if api.get(kind, name, namespace) is None]
+        desired += [("Service", f"antrea-mc-{name}", namespace) for namespace, name in self.exported()]
+        return [f"{kind} {name}" for kind, name, namespace in desired if api.get(kind, name, namespace) is None]
 
     def exported(self) -> list[tuple[str, str]]:
         """Return namespace and name of every Service that some cluster exports."""
@@ -217,10 +217,10 @@ class ControlPlane:
 
     def imported_address(self, cluster: Cluster, name: str, namespace: str = "default") -> IPv4Address:
         """Return the ClusterIP of an imported Service. Raises LabError if it is not there."""
-        found: Any = self._lab.api(cluster.name).get("Service", f"antrea-mc-{name}", namespace)
-        if found is None:
+        service: Any = self._lab.api(cluster.name).get("Service", f"antrea-mc-{name}", namespace)
+        if service is None:
             raise LabError(f"cluster {cluster.name} has no Service {namespace}/antrea-mc-{name}")
-        return IPv4Address(found["spec"]["clusterIP"])
+        return IPv4Address(service["spec"]["clusterIP"])
 
 
 def _key(cluster: Cluster, role: str) -> str:

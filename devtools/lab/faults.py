@@ -38,8 +38,8 @@ class Fault:
 
 def place(lab: Lab, name: str) -> tuple[int, int]:
     """Return the numbers of a Node's cluster and of the Node in it, as the underlay's ports are named."""
-    cluster, one = lab.topology.node(name)
-    return lab.topology.clusters.index(cluster) + 1, cluster.nodes.index(one) + 1
+    cluster, node = lab.topology.node(name)
+    return lab.topology.clusters.index(cluster) + 1, cluster.nodes.index(node) + 1
 
 
 def link_cut(lab: Lab, *names: str) -> Fault:
@@ -72,9 +72,9 @@ def _start_vswitchd(lab: Lab, name: str) -> None:
 
 def _path_down(ovs: OvsInstance) -> None:
     """Do what systemd/mcagent-path-down.service does before ovs-vswitchd starts."""
-    ours = ("external_ids:mcagent-owner=br-mc", "bfd:enable=true")
-    names = ovs.vsctl("--bare", "--columns=name", "find", "interface", *ours).split()
-    sets = [word for one in names for word in ("--", "set", "interface", one, "bfd:cpath_down=true")]
+    conditions = ("external_ids:mcagent-owner=br-mc", "bfd:enable=true")
+    names = ovs.vsctl("--bare", "--columns=name", "find", "interface", *conditions).split()
+    sets = [word for interface in names for word in ("--", "set", "interface", interface, "bfd:cpath_down=true")]
     if sets:
         ovs.vsctl("--no-wait", *sets)
 
@@ -108,10 +108,10 @@ def _rules(
     lab: Lab, table: str, lines: Iterable[tuple[str, str]]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return how to add and to remove drop rules of the underlay: (from a Node or to it, match and verdict)."""
-    both = list(lines)
+    all_lines = list(lines)
     text = f"table bridge {table} {{\n"
     for way, hook, priority in (("from", "prerouting", -310), ("to", "postrouting", 10)):
-        rules = "\n".join(f"    {line}" for side, line in both if side == way)
+        rules = "\n".join(f"    {line}" for side, line in all_lines if side == way)
         text += f"  chain {way} {{\n    type filter hook {hook} priority {priority};\n{rules}\n  }}\n"
 
     def inject() -> None:
@@ -129,32 +129,32 @@ def _table(name: str, what: str) -> str:
 
 def loses(lab: Lab, name: str, *peers: str) -> Fault:
     """A Node and some others no longer reach each other; everything else works."""
-    others = [str(lab.topology.node(peer)[1].address) for peer in peers]
-    inject, heal = _apart(lab, name, f"loses_{len(peers)}_{peers[0]}", *others)
+    addresses = [str(lab.topology.node(peer)[1].address) for peer in peers]
+    inject, heal = _apart(lab, name, f"loses_{len(peers)}_{peers[0]}", *addresses)
     return Fault(name="loses a peer" if len(peers) == 1 else "loses peers", inject=inject, heal=heal)
 
 
 def loses_api(lab: Lab, name: str) -> Fault:
-    """A Node no longer reaches its API server; other Nodes do, and it reaches everybody else."""
+    """A Node no longer reaches its API server; other Nodes do, and it reaches all of them."""
     inject, heal = _apart(lab, name, "loses_api", str(lab.topology.node(name)[0].api_address))
     return Fault(name="loses the API server", inject=inject, heal=heal)
 
 
 def port_blocked(lab: Lab, name: str, peer: str, port: int = 6081, *, one_way: bool = False) -> Fault:
     """UDP to this port is lost between two Nodes, both ways or only from the first to the second."""
-    one, other = (str(lab.topology.node(node)[1].address) for node in (name, peer))
-    ways = [(one, other)] if one_way else [(one, other), (other, one)]
+    address, other = (str(lab.topology.node(node)[1].address) for node in (name, peer))
+    ways = [(address, other)] if one_way else [(address, other), (other, address)]
     lines = [("from", f"ip saddr {source} ip daddr {to} udp dport {port} drop") for source, to in ways]
     inject, heal = _rules(lab, _table(name, f"port_{port}_{peer}"), lines)
     return Fault(name="UDP port blocked", inject=inject, heal=heal)
 
 
 def small_mtu(lab: Lab, name: str, peer: str, mtu: int) -> Fault:
-    """Packets between two Nodes of more than `mtu` bytes are lost, and nobody is told: a black hole."""
-    one, other = (str(lab.topology.node(node)[1].address) for node in (name, peer))
+    """Packets between two Nodes of more than `mtu` bytes are lost without an error: a black hole."""
+    address, other = (str(lab.topology.node(node)[1].address) for node in (name, peer))
     lines = [
         ("from", f"ip saddr {source} ip daddr {to} ip length > {mtu} drop")
-        for source, to in ((one, other), (other, one))
+        for source, to in ((address, other), (other, address))
     ]
     inject, heal = _rules(lab, _table(name, f"mtu_{peer}"), lines)
     return Fault(name=f"MTU of {mtu} on the way", inject=inject, heal=heal)
@@ -162,15 +162,15 @@ def small_mtu(lab: Lab, name: str, peer: str, mtu: int) -> Fault:
 
 def _apart(lab: Lab, name: str, what: str, *addresses: str) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return how to keep a Node and some addresses from each other, and how to end that."""
-    one, others = lab.topology.node(name)[1].address, ", ".join(addresses)
-    lines = [("from", f"ip saddr {one} ip daddr {{ {others} }} drop")]
-    lines += [("from", f"ip saddr {{ {others} }} ip daddr {one} drop")]
+    address, peers = lab.topology.node(name)[1].address, ", ".join(addresses)
+    lines = [("from", f"ip saddr {address} ip daddr {{ {peers} }} drop")]
+    lines += [("from", f"ip saddr {{ {peers} }} ip daddr {address} drop")]
     return _rules(lab, _table(name, what), lines)
 
 
 def loses_cluster(lab: Lab, name: str, other: Cluster) -> Fault:
     """A Node reaches no Node of another cluster any more."""
-    fault = loses(lab, name, *(one.name for one in other.nodes))
+    fault = loses(lab, name, *(node.name for node in other.nodes))
     return Fault(name="loses the remote cluster", inject=fault.inject, heal=fault.heal)
 
 
@@ -237,10 +237,10 @@ def sessions(lab: Lab, name: str) -> list[Session]:
         text = lab.ovs(name).appctl("bfd/show")
     except LabError:
         return []
-    found = []
+    states = []
     for block in re.split(r"^---- ", text, flags=re.MULTILINE)[1:]:
         fields = dict(re.findall(r"^\s*([A-Za-z ]+?): +(.*)$", block, flags=re.MULTILINE))
-        found.append(
+        states.append(
             Session(
                 port=block.split(" ", 1)[0],
                 up=fields.get("Local Session State") == fields.get("Remote Session State") == "up",
@@ -249,12 +249,12 @@ def sessions(lab: Lab, name: str) -> list[Session]:
                 rx=_milliseconds(fields.get("RX Interval", "")),
             )
         )
-    return found
+    return states
 
 
 def _milliseconds(text: str) -> int:
-    found = re.search(r"(\d+)ms", text)
-    return int(found[1]) if found else 0
+    match = re.search(r"(\d+)ms", text)
+    return int(match[1]) if match else 0
 
 
 def groups(lab: Lab, name: str) -> list[str]:
@@ -283,9 +283,9 @@ class Settled:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._names = [one.name for _, one in lab.topology.nodes()]
+        self._names = [item.name for _, item in lab.topology.nodes()]
         wait_until(self._is_calm, "BFD everywhere, and nothing on standby", timeout=SETTLE_TIMEOUT, interval=0.2)
-        self.ports = {name: {one.port for one in sessions(lab, name)} for name in self._names}
+        self.ports = {name: {item.port for item in sessions(lab, name)} for name in self._names}
         self.groups = {name: groups(lab, name) for name in self._names}
 
     def _is_calm(self) -> bool:
@@ -300,14 +300,17 @@ class Settled:
         return [groups(self._lab, name) for name in self._names] == before
 
     def _fast(self, name: str) -> bool:
-        return all(one.up and one.forwarding and max(one.tx, one.rx) < 1000 for one in sessions(self._lab, name))
+        return all(
+            session.up and session.forwarding and max(session.tx, session.rx) < 1000
+            for session in sessions(self._lab, name)
+        )
 
     def unsettled(self) -> list[str]:
         """Return the Nodes where something is not as it was."""
         return [name for name in self._names if not self._is_settled(name)]
 
     def _is_settled(self, name: str) -> bool:
-        same = {one.port for one in sessions(self._lab, name)} == self.ports[name]
+        same = {session.port for session in sessions(self._lab, name)} == self.ports[name]
         return same and self._fast(name) and groups(self._lab, name) == self.groups[name]
 
     def wait(self, timeout: float = SETTLE_TIMEOUT, watch: Callable[[], object] = lambda: None) -> None:
@@ -315,13 +318,13 @@ class Settled:
 
         `watch` is called again and again meanwhile.
         """
-        left = list(self._names)
+        waiting = list(self._names)
 
         def done() -> bool:
             watch()
-            while left and self._is_settled(left[0]):
-                left.pop(0)
-            return not left and not self.unsettled()
+            while waiting and self._is_settled(waiting[0]):
+                waiting.pop(0)
+            return not waiting and not self.unsettled()
 
         try:
             wait_until(done, "the lab to settle", timeout=timeout, interval=0.2)

@@ -83,22 +83,22 @@ def add_ask(parser: argparse.ArgumentParser) -> None:
 
 def add_fault(parser: argparse.ArgumentParser) -> None:
     """Declare `fault`."""
-    kinds = "\n".join(f"  {name} {whom:<10} {what}" for name, (whom, what, _) in FAULTS.items())
+    kinds = "\n".join(f"  {name} {target:<10} {effect}" for name, (target, effect, _) in FAULTS.items())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = f"faults:\n{kinds}\n\nexample:\n  devtools/mclab fault port-blocked east-gw1 west-gw1"
     parser.add_argument("kind", choices=list(FAULTS), metavar="FAULT", help="see below")
-    parser.add_argument("whom", nargs="+", metavar="NAME", help="a Node, two Nodes, or a cluster")
+    parser.add_argument("targets", nargs="+", metavar="NAME", help="a Node, two Nodes, or a cluster")
     parser.add_argument("--heal", action="store_true", help="end it")
 
 
 def fault(lab: Lab, args: argparse.Namespace) -> int:
     """Make a fault, or end it."""
-    whom, what, make = FAULTS[args.kind]
-    if len(args.whom) != len(whom.split()):
-        raise LabError(f"{args.kind} wants {whom}")
-    made = make(lab, *args.whom)
-    (made.heal if args.heal else made.inject)()
-    print(f"{'ended' if args.heal else 'made'}: {what} ({', '.join(args.whom)})")
+    target, effect, make = FAULTS[args.kind]
+    if len(args.targets) != len(target.split()):
+        raise LabError(f"{args.kind} needs {target}")
+    injected = make(lab, *args.targets)
+    (injected.heal if args.heal else injected.inject)()
+    print(f"{'ended' if args.heal else 'made'}: {effect} ({', '.join(args.targets)})")
     return exit_codes.OK
 
 
@@ -127,7 +127,7 @@ def ask(lab: Lab, args: argparse.Namespace) -> int:
 def _target(lab: Lab, pod: str, text: str) -> tuple[str, int]:
     """Return address and port of what a Pod asks. Raises LabError."""
     name, _, port = text.partition(":")
-    pods = {one.name: one for _, _, one in lab.topology.pods()}
+    pods = {pod_object.name: pod_object for _, _, pod_object in lab.topology.pods()}
     if pod not in pods:
         raise LabError(f"lab {lab.name} has no Pod {pod}; it has {', '.join(pods)}")
     if name in pods:
@@ -137,11 +137,11 @@ def _target(lab: Lab, pod: str, text: str) -> tuple[str, int]:
     except ValueError:
         pass
     namespace, _, service = name.rpartition("/")
-    cluster = next(cluster for cluster, _, one in lab.topology.pods() if one.name == pod)
-    found = lab.api(cluster.name).get("Service", service, namespace or "default")
-    if found is None:
+    cluster = next(cluster for cluster, _, pod_object in lab.topology.pods() if pod_object.name == pod)
+    service_object = lab.api(cluster.name).get("Service", service, namespace or "default")
+    if service_object is None:
         raise LabError(f"cluster {cluster.name} has no Service {namespace or 'default'}/{service}")
-    spec = found["spec"]
+    spec = service_object["spec"]
     assert isinstance(spec, dict)
     return spec["clusterIP"], int(port or SERVICE_PORT)
 

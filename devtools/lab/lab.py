@@ -83,13 +83,13 @@ class Lab(RunningLab):
         if self.api_kind is not api or bool(self.state.noted("control_plane")) != control_plane:
             return False
         processes = self.state.processes()
-        there = all(process.alive for process in processes.values())
-        every = len(self.ovs_processes()) == 2 * len(list(topology.nodes()))
-        return there and every and agents == any(key.startswith("agent-") for key in processes)
+        alive = all(process.alive for process in processes.values())
+        complete = len(self.ovs_processes()) == 2 * len(list(topology.nodes()))
+        return alive and complete and agents == any(key.startswith("agent-") for key in processes)
 
     def ovs_processes(self) -> list[int]:
         """Pids of the daemons of every Node's Open vSwitch."""
-        return [pid for _, one in self.topology.nodes() for pid in self.ovs(one.name).pids.values()]
+        return [pid for _, node in self.topology.nodes() for pid in self.ovs(node.name).pids.values()]
 
     def _build(
         self, topology: Topology, say: Progress, *, agents: bool, api: ApiKind, control_plane: bool
@@ -107,8 +107,8 @@ class Lab(RunningLab):
         with say.step(f"underlay: a router, {_count(len(topology.clusters), 'subnet')}"):
             apis = {cluster.name: self.api_namespace(cluster) for cluster in topology.clusters}
             underlay.build(self.underlay, topology, apis, userspace=userspace)
-        what = "kube-apiserver, etcd" if api is ApiKind.REAL else "embedded"
-        with say.step(f"API servers ({what}): {_count(len(topology.clusters), 'cluster')}"):
+        servers = "kube-apiserver, etcd" if api is ApiKind.REAL else "embedded"
+        with say.step(f"API servers ({servers}): {_count(len(topology.clusters), 'cluster')}"):
             self._each(self.start_api, topology.clusters)
             self._each(lambda cluster: self.api(cluster.name).apply_crds(), topology.clusters)
         kind = "userspace" if userspace else "kernel"
@@ -116,19 +116,23 @@ class Lab(RunningLab):
         with say.step(f"Nodes: {_count(total, 'namespace')} with an Open vSwitch each ({kind} datapath)"):
 
             def make(pair: tuple[Cluster, Node]) -> None:
-                cluster, one = pair
+                cluster, lab_node = pair
                 name = number_of[cluster.name]
-                directory = self.directory(one.name) / "ovs"
+                directory = self.directory(lab_node.name) / "ovs"
                 directory.parent.mkdir(parents=True)
-                namespace = self.namespace(one)
+                namespace = self.namespace(lab_node)
                 node.build(
-                    *(namespace, self.underlay, directory, cluster, one), cluster_number=name, userspace=userspace
+                    *(namespace, self.underlay, directory, cluster, lab_node),
+                    cluster_number=name,
+                    userspace=userspace,
                 )
                 if cluster.antrea:
                     tunnel = str(topology.tunnel)
-                    antrea.install(namespace, self.ovs(one.name), one, userspace=userspace, tunnel=tunnel)
+                    antrea.install(
+                        namespace, self.ovs(lab_node.name), lab_node, userspace=userspace, tunnel=tunnel
+                    )
                 else:
-                    cni.install(namespace, cluster, one, node.uplink(userspace=userspace))
+                    cni.install(namespace, cluster, lab_node, node.uplink(userspace=userspace))
                     kubeproxy.install(namespace, topology, cluster)
                 node.wait_for_router(namespace, cluster)
 
@@ -149,9 +153,9 @@ class Lab(RunningLab):
             self._publish_antrea_keys()
             self.start_exchange()
         if agents:
-            ours = [one.name for one in topology.with_agents()]
-            with say.step(f"{_count(len(ours), 'agent')}: started, and every dataplane programmed"):
-                for name in ours:
+            agent_nodes = [lab_node.name for lab_node in topology.with_agents()]
+            with say.step(f"{_count(len(agent_nodes), 'agent')}: started, and every dataplane programmed"):
+                for name in agent_nodes:
                     self.start_agent(name)
                 self.wait_ready()
             if topology.encryption is not TrafficEncryption.NONE:
@@ -168,13 +172,13 @@ class Lab(RunningLab):
                 self.api(cluster.name).patch("Gateway", gateway.name, change, objects.NAMESPACE)
 
     def _add_pod(self, place: tuple[Cluster, Node, Pod]) -> None:
-        cluster, one, pod = place
-        spaces = self.namespace(one), self.namespace(pod)
+        cluster, lab_node, pod = place
+        spaces = self.namespace(lab_node), self.namespace(pod)
         if cluster.antrea:
             mtu = antrea.pod_mtu(node.UPLINK_MTU, self.topology.encryption)
-            antrea.add_pod(*spaces, self.ovs(one.name), one, pod, mtu=mtu)
+            antrea.add_pod(*spaces, self.ovs(lab_node.name), lab_node, pod, mtu=mtu)
         else:
-            node.add_pod(*spaces, one, pod)
+            node.add_pod(*spaces, lab_node, pod)
 
     def _form_cluster_set(self, say: Progress) -> None:
         """Let controllers do what else the lab does itself: from Nodes and ServiceExports to everything."""
@@ -211,9 +215,7 @@ class Lab(RunningLab):
         for client in self._apis.values():
             client.close()
         self._apis.clear()
-        with contextlib.suppress(
-            LabError
-        ):  # what is still there then is somebody's monitor, not a maker's command
+        with contextlib.suppress(LabError):  # what still runs then is a monitor, not a command that builds
             wait_until(lambda: not state.making(self.prefix), f"ip commands on {self.prefix}… to end")
         state.end([*self.state.processes().values(), *state.marked(self.state.directory)])
         for directory in (self.state.directory / "nodes").glob("*/ovs"):

@@ -15,16 +15,16 @@ NAMESPACE = "kube-system"  # of Gateway and ClusterInfoImport objects
 
 def of_cluster(topology: Topology, cluster: Cluster) -> list[Json]:
     """Return everything that one cluster's API server holds, in an order fit for creation."""
-    found: list[Json] = [node_object(node) for node in cluster.nodes]
-    found += [pod_object(node, pod) for node in cluster.nodes for pod in node.pods]
+    created: list[Json] = [node_object(node) for node in cluster.nodes]
+    created += [pod_object(node, pod) for node in cluster.nodes for pod in node.pods]
     for service in cluster.services:
-        found += [service_object(service), *endpoint_slices(topology, service)]
+        created += [service_object(service), *endpoint_slices(topology, service)]
         if service.exported:
-            found.append(export_object(service))
-    found += imported_objects(topology, cluster)
-    found += [gateway_object(cluster, node) for node in cluster.gateways]
-    found += [import_object(other) for other in topology.clusters if other.name != cluster.name]
-    return found
+            created.append(export_object(service))
+    created += imported_objects(topology, cluster)
+    created += [gateway_object(cluster, node) for node in cluster.gateways]
+    created += [import_object(other) for other in topology.clusters if other.name != cluster.name]
+    return created
 
 
 def node_object(node: Node) -> Json:
@@ -127,7 +127,7 @@ def export_object(service: Service) -> Json:
 
 def imported_objects(topology: Topology, cluster: Cluster) -> list[Json]:
     """The imported Services with their EndpointSlices, as Antrea's member controller makes them."""
-    found: list[Json] = []
+    created: list[Json] = []
     for imported in topology.imports(cluster):
         service = imported.service
         raw = service_object(
@@ -148,8 +148,8 @@ def imported_objects(topology: Topology, cluster: Cluster) -> list[Json]:
         del spec["selector"]
         endpoints: list[Json] = [{"addresses": [str(a)], "conditions": {"ready": True}} for a in imported.backends]
         ports = _slice_ports(service, service.port)
-        found += [raw, _slice(f"{imported.name}-1", imported.name, service.namespace, endpoints, ports)]
-    return found
+        created += [raw, _slice(f"{imported.name}-1", imported.name, service.namespace, endpoints, ports)]
+    return created
 
 
 def gateway_object(cluster: Cluster, node: Node) -> Json:

@@ -89,9 +89,9 @@ def _routers(pair: Sequence[Cluster]) -> str:
     ends = [f"└── {cluster.router} ".rjust(10) for cluster in pair]
     if len(pair) == 1:
         return f"  {ends[0]}── router"
-    left = ends[0].ljust(COLUMN // 2, "─")
+    west_end = ends[0].ljust(COLUMN // 2, "─")
     right = f" {pair[1].router} ──┘".rjust(COLUMN // 2, "─")
-    return "  " + left + " the underlay's router ".center(COLUMN * 2 + GAP - COLUMN, "─") + right
+    return "  " + west_end + " the underlay's router ".center(COLUMN * 2 + GAP - COLUMN, "─") + right
 
 
 MATRIX_HEAD = ("to", "reached", "rtt", "source seen", "copies")
@@ -125,14 +125,14 @@ def _matrix_row(result: Result) -> tuple[str, ...]:
         return (target, "WRONG", "", result.problem, "")
     if case.closed:
         return (target, "closed", "", "as it should be", "0")
-    kept = "kept" if case.source.address in case.sources else "gatewayIP"
+    source = "kept" if case.source.address in case.sources else "gatewayIP"
     copies = "/".join(str(n) for n in sorted(set(result.copies)))
-    return (target, "yes", f"{result.rtt * 1000:.2f} ms", f"{result.source} ({kept})", copies)
+    return (target, "yes", f"{result.rtt * 1000:.2f} ms", f"{result.source} ({source})", copies)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as aligned lines below their headings."""
-    every = [tuple(head), *rows]
-    widths = [max(len(row[column]) for row in every) for column in range(len(head))]
-    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in every)
+    all_rows = [tuple(head), *rows]
+    widths = [max(len(row[column]) for row in all_rows) for column in range(len(head))]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in all_rows)
     return ["  ".join(cells).rstrip() for cells in padded]

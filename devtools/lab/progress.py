@@ -51,8 +51,8 @@ class Progress:
             if self.colour:
                 ticker.join()
             mark = self.paint("ok  ", "32") if ok else self.paint("FAILED  ", "31")
-            taken = self.paint(f"({time.monotonic() - begin:.1f} s)", "2")
-            self.line(f"{mark}{title} {taken}")
+            duration = self.paint(f"({time.monotonic() - begin:.1f} s)", "2")
+            self.line(f"{mark}{title} {duration}")
 
     def _tick(self, title: str, begin: float, done: threading.Event) -> None:
         while not done.wait(0.1):

@@ -132,8 +132,8 @@ class RunningLab:
             argv += ["--token-file", str(directory / "pki" / "token")]
         key = f"api-{cluster.name}"
         self.state.spawn(key, self.api_namespace(cluster), argv, log=directory / "api.log", env=environment())
-        what, timeout = f"API server of {cluster.name}", 120 if real else 20
-        self.wait_process(self.api(cluster.name).ready, key, directory / "api.log", what, timeout)
+        name, timeout = f"API server of {cluster.name}", 120 if real else 20
+        self.wait_process(self.api(cluster.name).ready, key, directory / "api.log", name, timeout)
 
     def stop_api(self, cluster_name: str) -> None:
         """End a cluster's API server; its objects stay for the next start."""
@@ -155,22 +155,28 @@ class RunningLab:
     def program_antrea(self, settings: antrea.Settings | None = None) -> None:
         """Let Antrea's agents program their Nodes, of all clusters that are Antrea's."""
         settings = settings or antrea.Settings()
-        for cluster, one in self.topology.nodes():
+        for cluster, antrea_node in self.topology.nodes():
             if cluster.antrea:
-                antrea.program(self.ovs(one.name), self.topology, cluster, one, settings)
-                if one.gateway and self.topology.encryption is not TrafficEncryption.NONE:
-                    self._encrypt_antrea(cluster, self.namespace(one), settings)
+                antrea.program(self.ovs(antrea_node.name), self.topology, cluster, antrea_node, settings)
+                if antrea_node.gateway and self.topology.encryption is not TrafficEncryption.NONE:
+                    self._encrypt_antrea(cluster, self.namespace(antrea_node), settings)
 
     def antrea_knows_keys(self) -> bool:
         """Whether Antrea's clusters know a WireGuard key of each other cluster."""
         clusters = self.topology.clusters
-        pairs = [(one, other) for one in clusters if one.antrea for other in clusters if other.name != one.name]
-        return all(self._antrea_key(one, other) for one, other in pairs)
+        pairs = [
+            (cluster, other)
+            for cluster in clusters
+            if cluster.antrea
+            for other in clusters
+            if other.name != cluster.name
+        ]
+        return all(self._antrea_key(cluster, other) for cluster, other in pairs)
 
     def _antrea_key(self, cluster: Cluster, remote: Cluster) -> str:
         name = f"{remote.name}-clusterinfo"
-        found = self.api(cluster.name).get("ClusterInfoImport", name, objects.NAMESPACE) or {}
-        spec = found.get("spec")
+        imported = self.api(cluster.name).get("ClusterInfoImport", name, objects.NAMESPACE) or {}
+        spec = imported.get("spec")
         key = (spec.get("wireGuard") or {}).get("publicKey") if isinstance(spec, dict) else None
         return str(key or "")
 
@@ -202,10 +208,10 @@ class RunningLab:
 
     def start_agent(self, node_name: str) -> Process:
         """Start a Node's agent with its configuration file; it need not be ready when this returns."""
-        cluster, one = self.topology.node(node_name)
+        cluster, lab_node = self.topology.node(node_name)
         directory = self.directory(node_name)
         config = objects.agent_config(
-            *(self.topology, cluster, one),
+            *(self.topology, cluster, lab_node),
             ovsdb=self.ovs(node_name).socket,
             kubeconfig=str(self.kubeconfig(cluster.name)),
             run_directory=str(directory / "run"),
@@ -214,7 +220,7 @@ class RunningLab:
         (directory / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         argv = self.agent_command("agent", *self.agent_flags(node_name))
         log = directory / "agent.log"
-        return self.state.spawn(f"agent-{node_name}", self.namespace(one), argv, log=log, env=environment())
+        return self.state.spawn(f"agent-{node_name}", self.namespace(lab_node), argv, log=log, env=environment())
 
     def stop_agent(self, node_name: str, *, kill: bool = False) -> None:
         """End a Node's agent: in an orderly way, or with SIGKILL."""
@@ -238,7 +244,7 @@ class RunningLab:
     def agents_file(self) -> Path:
         """Write and return a list of all agents' sockets, for commands that ask several (`--agents`)."""
         file = self.state.directory / "agents.yaml"
-        names = [one.name for one in self.topology.with_agents()]
+        names = [lab_node.name for lab_node in self.topology.with_agents()]
         sockets = {name: self.directory(name) / "run" / "status.sock" for name in names}
         file.write_text(yaml.safe_dump({name: f"unix:{path}" for name, path in sockets.items()}))
         return file
@@ -257,9 +263,9 @@ class RunningLab:
         code, text = self.http(node_name, "/status")
         if code != 200:
             raise LabError(f"agent of {node_name}: /status: {code} {text[:200]}")
-        found = json.loads(text)
-        assert isinstance(found, dict)
-        return found
+        document = json.loads(text)
+        assert isinstance(document, dict)
+        return document
 
     def ready(self, node_name: str) -> bool:
         """Whether a Node's agent says that the dataplane equals the desired state."""
@@ -292,10 +298,10 @@ class RunningLab:
 def environment() -> dict[str, str]:
     """Return the environment of the lab's processes."""
     # The lab's own Python and source, wherever the process starts; no configuration of the caller's agent.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MCAGENT_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MCAGENT_")}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _tail(path: Path, lines: int = 15) -> str:

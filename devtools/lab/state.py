@@ -56,12 +56,12 @@ def process_of(pid: int, argv: Sequence[str] = ()) -> Process:
 def end(processes: Sequence[Process], *, timeout: float = 5.0) -> None:
     """End processes: SIGTERM to all, SIGKILL to those that are still there after `timeout` seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [process for process in processes if process.alive]
-        for process in left:
+        running = [process for process in processes if process.alive]
+        for process in running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
         try:
-            wait_until(lambda left=left: not _alive(left), "processes to end", timeout=timeout)  # type: ignore[misc]
+            wait_until(lambda running=running: not _alive(running), "processes to end", timeout=timeout)  # type: ignore[misc]
         except LabError:
             continue
         return
@@ -71,7 +71,7 @@ def end(processes: Sequence[Process], *, timeout: float = 5.0) -> None:
 
 
 def _alive(processes: Sequence[Process]) -> bool:
-    for process in processes:  # children of this very process are zombies until somebody asks
+    for process in processes:  # children of this very process are zombies until they are waited for
         with contextlib.suppress(ChildProcessError, OSError):
             os.waitpid(process.pid, os.WNOHANG)
     return any(process.alive for process in processes)
@@ -113,9 +113,11 @@ class State:
 
     def create(self, topology: Topology, namespaces: Sequence[str]) -> None:
         """Write down what is going to be made. Raises LabError when a namespace of that name is there already."""
-        taken = [name for name in namespaces if netns.exists(name)]
-        if taken:
-            raise LabError(f"lab {self.name}: network namespaces exist that it did not make: {', '.join(taken)}")
+        existing = [name for name in namespaces if netns.exists(name)]
+        if existing:
+            raise LabError(
+                f"lab {self.name}: network namespaces exist that it did not make: {', '.join(existing)}"
+            )
         (self.directory / "processes").mkdir(parents=True)
         self.directory.chmod(0o755)
         _write(self.directory / "lab.json", {"topology": to_dict(topology), "namespaces": list(namespaces)})
@@ -126,9 +128,9 @@ class State:
 
     def namespaces(self) -> list[str]:
         """The names of all its namespaces, made or not."""
-        found = self._read()["namespaces"]
-        assert isinstance(found, list)
-        return found
+        names = self._read()["namespaces"]
+        assert isinstance(names, list)
+        return names
 
     def note(self, key: str, value: object) -> None:
         """Keep a fact about the running lab ("datapath", "ready")."""
@@ -140,11 +142,11 @@ class State:
 
     def _read(self) -> dict[str, object]:
         try:
-            found = json.loads((self.directory / "lab.json").read_text())
+            document = json.loads((self.directory / "lab.json").read_text())
         except FileNotFoundError:
             raise LabError(f"there is no lab {self.name} (devtools/mclab status lists those there are)") from None
-        assert isinstance(found, dict)
-        return found
+        assert isinstance(document, dict)
+        return document
 
     def spawn(
         self, key: str, namespace: str, argv: Sequence[str], *, log: Path, env: dict[str, str] | None = None
@@ -167,16 +169,16 @@ class State:
     def process(self, key: str) -> Process | None:
         """Return what was started under `key`, running or not."""
         try:
-            found = json.loads(self._record(key).read_text())
+            record = json.loads(self._record(key).read_text())
         except FileNotFoundError:
             return None
-        return Process(pid=found["pid"], start=found["start"], argv=tuple(found["argv"]))
+        return Process(pid=record["pid"], start=record["start"], argv=tuple(record["argv"]))
 
     def processes(self) -> dict[str, Process]:
         """Everything that was started, by key."""
         keys = sorted(path.stem for path in (self.directory / "processes").glob("*.json"))
-        found = {key: self.process(key) for key in keys}
-        return {key: process for key, process in found.items() if process is not None}
+        by_key = {key: self.process(key) for key in keys}
+        return {key: process for key, process in by_key.items() if process is not None}
 
     def stop(self, key: str, *, timeout: float = 5.0) -> None:
         """End what was started under `key`."""
@@ -202,8 +204,8 @@ def labs(root: Path | None = None) -> list[str]:
 
 def in_namespaces(names: Sequence[str]) -> list[Process]:
     """Return every process that runs inside one of the namespaces."""
-    wanted = {(netns.NETNS_DIRECTORY / name).stat().st_ino for name in names if netns.exists(name)}
-    return _select(lambda path: (path / "ns/net").stat().st_ino in wanted)
+    inodes = {(netns.NETNS_DIRECTORY / name).stat().st_ino for name in names if netns.exists(name)}
+    return _select(lambda path: (path / "ns/net").stat().st_ino in inodes)
 
 
 def marked(directory: Path) -> list[Process]:
@@ -223,13 +225,13 @@ def making(prefix: str) -> list[Process]:
 
 
 def _select(wanted: Callable[[Path], bool]) -> list[Process]:
-    found = []
+    selected = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, LabError):  # it has ended meanwhile
             if wanted(path):
                 argv = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                found.append(process_of(int(path.name), argv))
-    return found
+                selected.append(process_of(int(path.name), argv))
+    return selected
 
 
 def _locked(descriptor: int) -> bool:

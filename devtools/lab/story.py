@@ -57,8 +57,8 @@ def _export(lab: Lab, serving: Cluster, client: Cluster) -> Claim:
     def answered() -> bool:
         try:
             address = plane.imported_address(client, service.name)
-            with TcpClient(lab.namespace(source), str(address), service.port, timeout=1.0) as found:
-                return found.hello.pod in pods
+            with TcpClient(lab.namespace(source), str(address), service.port, timeout=1.0) as tcp:
+                return tcp.hello.pod in pods
         except LabError:
             return False
 
@@ -67,8 +67,8 @@ def _export(lab: Lab, serving: Cluster, client: Cluster) -> Claim:
     except LabError:
         text = f"Service {EXPORTED}, exported in {serving.name}, is not reached from {client.name}"
         return Claim(text=text, ok=False)
-    taken = time.monotonic() - begin
-    text = f"Service {EXPORTED}, exported in {serving.name}, answers a Pod of {client.name} after {taken:.1f} s"
+    duration = time.monotonic() - begin
+    text = f"Service {EXPORTED}, exported in {serving.name}, answers a Pod of {client.name} after {duration:.1f} s"
     return Claim(text=text, ok=True)
 
 

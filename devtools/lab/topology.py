@@ -287,7 +287,7 @@ def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni, unde
                 pods=tuple(Pod(name=f"{name}-{short}-p{k + 1}", address=first + k) for k in range(pods)),
             )
         )
-    every = tuple(pod.name for node in nodes for pod in node.pods)
+    all_pods = tuple(pod.name for node in nodes for pod in node.pods)
     return Cluster(
         name=name,
         cni=cni,
@@ -297,8 +297,8 @@ def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni, unde
         subnet6=subnet6,
         nodes=tuple(nodes),
         services=(
-            Service(name="web", cluster_ip=service_cidr[80], pods=every),
-            Service(name="private", cluster_ip=service_cidr[99], pods=every, exported=False),
+            Service(name="web", cluster_ip=service_cidr[80], pods=all_pods),
+            Service(name="private", cluster_ip=service_cidr[99], pods=all_pods, exported=False),
         ),
         publish_pods=cni is not Cni.OVERLAP,
     )

@@ -34,8 +34,8 @@ def to_dict(topology: Topology) -> dict[str, object]:
 
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-        return {name: _plain(item) for name, item in found.items() if item is not None}
+        fields = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+        return {name: _plain(item) for name, item in fields.items() if item is not None}
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -178,7 +178,7 @@ class _Reader:
         return self._raw
 
     def done(self, *known: str) -> None:
-        """Refuse keys that nobody reads."""
+        """Refuse unknown keys."""
         for key in self.mapping():
             if key not in known:
                 raise self.error(str(key), f"unknown; known are {', '.join(known)}")

@@ -3,7 +3,7 @@
 Those tables of Antrea's pipeline, in Antrea's order, that a packet between clusters passes, for mode encap with
 AntreaProxy; beside each flow stands where `antrea-contract.md` of the references has it. Left out, because nothing
 between clusters depends on it: ARP (neighbours are permanent), other policies, Egress, session affinity, nested
-Services. No BFD: `antrea-tun0` takes tunnel packets from anybody. `flows` and `groups` are pure.
+Services. No BFD: `antrea-tun0` takes tunnel packets from any address. `flows` and `groups` are pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROTOCOLS = {"TCP": "tcp", "UDP": "udp"}
 
 
 class Table(IntEnum):
-    """Antrea's tables, in its order (2.2); what their numbers are counts for nobody."""
+    """Antrea's tables, in its order (2.2); their numbers have no meaning."""
 
     CLASSIFIER = 0
     SPOOF_GUARD = auto()
@@ -143,8 +143,8 @@ def program(ovs: OvsInstance, topology: Topology, cluster: Cluster, node: Node, 
     """Make the bridge's flows and groups what they should be."""
     bridge = ovs.mgmt(BRIDGE)
     ovs.ofctl("--may-create", "mod-group", bridge, "-", stdin="\n".join(groups(topology, cluster)) + "\n")
-    wanted = "\n".join(flows(topology, cluster, node, settings)) + "\n"
-    ovs.ofctl("replace-flows", bridge, "-", stdin=wanted)
+    flow_text = "\n".join(flows(topology, cluster, node, settings)) + "\n"
+    ovs.ofctl("replace-flows", bridge, "-", stdin=flow_text)
 
 
 def _port(node: Node, pod: Pod) -> int:
@@ -176,10 +176,10 @@ def _services(topology: Topology, cluster: Cluster) -> Iterator[Served]:
     for own in cluster.services:
         for protocol in own.protocols:
             yield own.cluster_ip, own.port, protocol, [(pods[name], own.target_port) for name in own.pods]
-    for found in topology.imports(cluster):
-        for protocol in found.service.protocols:
-            behind = [(address, found.service.port) for address in found.backends]
-            yield found.cluster_ip, found.service.port, protocol, behind
+    for imported in topology.imports(cluster):
+        for protocol in imported.service.protocols:
+            behind = [(address, imported.service.port) for address in imported.backends]
+            yield imported.cluster_ip, imported.service.port, protocol, behind
 
 
 def groups(topology: Topology, cluster: Cluster) -> Iterator[str]:
@@ -198,11 +198,11 @@ def _service_flows(topology: Topology, cluster: Cluster) -> Iterator[str]:
     for number, (address, port, protocol, behind) in enumerate(_services(topology, cluster), start=1):
         match = f"{PROTOCOLS[protocol]},nw_dst={address},tp_dst={port}"
         yield _flow(Table.SERVICE_LB, 200, match, REWRITE_MAC, f"group:{number}")
-        endpoints |= {(protocol, *one) for one in behind}
+        endpoints |= {(protocol, *endpoint) for endpoint in behind}
     for protocol, address, port in sorted(endpoints):
         match = f"{PROTOCOLS[protocol]},reg3={int(address):#x},reg4={port:#x}/0xffff"
-        kept = f"exec({KEEP_SOURCE},load:1->NXM_NX_CT_MARK[4])"
-        commit = _ct(DNAT_ZONE, Table.L3_FORWARDING, "commit", f"nat(dst={address}:{port})", kept)
+        remember = f"exec({KEEP_SOURCE},load:1->NXM_NX_CT_MARK[4])"
+        commit = _ct(DNAT_ZONE, Table.L3_FORWARDING, "commit", f"nat(dst={address}:{port})", remember)
         yield _flow(Table.ENDPOINT_DNAT, 200, match, commit)
 
 
@@ -226,8 +226,8 @@ def flows(topology: Topology, cluster: Cluster, node: Node, settings: Settings) 
         yield _flow(Table.OUTPUT, 210, f"reg1={TUNNEL_PORT},in_port={TUNNEL_PORT}", "in_port")  # flow 3
     for remote in topology.clusters:
         if remote.name != cluster.name:
-            known = end(topology, remote, settings), end(topology, cluster, settings)
-            yield from _remote(cluster, node, remote, *known, pods=settings.pod_to_pod)
+            gateway_ends = end(topology, remote, settings), end(topology, cluster, settings)
+            yield from _remote(cluster, node, remote, *gateway_ends, pods=settings.pod_to_pod)
 
 
 def _remote(
@@ -245,8 +245,8 @@ def _remote(
         return
     for cidr in cidrs:
         new = f"ct_state=+new+trk,ip,nw_dst={cidr}"
-        kept = f"exec(load:1->NXM_NX_CT_MARK[5],{KEEP_SOURCE})"
-        yield _flow(Table.SNAT_MARK, 210, new, _ct(DNAT_ZONE, Table.SNAT, "commit", kept))  # 7
+        remember = f"exec(load:1->NXM_NX_CT_MARK[5],{KEEP_SOURCE})"
+        yield _flow(Table.SNAT_MARK, 210, new, _ct(DNAT_ZONE, Table.SNAT, "commit", remember))  # 7
         snat = ("commit", f"nat(src={own})", "exec(load:1->NXM_NX_CT_MARK[5])")
         yield _flow(Table.SNAT, 200, new, _ct(SNAT_ZONE, Table.L2_FORWARDING_CALC, *snat))  # 8
     undo = _ct(SNAT_ZONE, Table.CONNTRACK_ZONE, "nat")
@@ -297,9 +297,9 @@ def _base() -> Iterator[str]:
     yield _flow(t.CLASSIFIER, 200, f"in_port={HOST_PORT}", FROM_HOST, _goto(t.UN_SNAT))
     yield _flow(t.CONNTRACK_ZONE, 200, "ip", _ct(DNAT_ZONE, t.CONNTRACK_STATE, "nat"))
     yield _flow(t.CONNTRACK_STATE, 200, "ct_state=+inv+trk,ip", "drop")
-    known = "ct_state=-new+trk"
-    yield _flow(t.CONNTRACK_STATE, 190, f"{known},ct_mark={SERVICE},ip", REWRITE_MAC, _goto(t.L3_FORWARDING))
-    yield _flow(t.CONNTRACK_STATE, 190, f"{known},ct_mark=0/0x10,ip", _goto(t.L3_FORWARDING))
+    tracked = "ct_state=-new+trk"
+    yield _flow(t.CONNTRACK_STATE, 190, f"{tracked},ct_mark={SERVICE},ip", REWRITE_MAC, _goto(t.L3_FORWARDING))
+    yield _flow(t.CONNTRACK_STATE, 190, f"{tracked},ct_mark=0/0x10,ip", _goto(t.L3_FORWARDING))
     yield _flow(t.L2_FORWARDING_CALC, 200, f"dl_dst={MAC_NODES}", *_out(TUNNEL_PORT))
     yield _flow(t.L3_DEC_TTL, 210, "ip,reg0=2/0xf", _goto(t.SNAT_MARK))
     yield _flow(t.L3_DEC_TTL, 200, "ip", "dec_ttl", _goto(t.SNAT_MARK))

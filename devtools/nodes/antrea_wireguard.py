@@ -35,9 +35,9 @@ def add_peer(namespace: str, remote: Cluster, key: str, gateway_ip: Address) -> 
     """Make another cluster the peer of that key, the only one of its endpoint, and lead its endpoint there."""
     end = f"{remote.service_cidr.network_address}/32"
     for line in netns.execute(namespace, ["wg", "show", DEVICE, "allowed-ips"]).stdout.splitlines():
-        known, _, ends = line.partition("\t")
-        if end in ends and known != key:
-            netns.execute(namespace, ["wg", "set", DEVICE, "peer", known, "remove"])
+        peer_key, _, ends = line.partition("\t")
+        if end in ends and peer_key != key:
+            netns.execute(namespace, ["wg", "set", DEVICE, "peer", peer_key, "remove"])
     endpoint = ["endpoint", f"{gateway_ip}:{PORT}"]
     netns.execute(namespace, ["wg", "set", DEVICE, "peer", key, "allowed-ips", end, *endpoint])
     netns.ip(namespace, "route", "replace", end, "dev", DEVICE, "scope", "link")

@@ -2,7 +2,7 @@
 
 They do what those of kube-proxy 1.35 do on the Nodes of devtools/mck8s (pkg/proxy/nftables/proxier.go; the drop of
 invalid packets: pkg/proxy/iptables/proxier.go): clients outside of the Pod CIDR and Pods that reach themselves are
-masqueraded; packets to ClusterIPs that nobody has, or that conntrack takes for invalid, are dropped.
+masqueraded; packets to ClusterIPs of no Service, or that conntrack takes for invalid, are dropped.
 
 Owns the table `ip kube-proxy` of a Node. Services of the cluster itself lead to their Pods; imported Services
 lead to the ClusterIPs of the clusters that export them, as the EndpointSlices of `antrea-mc-NAME` say.
@@ -40,7 +40,9 @@ def ruleset(proxied: Iterable[Proxied], cluster: Cluster) -> str:
     """Return the table as nft(8) text; loading it again replaces the rules."""
     # With a CNI that gives Nodes no Pod CIDRs kube-proxy does not know who is outside (`--cluster-cidr`).
     outside = "" if cluster.cni is Cni.AWS_VPC else f"ip saddr != {cluster.pod_cidr}"
-    lines = "\n".join(f"    {line}" for one in proxied if one.backends for line in _rules(one, outside))
+    lines = "\n".join(
+        f"    {line}" for service in proxied if service.backends for line in _rules(service, outside)
+    )
     own = ", ".join(f"{pod.address} . {pod.address}" for node in cluster.nodes for pod in node.pods)
     # A Pod that reached itself by a ClusterIP would answer itself directly.
     hairpin = f"ct status dnat ip saddr . ip daddr {{ {own} }} masquerade fully-random" if own else ""

@@ -46,8 +46,8 @@ class Follower:
 
 
 def _items(api: ApiClient, path: str) -> list[dict[str, Any]]:
-    status, found = api.request("GET", path)
-    items = found.get("items") or []
+    status, answer = api.request("GET", path)
+    items = answer.get("items") or []
     if status != 200 or not isinstance(items, list):
         raise LabError(f"GET {path}: {status}")
     return items

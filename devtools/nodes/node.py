@@ -92,12 +92,12 @@ def prime_neighbours(ovs: OvsInstance, cluster: Cluster, *, cluster_number: int)
     kernel would keep it. In the lab, Nodes have spoken to each other before, so that every lost packet counts.
     """
     routers = (cluster.router, cluster.router6)
-    known = [(address, underlay.router_mac(cluster_number)) for address in routers if address is not None]
+    neighbours = [(address, underlay.router_mac(cluster_number)) for address in routers if address is not None]
     for index, node in enumerate(cluster.nodes, start=1):
         mac = underlay.mac(cluster_number, index)
-        known += [(address, mac) for address in {node.address, node.tunnel_address}]
+        neighbours += [(address, mac) for address in {node.address, node.tunnel_address}]
     ovs.appctl("tnl/neigh/aging", str(NEIGHBOUR_AGING))
-    for address, mac in known:
+    for address, mac in neighbours:
         ovs.appctl("tnl/neigh/set", PHYSICAL_BRIDGE, str(address), mac)
 
 

@@ -29,11 +29,11 @@ LONGEST_SOCKET_NAME = len("/.mgmt") + 15  # a bridge's name has at most 15 chara
 def _json(text: bytes) -> dict[str, object] | None:
     """Return the JSON object, or None while it is not complete."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return None
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(value, dict)
+    return value
 
 
 def _clock_offset() -> int:
@@ -107,8 +107,8 @@ class OvsInstance:
     @property
     def pids(self) -> dict[str, int]:
         """The running daemons of this instance: "ovsdb-server" and "ovs-vswitchd" by pid."""
-        found = {name: self._pid(name) for name in ("ovsdb-server", "ovs-vswitchd")}
-        return {name: pid for name, pid in found.items() if pid is not None}
+        pids_or_none = {name: self._pid(name) for name in ("ovsdb-server", "ovs-vswitchd")}
+        return {name: pid for name, pid in pids_or_none.items() if pid is not None}
 
     def start_ovsdb(self) -> None:
         """Start ovsdb-server on the database and return when it answers."""
@@ -131,7 +131,7 @@ class OvsInstance:
         self._end("ovs-vswitchd", signal.SIGKILL)
 
     def stop(self) -> None:
-        """End both daemons, whatever their state. The directory is left to whoever made it."""
+        """End both daemons, whatever their state. The directory stays."""
         self._end("ovs-vswitchd", signal.SIGTERM)
         self._end("ovsdb-server", signal.SIGTERM)
 
@@ -146,7 +146,7 @@ class OvsInstance:
     def appctl(self, *args: str, daemon: str = "ovs-vswitchd") -> str:
         """Give one of the daemons a command as ovs-appctl(8) does (without its process), and return the answer."""
         command = json.dumps({"method": args[0], "params": args[1:], "id": 0}).encode()
-        what = f"{daemon} in {self.directory}: {' '.join(args)}"
+        subject = f"{daemon} in {self.directory}: {' '.join(args)}"
         text = b""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
@@ -156,16 +156,16 @@ class OvsInstance:
                 while (answer := _json(text)) is None:
                     text += (part := control.recv(65536))
                     if not part:
-                        raise LabError(f"{what}: no answer")
+                        raise LabError(f"{subject}: no answer")
         except OSError as error:
-            raise LabError(f"{what}: {error}") from None
+            raise LabError(f"{subject}: {error}") from None
         if answer.get("error"):
-            raise LabError(f"{what}: {answer['error']}")
+            raise LabError(f"{subject}: {answer['error']}")
         return str(answer["result"])
 
     def _control(self, daemon: str) -> Path:
         named = self.directory / f"{daemon}.ctl"
-        # Of daemons that somebody else started here the name has the pid, as ovs-appctl(8) expects it.
+        # Of daemons that another process started here the name has the pid, as ovs-appctl(8) expects it.
         return named if named.exists() else next(self.directory.glob(f"{daemon}.*.ctl"), named)
 
     def _spawn(self, daemon: str, args: list[str]) -> None:

@@ -38,25 +38,25 @@ def find(environment: Mapping[str, str] = os.environ) -> Binaries | None:
     Raises LabError when KUBEBUILDER_ASSETS names a directory without them: it was meant, so nothing else is taken.
     """
     if assets := environment.get("KUBEBUILDER_ASSETS"):
-        found = _in(assets)
-        if found is None:
+        binaries = _in(assets)
+        if binaries is None:
             raise LabError(f"KUBEBUILDER_ASSETS={assets}: no kube-apiserver and etcd in that directory")
-        return found
+        return binaries
     return _in(environment.get("PATH", os.defpath)) or _in(str(cache_directory(environment)))
 
 
 def require() -> Binaries:
     """Return the programs. Raises LabError that says how to get them."""
-    found = find()
-    if found is None:
+    binaries = find()
+    if binaries is None:
         raise LabError(f"no kube-apiserver and etcd on this machine: {HINT}")
-    return found
+    return binaries
 
 
 def _in(path: str) -> Binaries | None:
     """Look in a directory, or in several as $PATH names them."""
-    there = {name: shutil.which(name, path=path) for name in ("kube-apiserver", "etcd", "kube-controller-manager")}
-    server, etcd, manager = (Path(found) if found else None for found in there.values())
+    paths = {name: shutil.which(name, path=path) for name in ("kube-apiserver", "etcd", "kube-controller-manager")}
+    server, etcd, manager = (Path(program) if program else None for program in paths.values())
     if server is None or etcd is None:
         return None
     return Binaries(kube_apiserver=server, etcd=etcd, kube_controller_manager=manager)

@@ -30,7 +30,7 @@ SERVICE_CIDR = "10.96.0.0/16"
 _LONGEST = 107  # bytes of a socket's path
 START_TIMEOUT = 120.0  # seconds; idle machines need about five
 # Of kube-controller-manager only what makes the API itself whole. No controller of Nodes, Pods, endpoints or
-# garbage: in a lab nobody is a kubelet, and the lab writes EndpointSlices itself.
+# garbage: a lab has no kubelet, and the lab writes EndpointSlices itself.
 CONTROLLERS = ("namespace-controller", "serviceaccount-token-controller")
 _LAB_FLAGS = ("--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none")
 # With kubelets: Pods have tokens, and the Service "kubernetes" has endpoints. Not every Node's name resolves.

@@ -37,11 +37,11 @@ class Capture:
 
     def __init__(self, namespace: str, device: str = "eth0", *, ethertype: int = ETH_P_IP) -> None:
         def listen() -> socket.socket:
-            one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ethertype))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-            one.bind((device, ethertype))
-            one.setblocking(False)
-            return one
+            listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ethertype))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+            listener.bind((device, ethertype))
+            listener.setblocking(False)
+            return listener
 
         self._socket = netns.call(namespace, listen)
         self._frames: list[bytes] = []
@@ -61,8 +61,8 @@ class Capture:
 
     def holding(self, token: bytes) -> list[Packet]:
         """Return the packets that hold these bytes, ICMP errors left out."""
-        found = [Packet(frame) for frame in self.frames() if token in frame]
-        return [packet for packet in found if packet.protocol != socket.IPPROTO_ICMP]
+        packets = [Packet(frame) for frame in self.frames() if token in frame]
+        return [packet for packet in packets if packet.protocol != socket.IPPROTO_ICMP]
 
     def __enter__(self) -> Capture:
         return self

@@ -13,6 +13,6 @@ ROOM = 16 * 2**20  # bytes, with what the kernel adds to each datagram
 
 def roomy_socket() -> socket.socket:
     """Return a UDP socket, in the network namespace of this thread. Raises OSError (not root)."""
-    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    one.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, ROOM)
-    return one
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, ROOM)
+    return sock

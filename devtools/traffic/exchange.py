@@ -32,9 +32,9 @@ def carried(spec: Mapping[str, Any], keys: Mapping[str, Any], *, antrea: bool = 
         return {"wireGuard": keys.get(spec["gatewayInfos"][0]["gatewayIP"])}
     infos = []
     for entry in spec.get("gatewayInfos") or []:
-        found = keys.get(entry.get("gatewayIP"))
-        rest = {name: value for name, value in entry.items() if name != "wireGuard"}
-        infos.append({**rest, "wireGuard": found} if found else rest)
+        key = keys.get(entry.get("gatewayIP"))
+        other_fields = {name: value for name, value in entry.items() if name != "wireGuard"}
+        infos.append({**other_fields, "wireGuard": key} if key else other_fields)
     first = infos[0].get("wireGuard") if infos else None
     return {"gatewayInfos": infos, "wireGuard": first}
 
@@ -57,10 +57,10 @@ def exchange(lab: RunningLab) -> int:
 
 
 def _gateways(api: ApiClient) -> list[dict[str, Any]]:
-    status, found = api.request(
+    status, answer = api.request(
         "GET", f"/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/{NAMESPACE}/gateways"
     )
-    items = found.get("items")
+    items = answer.get("items")
     if status != 200 or not isinstance(items, list):
         raise LabError(f"no list of Gateways: {status}")
     return items
@@ -72,11 +72,11 @@ def _carry(api: ApiClient, cluster: Cluster, keys: Mapping[str, Any]) -> int:
         raw: Any = api.get("ClusterInfoImport", name, NAMESPACE)
         if raw is None:
             return 0
-        wanted = carried(raw["spec"], keys, antrea=cluster.antrea)
-        if all(raw["spec"].get(field) == value for field, value in wanted.items()):
+        spec = carried(raw["spec"], keys, antrea=cluster.antrea)
+        if all(raw["spec"].get(field) == value for field, value in spec.items()):
             return 0
         version = raw["metadata"]["resourceVersion"]  # a test may be changing it, too
-        change: dict[str, object] = {"metadata": {"resourceVersion": version}, "spec": wanted}
+        change: dict[str, object] = {"metadata": {"resourceVersion": version}, "spec": spec}
         api.patch("ClusterInfoImport", name, change, NAMESPACE)
     except LabError:
         return 0

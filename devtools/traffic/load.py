@@ -90,7 +90,7 @@ class Report:
     @property
     def lost(self) -> int:
         """How many datagrams were not answered."""
-        return sum(one.lost for one in self.streams.values())
+        return sum(stream.lost for stream in self.streams.values())
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -132,17 +132,17 @@ class Load:
         """
         if until is None:
             return self._asked(since, time.monotonic())
-        found = self._asked(since, until)
+        report = self._asked(since, until)
         before = math.inf
-        while 0 < found.lost < before:
+        while 0 < report.lost < before:
             time.sleep(LATE)
-            before, found = found.lost, self._asked(since, until)
-        return found
+            before, report = report.lost, self._asked(since, until)
+        return report
 
     def _asked(self, since: float, until: float) -> Report:
         self._say({"since": since, "until": until})
-        found = self._hear(ANSWER_TIMEOUT)
-        assert isinstance(found, dict)
+        answer = self._hear(ANSWER_TIMEOUT)
+        assert isinstance(answer, dict)
         streams = {
             raw["name"]: Outcome(
                 kind=Kind(raw["kind"]),
@@ -154,12 +154,12 @@ class Load:
                 reasons=tuple(raw["reasons"]),
                 silences=tuple(raw["silences"]),
             )
-            for raw in found["streams"]
+            for raw in answer["streams"]
         }
-        return Report(streams=streams, stall=found["stall"])
+        return Report(streams=streams, stall=answer["stall"])
 
     def forget(self, before: float) -> None:
-        """Let go of what was before that moment: nobody will ask about it. A long history would slow the load."""
+        """Forget what was before that moment: no report will cover it. A long history would slow the load."""
         self._say({"forget": before})
 
     def _say(self, value: object) -> None:
@@ -178,10 +178,10 @@ class Load:
         line = stdout.readline()
         if not line:
             raise LabError(f"the load's process has ended (status {self._process.wait()})")
-        found: object = json.loads(line)
-        if isinstance(found, str):
-            raise LabError(f"load: {found}")
-        return found
+        message: object = json.loads(line)
+        if isinstance(message, str):
+            raise LabError(f"load: {message}")
+        return message
 
     def close(self) -> None:
         """End the streams."""

@@ -44,15 +44,15 @@ class Loop:
         if namespace != self._namespace:
             netns.enter(namespace)
             self._namespace = namespace
-        one = roomy_socket() if kind is socket.SOCK_DGRAM else socket.socket(socket.AF_INET, kind)
-        one.setblocking(False)
-        return one
+        sock = roomy_socket() if kind is socket.SOCK_DGRAM else socket.socket(socket.AF_INET, kind)
+        sock.setblocking(False)
+        return sock
 
     def watch(self, descriptor: int, handler: Callable[[], None], events: int = select.EPOLLIN) -> None:
         """Call the handler whenever there is something to read (or other `events`)."""
-        known = descriptor in self._handlers
+        registered = descriptor in self._handlers
         self._handlers[descriptor] = handler
-        (self.epoll.modify if known else self.epoll.register)(descriptor, events)
+        (self.epoll.modify if registered else self.epoll.register)(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
         """Watch it no more."""

@@ -36,42 +36,42 @@ class Group:
     def ready(self) -> bool:
         """Whether every part of it has had an answer."""
         return (
-            all(one.ready for one in self.udp)
-            and all(one.ready for one in self.tcp)
-            and all(one.ready for one in self.http)
+            all(stream.ready for stream in self.udp)
+            and all(stream.ready for stream in self.tcp)
+            and all(stream.ready for stream in self.http)
         )
 
     def drop_before(self, moment: float) -> None:
         """Forget what was before a moment."""
         parts: list[Remembers] = [*self.udp, *self.tcp, *self.http]
-        for one in parts:
-            one.drop_before(moment)
+        for part in parts:
+            part.drop_before(moment)
 
     def report(self, since: float, until: float) -> Json:
         """Return the outcome of a span."""
         named: Json = {"kind": str(self.stream.kind), "name": self.stream.name}
         if self.udp:
-            return named | _sum([one.report(since, until) for one in self.udp])
+            return named | _sum([stream.report(since, until) for stream in self.udp])
         if self.tcp:
-            breaks = [why for one in self.tcp for when, why in one.breaks if since <= when <= until]
+            breaks = [why for stream in self.tcp for when, why in stream.breaks if since <= when <= until]
             moments = [bisect.bisect_right(t.sent, until) - bisect.bisect_left(t.sent, since) for t in self.tcp]
-            silences = [one.silence(since, until) for one in self.tcp]
+            silences = [stream.silence(since, until) for stream in self.tcp]
             return named | _counts(sum(moments), breaks, silences)
-        done = [entry for one in self.http for entry in one.done if entry[1] >= since and entry[0] <= until]
-        waiting = [until - one.begin for one in self.http if since <= one.begin <= until]
+        done = [entry for stream in self.http for entry in stream.done if entry[1] >= since and entry[0] <= until]
+        waiting = [until - stream.begin for stream in self.http if since <= stream.begin <= until]
         failed = [why for _, _, why in done if why]
         return named | _counts(len(done), failed, [max([b - a for a, b, _ in done] + waiting, default=0.0)])
 
 
 def _sum(parts: list[tuple[int, int, int, float]]) -> Json:
-    sent, lost, duplicates, silences = zip(*parts, strict=True)
-    counts = {"sent": sum(sent), "lost": sum(lost), "duplicates": sum(duplicates)}
+    sent, losses, duplicates, silences = zip(*parts, strict=True)
+    counts = {"sent": sum(sent), "lost": sum(losses), "duplicates": sum(duplicates)}
     return {**counts, "broken": 0, "reasons": [], "silences": list(silences)}
 
 
 def _counts(sent: int, reasons: list[str], silences: list[float]) -> Json:
-    found: Json = {"sent": sent, "lost": 0, "duplicates": 0, "broken": len(reasons)}
-    return found | {"reasons": sorted(set(reasons)), "silences": silences}
+    counts: Json = {"sent": sent, "lost": 0, "duplicates": 0, "broken": len(reasons)}
+    return counts | {"reasons": sorted(set(reasons)), "silences": silences}
 
 
 def _answer(value: object) -> None:
@@ -104,15 +104,15 @@ def main() -> int:
         ended = not data
         buffer.extend(data)
         while b"\n" in buffer:
-            line, _, rest = bytes(buffer).partition(b"\n")
-            buffer[:] = rest
-            asked = json.loads(line)
-            if "forget" in asked:
+            line, _, remainder = bytes(buffer).partition(b"\n")
+            buffer[:] = remainder
+            question = json.loads(line)
+            if "forget" in question:
                 parts: list[Remembers] = [loop, *groups]
                 for part in parts:
-                    part.drop_before(asked["forget"])
+                    part.drop_before(question["forget"])
                 continue
-            since, until = asked["since"], asked["until"]
+            since, until = question["since"], question["until"]
             streams = [group.report(since, until) for group in groups]
             _answer({"streams": streams, "stall": loop.stall(since, until)})
 

@@ -65,14 +65,14 @@ class Udp:
         """Return how many were sent in the span, lost, answered more than once, and the longest silence."""
         first, last = bisect.bisect_left(self._sent, since), bisect.bisect_right(self._sent, until)
         answers = self._answers[first:last]
-        lost = answers.count(0)
+        unanswered = answers.count(0)
         begin = max(0, bisect.bisect_left(self._arrivals, since) - 1)
         end = bisect.bisect_right(self._arrivals, until) + 1
         moments = list(self._arrivals[begin:end])
         if not moments or moments[-1] < until:
             moments.append(until)
         silence = max((b - a for a, b in itertools.pairwise(moments)), default=until - since)
-        return last - first, lost, sum(answers) - len(answers) + lost, silence
+        return last - first, unanswered, sum(answers) - len(answers) + unanswered, silence
 
     def drop_before(self, moment: float) -> None:
         """Forget what was sent before a moment, and answers but the last before it."""
@@ -207,7 +207,7 @@ class Tcp:
         for moments in self._gaps:
             del moments[:old]
         del self.sent[: bisect.bisect_left(self.sent, moment)]
-        self.breaks = [one for one in self.breaks if one[0] >= moment]
+        self.breaks = [entry for entry in self.breaks if entry[0] >= moment]
 
 
 class Http:
@@ -225,11 +225,14 @@ class Http:
 
     def _request(self) -> None:
         self.begin = time.monotonic()
-        one = Connection(self._loop, self._stream, lambda reason: self._finish(one, reason))
-        one.greeted = one.send
-        one.heard = lambda: self._finish(one, "")
-        self._loop.at(self.begin + REQUEST_TIMEOUT, lambda: self._finish(one, "no answer") if one.open else None)
-        self._current = one
+        connection = Connection(self._loop, self._stream, lambda reason: self._finish(connection, reason))
+        connection.greeted = connection.send
+        connection.heard = lambda: self._finish(connection, "")
+        self._loop.at(
+            self.begin + REQUEST_TIMEOUT,
+            lambda: self._finish(connection, "no answer") if connection.open else None,
+        )
+        self._current = connection
 
     def _finish(self, one: Connection, reason: str) -> None:
         one.close()
@@ -241,4 +244,4 @@ class Http:
 
     def drop_before(self, moment: float) -> None:
         """Forget requests that were done before a moment."""
-        self.done = [one for one in self.done if one[1] >= moment]
+        self.done = [entry for entry in self.done if entry[1] >= moment]

@@ -37,7 +37,7 @@ class Case:
     target: str  # for people
     address: IPv4Address
     port: int
-    pods: tuple[Pod, ...]  # who may answer; none: nobody must
+    pods: tuple[Pod, ...]  # which may answer; none: no Pod must
     sources: frozenset[IPv4Address]  # what the server must see
 
     @property
@@ -152,21 +152,21 @@ def run(lab: Lab, case: Case) -> Result:
         return _run_closed(namespace, case)
     try:
         with contextlib.ExitStack() as stack:
-            others = [pod for pod in case.pods if pod != case.source]
-            captures = [stack.enter_context(Capture(lab.namespace(pod))) for pod in others]
+            other_pods = [pod for pod in case.pods if pod != case.source]
+            captures = [stack.enter_context(Capture(lab.namespace(pod))) for pod in other_pods]
             tcp = _elsewhere(case, lambda: traffic.tcp(namespace, case.address, case.port))
-            one = stack.enter_context(_udp_elsewhere(namespace, case))
+            elsewhere = stack.enter_context(_udp_elsewhere(namespace, case))
             tokens = [os.urandom(16) for _ in range(PACKETS)]
-            replies = [traffic.exchange(one, token) for token in tokens]
+            replies = [traffic.exchange(elsewhere, token) for token in tokens]
             # A copy that came after its original has come before the last answer did: one more round trip.
-            traffic.exchange(one, b"the end")
+            traffic.exchange(elsewhere, b"the end")
             copies = tuple(sum(capture.count(token) for capture in captures) for token in tokens)
     except LabError as error:
         return Result(case=case, problem=str(error))
     rtt = statistics.median(reply.rtt for reply in replies)
-    found = Result(case=case, pod=tcp.pod, source=tcp.source, rtt=rtt, copies=copies)
+    result = Result(case=case, pod=tcp.pod, source=tcp.source, rtt=rtt, copies=copies)
     problem = _problem(case, [tcp, *replies], copies)
-    return Result(case=case, pod=found.pod, source=found.source, rtt=rtt, copies=copies, problem=problem)
+    return Result(case=case, pod=result.pod, source=result.source, rtt=rtt, copies=copies, problem=problem)
 
 
 def _elsewhere(case: Case, ask: Callable[[], traffic.Reply]) -> traffic.Reply:
@@ -182,14 +182,14 @@ def _elsewhere(case: Case, ask: Callable[[], traffic.Reply]) -> traffic.Reply:
 def _udp_elsewhere(namespace: str, case: Case) -> Iterator[socket.socket]:
     """Give a socket whose connection another Pod than the sender answers."""
     with contextlib.ExitStack() as stack:
-        found: list[socket.socket] = []
+        sockets: list[socket.socket] = []
 
         def ask() -> traffic.Reply:
-            found.append(stack.enter_context(traffic.udp_socket(namespace, case.address, case.port)))
-            return traffic.exchange(found[-1], b"warm up")
+            sockets.append(stack.enter_context(traffic.udp_socket(namespace, case.address, case.port)))
+            return traffic.exchange(sockets[-1], b"warm up")
 
         _elsewhere(case, ask)
-        yield found[-1]
+        yield sockets[-1]
 
 
 def _problem(case: Case, replies: list[traffic.Reply], copies: tuple[int, ...]) -> str:
@@ -206,11 +206,11 @@ def _problem(case: Case, replies: list[traffic.Reply], copies: tuple[int, ...]) 
 
 def _run_closed(namespace: str, case: Case) -> Result:
     with ThreadPoolExecutor(2) as pool:  # both wait for an answer that must not come
-        asked = {
-            "UDP": pool.submit(traffic.udp, namespace, case.address, case.port, b"nobody", timeout=CLOSED_TIMEOUT),
+        attempts = {
+            "UDP": pool.submit(traffic.udp, namespace, case.address, case.port, b"closed", timeout=CLOSED_TIMEOUT),
             "TCP": pool.submit(traffic.tcp, namespace, case.address, case.port, timeout=CLOSED_TIMEOUT),
         }
-    for protocol, answer in asked.items():
+    for protocol, answer in attempts.items():
         with contextlib.suppress(LabError):
             reply = answer.result()
             problem = f"{reply.pod} answered by {protocol}"

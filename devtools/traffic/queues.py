@@ -29,28 +29,28 @@ def dropped(lab: RunningLab) -> dict[tuple[str, str], int]:
     Keys: Node, cookie of the packet socket (another one whenever ovs-vswitchd was started) or "upcalls". Raises
     LabError.
     """
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for _, node in lab.topology.nodes():
         for cookie, number in of_namespace(lab.namespace(node)).items():
-            found[node.name, cookie] = number
-        lost = _LOST.findall(lab.ovs(node.name).appctl("dpctl/show"))
-        found[node.name, "upcalls"] = sum(map(int, lost))
-    return found
+            counts[node.name, cookie] = number
+        losses = _LOST.findall(lab.ovs(node.name).appctl("dpctl/show"))
+        counts[node.name, "upcalls"] = sum(map(int, losses))
+    return counts
 
 
 def of_namespace(namespace: str) -> dict[str, int]:
     """Return what each packet socket bound to a device has dropped, by its cookie. Raises LabError."""
     return {
-        one["cookie"]: int(one["dropped"])
-        for one in _SOCKET.finditer(netns.execute(namespace, _SOCKETS).stdout)
-        if one["device"] != "*"  # of all devices: somebody who looks on
+        match["cookie"]: int(match["dropped"])
+        for match in _SOCKET.finditer(netns.execute(namespace, _SOCKETS).stdout)
+        if match["device"] != "*"  # of all devices: a packet capture
     }
 
 
 def since(before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, int]:
     """Return by Node what was dropped in between, by queues that are still there; Nodes without are left out."""
-    found: Counter[str] = Counter()
+    difference: Counter[str] = Counter()
     # Only what grew is left: upcalls of a userspace datapath that was started again are fewer.
-    for (node, _), more in (Counter(now) - Counter(before)).items():
-        found[node] += more
-    return dict(found)
+    for (node, _), increase in (Counter(now) - Counter(before)).items():
+        difference[node] += increase
+    return dict(difference)

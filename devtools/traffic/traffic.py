@@ -35,8 +35,8 @@ class Reply:
 
 
 def _reply(line: bytes, rtt: float) -> Reply:
-    found = json.loads(line)
-    return Reply(pod=found["pod"], source=found["source"], port=found["port"], rtt=rtt)
+    reply = json.loads(line)
+    return Reply(pod=reply["pod"], source=reply["source"], port=reply["port"], rtt=rtt)
 
 
 class TcpClient:
@@ -108,11 +108,11 @@ def udp_socket(
     """Return a connected UDP socket of a namespace, bound to `source` and `source_port` if given."""
 
     def connect() -> socket.socket:
-        one = roomy_socket()
+        sock = roomy_socket()
         if source or source_port:
-            one.bind((source, source_port))
-        one.connect((str(address), port))
-        return one
+            sock.bind((source, source_port))
+        sock.connect((str(address), port))
+        return sock
 
     return netns.call(namespace, connect)
 
@@ -121,8 +121,8 @@ def udp(
     namespace: str, address: object, port: int, payload: bytes, *, source: str = "", timeout: float = TIMEOUT
 ) -> Reply:
     """Send one datagram and wait for its answer. Raises LabError when none comes."""
-    with udp_socket(namespace, address, port, source) as one:
-        return exchange(one, payload, timeout=timeout)
+    with udp_socket(namespace, address, port, source) as sock:
+        return exchange(sock, payload, timeout=timeout)
 
 
 def read_reply(datagram: bytes) -> Reply:
@@ -136,8 +136,8 @@ def exchange(one: socket.socket, payload: bytes, *, timeout: float = TIMEOUT) ->
     deadline = begin + timeout
     try:
         one.send(payload)
-        while (left := deadline - time.monotonic()) > 0:
-            one.settimeout(left)
+        while (remaining := deadline - time.monotonic()) > 0:
+            one.settimeout(remaining)
             line, _, data = one.recv(65536).partition(b"\n")
             if data == payload:
                 return _reply(line, time.monotonic() - begin)

@@ -23,7 +23,7 @@ BUFFER = 65536
 
 
 def hello(name: str, peer: tuple[str, int]) -> bytes:
-    """Return the line by which a server tells who it is and whom it sees."""
+    """Return the line by which a server names itself and the peer that it sees."""
     return json.dumps({"pod": name, "source": peer[0], "port": peer[1]}).encode() + b"\n"
 
 
@@ -40,11 +40,11 @@ class Servers:
             tcp = [socket.create_server(("0.0.0.0", port), backlog=512) for port in (POD_PORT, DIRECT_PORT)]
             udp = roomy_socket()
             udp.bind(("0.0.0.0", POD_PORT))
-            return [*((self._accept, one) for one in tcp), (self._datagram, udp)]
+            return [*((self._accept, sock) for sock in tcp), (self._datagram, udp)]
 
-        for handle, one in netns.call(namespace, listen):
-            one.setblocking(False)
-            self._watch(one, handle, name)
+        for handle, sock in netns.call(namespace, listen):
+            sock.setblocking(False)
+            self._watch(sock, handle, name)
 
     def _watch(self, one: socket.socket, handle: Callable[[socket.socket, str], None], name: str) -> None:
         self._selector.register(one, selectors.EVENT_READ, (handle, name))

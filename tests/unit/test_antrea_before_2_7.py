@@ -12,7 +12,6 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
 from tests.antrea_objects import VERSIONS, written_by
 from tests.unit.leader_world import AREA, SET, Leader
-from tests.unit.memory_objects import typed
 
 OLD, NEW = "resourceexport.finalizers.antrea.io", "resourceexport.antrea.io/finalizer"
 
