@@ -50,6 +50,7 @@ class Settings:
     core: Config
     source: str = "kube"
     kubeconfig: str = ""
+    context: str = ""  # of the kubeconfig; no key: commands set it
     ovsdb: str = "unix:/var/run/openvswitch/db.sock"
     listen: str = "127.0.0.1:10351"
     health_listen: str = "127.0.0.1:10361"

@@ -119,7 +119,7 @@ def _source(
     from mcagent.kube.publish import Publisher
     from mcagent.kube.sources.apiserver import ApiServerSource
 
-    client = Client(settings.kubeconfig)
+    client = Client(settings.kubeconfig, settings.context)
     api = ApiWriters(
         events=EventRecorder(client, node=settings.core.node_name),
         publisher=Publisher(client),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_key_flags, load_settings
 
 _EPILOG = """\
 examples:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run the agent of this Node: keep its dataplane equal to what Gateway and ClusterInfoImport objects say."
     )
     parser.epilog = _EPILOG
-    add_setting_flags(parser)
+    add_key_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_key_flags, load_settings
 
 _LOOK = 0.2  # seconds between two looks at an agent that runs
 _EPILOG = """\
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="SECONDS", help="wait so long for an agent to end [%(default)g]"
     )
-    add_setting_flags(parser)
+    add_key_flags(parser)  # `mcagent uninstall` runs it with the arguments of the agent's container
 
 
 def run(args: argparse.Namespace) -> int:

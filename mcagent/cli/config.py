@@ -9,7 +9,7 @@ import yaml
 
 from mcagent.agent.config import KEYS, Settings
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_key_flags, load_settings
 
 _EPILOG = """\
 examples:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["check", "show"], help="whether it is right, or what is in force")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the same as --config FILE")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
-    add_setting_flags(parser)
+    add_key_flags(parser)
 
 
 def in_force(settings: Settings) -> dict[str, str]:

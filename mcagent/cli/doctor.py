@@ -18,7 +18,7 @@ from msgspec import structs
 from mcagent.api.codec import to_json
 from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bundle", type=Path, metavar="FILE.tgz", help="write everything for a bug report there, without secrets"
     )
     add_agent_flags(parser)
-    add_setting_flags(parser)
+    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from mcagent.api.status import DrainStatus, Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask, ask_agent
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
 from mcagent.core.failover.draining import NO_GATEWAY, Phase
 from mcagent.model.errors import McagentError
 from mcagent.model.parsing.kubernetes import DRAIN_ANNOTATION
@@ -49,13 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long [%(default)g]"
     )
     parser.add_argument("--no-wait", action="store_true", help="ask for it, and do not wait")
-    add_setting_flags(parser)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Declare which Node is meant."""
     parser.add_argument("node", nargs="?", metavar="NODE", help="the Node's name")
     parser.add_argument("--local", action="store_true", help="this very Node, through its Open vSwitch database")
+    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +92,7 @@ def target_of(args: argparse.Namespace, settings: Settings) -> Target:
         return local_target(settings)
     if not args.node:
         raise UsageError("which Node? Give its name, or --local on the Node itself")
-    return _by_api(args.node, settings)
+    return _by_api(args.node, settings, args.context)
 
 
 class RefusedError(McagentError):
@@ -122,10 +123,10 @@ def local_target(settings: Settings) -> Target:
     return Target(name="this Node", set=put, progress=progress)
 
 
-def _by_api(node: str, settings: Settings) -> Target:
+def _by_api(node: str, settings: Settings, context: str) -> Target:
     from mcagent.kube.client import Client
 
-    client = Client(settings.kubeconfig or usual_kubeconfig())
+    client = Client(settings.kubeconfig or usual_kubeconfig(), context)
     path = f"/api/v1/nodes/{quote(node, safe='')}"
 
     def put(wanted: bool) -> None:

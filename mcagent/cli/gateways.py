@@ -10,7 +10,7 @@ from mcagent.api.status import DrainStatus, GatewayStatus, Probes, Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.tables import table
 
 _EPILOG = """\
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("--history", action="store_true", help="the last ten transitions of each, too")
-    add_setting_flags(parser)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:

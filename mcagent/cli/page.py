@@ -7,7 +7,7 @@ import json
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.model.errors import InputError
 
 _EPILOG = """\
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print a page of this Node's agent, as JSON."
     parser.epilog = _EPILOG
     parser.add_argument("page", metavar="PATH", help="as /status")
-    add_setting_flags(parser)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcagent.api.codec import to_json
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
@@ -70,7 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with these, count this Node's open connections (needs root)",
     )
-    add_setting_flags(parser)
+    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_config_flag(
+        parser,
+        {
+            "nodeName": ("NAME", "the Node [nodeName of the configuration]"),
+            "source": ("SOURCE", "kube, or dir:/PATH: a directory of manifests [source of the configuration]"),
+            "kubeconfig": ("FILE", "for the source kube [kubeconfig of the configuration, else that of the Pod]"),
+        },
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.agent.dry_run import dry_run
     from mcagent.core.plan import render
 
-    settings = load_settings(args)
+    settings = replace(load_settings(args), context=args.context)
     if args.what_if or args.filename:
         return _what_if(args, settings)
     desired, plan = dry_run(settings, offline=args.offline, timeout=args.timeout)
@@ -96,8 +105,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _what_if(args: argparse.Namespace, settings: Settings) -> int:
     """Compare the present forecast with the one after the assumptions."""
-    from dataclasses import replace
-
     from mcagent.agent.dry_run import current_world, tracked_connections
     from mcagent.core.snapshot import apply_changes
     from mcagent.trace.whatif.assumptions import assume, read_assumption

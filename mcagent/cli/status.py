@@ -13,7 +13,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.live import every, interval_of, show
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.tables import size, table
 from mcagent.core.causes import remedy
 from mcagent.model.errors import McagentError
@@ -21,7 +21,7 @@ from mcagent.model.errors import McagentError
 _EPILOG = """\
 examples:
   mcagent status
-  mcagent status --listen 127.0.0.1:10351
+  mcagent status --config /etc/mcagent/agent.yaml
   mcagent status -o json | jq .tunnels
   mcagent status --watch --interval 5      # again and again; Ctrl-C ends it
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="of --watch [%(default)s]")
-    add_setting_flags(parser)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ from mcagent.cli.common.agents import (
     read_statuses,
 )
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
-from mcagent.cli.common.setting_flags import given, load_settings
+from mcagent.cli.common.setting_flags import load_settings, read_flags
 from mcagent.model.config import Config
 from mcagent.model.errors import InputError, McagentError, SourceError
 
@@ -197,7 +197,8 @@ class _AgentDirectory:
         own_objects = None
         if own:
             client = Client(own, args.context)
-            own_objects = ClusterObjects(client, partial(_read_config, client, str(given(args, SCHEMA)[0] or "")))
+            file, _ = read_flags(args, SCHEMA)
+            own_objects = ClusterObjects(client, partial(_read_config, client, str(file or "")))
         self.objects: tuple[ClusterObjects | None, ClusterObjects | None] = own_objects, other
 
     def _ask_for_status(self, agents: Agents) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import load_settings
 from mcagent.cli.drain import add_target, target_of
 
 _EPILOG = """\
@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Let a drained Node be a gateway again."
     parser.epilog = _EPILOG
     add_target(parser)
-    add_setting_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from mcagent.api.codec import from_json, to_json
 from mcagent.api.status import EncryptedPeer, EncryptionStatus, Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.tables import size, table
 from mcagent.cli.drain import RefusedError, local_target, wait_drained
 from mcagent.core.failover.draining import Phase
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long for the agent [%(default)g]"
     )
-    add_setting_flags(parser)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -119,9 +119,9 @@ def measure(world: World, what: str, traffic: str, services: int, changes: int) 
 def plan(world: World, what: str, traffic: str) -> None:
     """Let a plan be made, and print a line: its memory at most, and its processor time."""
     argv = [sys.executable, "-m", "mcagent.cli.main", "plan", "--offline", "-o", "json", "--timeout", "120"]
-    argv += ["--config", str(world.directory / "agent.yaml"), "--datapath", "system"]
-    argv += ["--imported-traffic", traffic]
-    with subprocess.Popen(netns.command(world.namespace, argv), stdout=subprocess.DEVNULL) as process:
+    argv += ["--config", str(world.directory / "agent.yaml")]
+    environ = {**os.environ, "MCAGENT_DATAPATH": "system", "MCAGENT_IMPORTED_TRAFFIC": traffic}
+    with subprocess.Popen(netns.command(world.namespace, argv), stdout=subprocess.DEVNULL, env=environ) as process:
         _, code, used = os.wait4(process.pid, 0)
         process.returncode = code
     if code:

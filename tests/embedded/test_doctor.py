@@ -112,8 +112,15 @@ def test_a_bundle_holds_no_secret(
     """Nothing that was marked is in it, in any form; what a report needs is; the file is ours alone."""
     keys = KeyStore(tmp_path / "keys" / "mc-wg0.json").ensure()
     file = tmp_path / "report.tgz"
-    flags = ["--kubeconfig", str(site[1]), "--node-name", "n1", "--ovsdb", f"unix:{tmp_path}/db.sock"]
-    flags += ["--run-directory", str(tmp_path), "--wireguard-key-directory", str(tmp_path / "keys")]
+    config = tmp_path / "agent.yaml"
+    keys_of_config = {
+        "nodeName": "n1",
+        "ovsdb": f"unix:{tmp_path}/db.sock",
+        "runDirectory": str(tmp_path),
+        "wireGuard": {"keyDirectory": str(tmp_path / "keys")},
+    }
+    config.write_text(json.dumps(keys_of_config), encoding="utf-8")
+    flags = ["--config", str(config), "--kubeconfig", str(site[1])]
     code = main(["doctor", *mode, *flags, "--bundle", str(file), "-o", "json"])
     told = capsys.readouterr()
     assert code == 1, told.err  # there is no agent, and no Open vSwitch

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mcagent.agent.config import SCHEMA as AGENT
 from mcagent.cli.main import COMMANDS, main
+from mcagent.config.keys import Schema
+from mcagent.controller.config import SCHEMA as CONTROLLER
 
 HEAVY = ("kubernetes", "ovs", "pyroute2", "prometheus_client", "yaml")
 
@@ -79,3 +83,72 @@ def test_config_show_prints_what_is_in_force(tmp_path: Path, capsys: pytest.Capt
     assert shown["podCIDRs"] == ["10.0.0.0/16"]
     assert shown["nodeName"] == "n1"
     assert shown["enableGateway"] is False
+
+
+CONFIGURED = ("status", "page", "gateways", "doctor", "plan", "drain", "undrain", "wireguard")
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_help_of_commands_lists_their_own_flags_only(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that only reads the configuration has --config, and no flag for each key."""
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert "--config FILE" in text
+    assert "--help-config" not in text
+    assert "--bridge" not in text
+    assert len(text.splitlines()) < 100
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+@pytest.mark.parametrize("flag", [("--ovsdb", "unix:/run/x"), ("--ovsdb=unix:/run/x",), ("--ovsdb",)])
+def test_a_removed_flag_is_refused_with_its_replacement(
+    name: str, flag: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the key for --config and the environment variable."""
+    with pytest.raises(SystemExit) as end:
+        main([name, *flag])
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert "--ovsdb is no flag of this command" in told
+    assert "set ovsdb in the file of --config, or MCAGENT_OVSDB in the environment" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "schema"),
+    [
+        (("agent",), AGENT),
+        (("cleanup",), AGENT),
+        (("config", "show"), AGENT),
+        (("controller", "leader"), CONTROLLER),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_help_config_lists_the_flag_of_each_key(
+    words: tuple[str, ...], schema: Schema, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--help` leaves these flags out and names --help-config; `--help-config` lists each of them."""
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--help"])
+    assert end.value.code == 0
+    brief = capsys.readouterr().out
+    assert "--help-config" in brief
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--help-config"])
+    assert end.value.code == 0
+    listed = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    assert listed == {key.flag for key in schema.keys}
+    assert not listed & set(re.findall(r"^  (--[a-z-]+)", brief, re.MULTILINE))
+
+
+def test_commands_without_flags_of_keys_still_read_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`mcagent status` asks the agent where the variable says."""
+    monkeypatch.setenv("MCAGENT_LISTEN", "127.0.0.1:9")
+    assert main(["status", "--config", str(tmp_path / "none.yaml")]) == 2
+    file = tmp_path / "agent.yaml"
+    file.write_text("listen: 127.0.0.1:8\n")
+    capsys.readouterr()
+    assert main(["status", "--config", str(file)]) == 1
+    assert "no agent answers at 127.0.0.1:9" in capsys.readouterr().err

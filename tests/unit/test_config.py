@@ -196,11 +196,11 @@ def test_commands_read_the_file_of_the_agent_beside_them(tmp_path: Path, monkeyp
     here = tmp_path / "agent.yaml"
     schema = replace(SCHEMA, default_file=str(here))
     parser = ArgumentParser()
-    setting_flags.add_setting_flags(parser, schema)
-    assert setting_flags.given(parser.parse_args([]), schema)[0] is None
+    setting_flags.add_key_flags(parser, schema)
+    assert setting_flags.read_flags(parser.parse_args([]), schema)[0] is None
     here.write_text("listen: :10360\n")
-    assert setting_flags.given(parser.parse_args([]), schema)[0] == here
-    assert setting_flags.given(parser.parse_args(["--config", "other"]), schema)[0] == Path("other")
+    assert setting_flags.read_flags(parser.parse_args([]), schema)[0] == here
+    assert setting_flags.read_flags(parser.parse_args(["--config", "other"]), schema)[0] == Path("other")
 
 
 def test_an_empty_key_means_its_default(tmp_path: Path) -> None:

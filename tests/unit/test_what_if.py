@@ -389,8 +389,10 @@ def manifests(tmp_path: Path) -> Path:
 
 def run(manifests: Path, *arguments: str) -> int:
     """Run the command without a Node; return its exit code."""
-    where = ["--node-name", "w1", "--source", f"dir:{manifests}", "--offline", "--namespace", "mc"]
-    return main(["plan", *where, "--enable-pod-to-pod-connectivity", *arguments])
+    config = manifests.with_suffix(".config")
+    config.write_text("namespace: mc\nenablePodToPodConnectivity: true\n", encoding="utf-8")
+    where = ["--config", str(config), "--node-name", "w1", "--source", f"dir:{manifests}", "--offline"]
+    return main(["plan", *where, *arguments])
 
 
 def test_the_command_tells_it_in_words(manifests: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,44 +1,118 @@
-"""The flags of the configuration: one for the file, one for each key."""
+"""The flags of the configuration: --config of every command, and a flag for each key of the long-running ones."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from mcagent.agent.config import SCHEMA, Settings, load
-from mcagent.config.keys import Schema
+from mcagent.config.keys import Key, Schema
 
 _PREFIX = "key:"
+KUBECONFIG = ("FILE", "[that of the configuration, else $KUBECONFIG, else ~/.kube/config, else that of the Pod]")
 
 
-def add_setting_flags(parser: argparse.ArgumentParser, schema: Schema = SCHEMA) -> None:
-    """Declare --config and one flag per key."""
+def add_config_flag(parser: argparse.ArgumentParser, own: Mapping[str, tuple[str, str]] | None = None) -> None:
+    """Declare --config, and the flags of the agent's keys `own`: metavar and help text by path of the key.
+
+    The flags of the other keys, which these commands had once, end with a message that says what replaces them.
+    """
+    _add_file_flag(parser, SCHEMA)
+    own = own or {}
+    for key in SCHEMA.keys:
+        if key.path in own:
+            _add_key_flag(parser, key, *own[key.path])
+        else:
+            parser.add_argument(
+                key.flag, action=_RemovedFlag, dest=argparse.SUPPRESS, const=key, nargs="?", help=argparse.SUPPRESS
+            )
+
+
+def add_key_flags(parser: argparse.ArgumentParser, schema: Schema = SCHEMA) -> None:
+    """Declare --config, a flag for each key, which --help leaves out, and --help-config, which lists these."""
+    parser.formatter_class = _HelpWithoutKeys
+    _add_file_flag(parser, schema)
+    parser.add_argument(
+        "--help-config", action=_HelpConfig, const=schema, nargs=0, help="list the flag of each configuration key"
+    )
+    group = parser.add_argument_group(
+        "configuration keys",
+        "Each configuration key is a flag, too, and overrides environment and file. --help-config lists them.",
+    )
+    for key in schema.keys:
+        _add_key_flag(group, key)
+
+
+def _add_file_flag(parser: argparse.ArgumentParser, schema: Schema) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
         help=f"YAML file with the configuration (environment: {schema.file_variable}) "
-        f"[{schema.default_file}, if it is there]",
+        f"[{schema.default_file}, if it exists]",
     )
-    group = parser.add_argument_group(
-        "configuration keys", "Each key of the configuration is a flag too, and wins over environment and file."
+
+
+def _add_key_flag(parser: argparse._ActionsContainer, key: Key, metavar: str = "VALUE", text: str = "") -> None:
+    boolean = key.value.switch
+    default = "required" if key.default is None else key.value.show(key.default)
+    parser.add_argument(
+        key.flag,
+        dest=_PREFIX + key.path,
+        metavar=metavar,
+        nargs="?" if boolean else None,
+        const="true" if boolean else None,
+        help=(text or f"{key.meaning} [{default}]").replace("%", "%%"),
     )
-    for key in schema.keys:
-        boolean = key.value.switch
-        default = "required" if key.default is None else key.value.show(key.default)
-        meaning = key.meaning.replace("%", "%%")
-        group.add_argument(
-            key.flag,
-            dest=_PREFIX + key.path,
-            metavar="VALUE",
-            nargs="?" if boolean else None,
-            const="true" if boolean else None,
-            help=f"{meaning} [{default}]",
+
+
+class _RemovedFlag(argparse.Action):
+    """The flag of a key (`const`) that the command does not have any more."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        key: Key = self.const
+        parser.error(
+            f"{key.flag} is no flag of this command: "
+            f"set {key.path} in the file of --config, or {SCHEMA.variable(key)} in the environment"
         )
 
 
-def given(args: argparse.Namespace, schema: Schema) -> tuple[Path | None, dict[str, str]]:
-    """Return the configuration file and the flags of keys that a command line has."""
+class _HelpConfig(argparse.Action):
+    """Prints the flags of all keys of a schema (`const`) and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        listing = argparse.ArgumentParser(usage=f"{parser.prog} [--KEY VALUE ...] ...", add_help=False)
+        group = listing.add_argument_group("configuration keys")
+        for key in self.const.keys:
+            _add_key_flag(group, key)
+        listing.print_help()
+        parser.exit()
+
+
+class _HelpWithoutKeys(argparse.RawDescriptionHelpFormatter):
+    """Leaves out the flags of configuration keys."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        super().add_usage(usage, _without_keys(actions), groups, prefix)
+
+    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        super().add_arguments(_without_keys(actions))
+
+
+def _without_keys(actions: Iterable[argparse.Action]) -> list[argparse.Action]:
+    return [action for action in actions if not action.dest.startswith(_PREFIX)]
+
+
+def read_flags(args: argparse.Namespace, schema: Schema) -> tuple[Path | None, dict[str, str]]:
+    """Return the configuration file and the flags of keys, by path, of a command line."""
     flags = {
         name.removeprefix(_PREFIX): value
         for name, value in vars(args).items()
@@ -52,10 +126,9 @@ def given(args: argparse.Namespace, schema: Schema) -> tuple[Path | None, dict[s
 def load_settings(args: argparse.Namespace, *, node_needed: bool = True) -> Settings:
     """Return the configuration from the parsed flags, the environment and the file. Raises ConfigError.
 
-    Where the Node's name is not needed, one that is not given anywhere is no error: it is usually not in the
-    file that all Nodes share.
+    Unless `node_needed`, a missing name of the Node is no error: the file that all Nodes share has none.
     """
-    file, flags = given(args, SCHEMA)
+    file, flags = read_flags(args, SCHEMA)
     environ = dict(os.environ)
     if not node_needed:
         environ.setdefault("MCAGENT_NODE_NAME", "any")
