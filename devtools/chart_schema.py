@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.agent import config as agent
-from mcagent.config import values
-from mcagent.config.keys import Schema
+from mcagent.config.schema import Schema
 from mcagent.controller import config as controller
+from mcagent.model.keys import values
 
 Json = dict[str, Any]
 FLAG: Json = {"type": "boolean"}

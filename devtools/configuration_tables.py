@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcagent.agent.config import KEYS as AGENT_KEYS
-from mcagent.config.keys import Key
 from mcagent.controller.config import KEYS as CONTROLLER_KEYS
+from mcagent.model.keys.key import Key
 
 TABLES: Mapping[str, Sequence[Key]] = {"agent": AGENT_KEYS, "controller": CONTROLLER_KEYS}
 _END = "<!-- end of configuration table -->"
 
 
 def table(keys: Sequence[Key]) -> str:
-    """Return a table in Markdown; keys that Antrea has too come first and are marked."""
+    """Return a table in Markdown; keys of Antrea come first, with a mark (ᴬ), as have reloadable keys (ᴿ)."""
     lines = ["| key | default | allowed values | meaning |", "| --- | --- | --- | --- |"]
     for key in sorted(keys, key=lambda key: not key.antrea):
-        default = "(required)" if key.default is None else f"`{key.value.show(key.default)}`"
-        mark = " ᴬ" if key.antrea else ""
+        default = "(required)" if key.required else f"`{key.value.show(key.default)}`"
+        mark = "".join(f" {mark}" for mark, marked in (("ᴬ", key.antrea), ("ᴿ", key.reloadable)) if marked)
         lines.append(f"| `{key.path}`{mark} | {default} | {key.value.allowed} | {key.meaning} |")
     return "\n".join(lines)
 

@@ -193,7 +193,7 @@ class Agent:
             time.sleep(HAND_OVER_POLL)
 
     def reconfigure(self, settings: Settings) -> None:
-        """Use these settings from now on; only RELOADABLE keys may differ."""
+        """Use these settings from now on; only reloadable keys may differ."""
         changed = settings.core != self.settings.core
         self.settings = settings
         if changed:

@@ -22,12 +22,6 @@ from mcagent.observe.version import version
 
 log = logging.getLogger(__name__)
 
-# Keys that may change while the agent runs: no resource is named or tagged by them.
-RELOADABLE = frozenset((
-    "enableGateway", "enablePodToPodConnectivity", "podCIDRs", "clusterID", "sourceNAT", "podRouting",
-    "exposeNodes", "newConnections", "fragments", "allowedRemoteCIDRs", "protectedCIDRs", "mtu",
-    "tunnelSourceCheck", "logLevel",
-))  # fmt: skip
 TURN = 5.0  # seconds between two checks that the loop still runs
 
 
@@ -78,10 +72,13 @@ def _reload(agent: Agent, reload: Callable[[], Settings]) -> None:
     except McagentError as error:
         log.error("the new configuration is not used: %s", error)
         return
-    changed = {key.path for key in KEYS if settings.value(key) != agent.settings.value(key)}
-    if fixed := sorted(changed - RELOADABLE):
+    changed = {key.path: key for key in KEYS if key.value_in(settings) != key.value_in(agent.settings)}
+    if fixed := sorted(path for path, key in changed.items() if not key.reloadable):
         log.error("the new configuration is not used: a restart is needed to change %s", ", ".join(fixed))
         return
     logging.getLogger().setLevel(settings.log_level.upper())
-    log.info("the configuration was read again; changed: %s", ", ".join(sorted(changed)) or "nothing")
+    log.info(
+        "the configuration was read again; changed: %s",
+        ", ".join(sorted(changed)) or "nothing",
+    )
     agent.reconfigure(settings)

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def in_force(settings: Settings) -> dict[str, str]:
     """Return every key with its value as it is written in YAML."""
-    return {key.path: key.value.show(settings.value(key)) for key in KEYS}
+    return {key.path: key.value.show(key.value_in(settings)) for key in KEYS}
 
 
 def run(args: argparse.Namespace) -> int:

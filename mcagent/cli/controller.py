@@ -7,13 +7,8 @@ import logging
 import os
 
 from mcagent.cli.common import exit_codes
-<<<<<<< HEAD
-from mcagent.cli.common.setting_flags import add_setting_flags, given
-from mcagent.controller.config import SCHEMA, ControllerRole, load
-=======
 from mcagent.cli.common.setting_flags import add_key_flags, read_flags
-from mcagent.controller.config import SCHEMA, Role, load
->>>>>>> 4d91e6cb (CLI: commands that only read the configuration take --config, no flag for each key)
+from mcagent.controller.config import SCHEMA, ControllerRole, load
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run the control plane of a cluster: as a member of a ClusterSet, or as the leader of one."
     )
     parser.epilog = _EPILOG
-<<<<<<< HEAD
     parser.add_argument("role", choices=[str(role) for role in ControllerRole], help="what this cluster is")
-    add_setting_flags(parser, SCHEMA)
-=======
-    parser.add_argument("role", choices=[str(role) for role in Role], help="what this cluster is")
     add_key_flags(parser, SCHEMA)
->>>>>>> 4d91e6cb (CLI: commands that only read the configuration take --config, no flag for each key)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,13 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.controller.run import run_controller
     from mcagent.observe import logs
 
-<<<<<<< HEAD
     role = ControllerRole(args.role)
-    file, flags = given(args, SCHEMA)
-=======
-    role = Role(args.role)
     file, flags = read_flags(args, SCHEMA)
->>>>>>> 4d91e6cb (CLI: commands that only read the configuration take --config, no flag for each key)
     settings = load(role, file, dict(os.environ), flags)
     logs.set_up(settings.log_level, settings.log_format)
     for remark in settings.remarks:

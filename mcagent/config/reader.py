@@ -13,9 +13,10 @@ from typing import Protocol
 
 import yaml
 
-from mcagent.config.keys import Key, Schema
-from mcagent.config.values import did_you_mean
+from mcagent.config.schema import Schema
 from mcagent.model.errors import InputError, McagentError
+from mcagent.model.keys.key import Key
+from mcagent.model.keys.values import did_you_mean
 
 # Variables that Kubernetes adds to containers for a Service whose name starts with "mcagent".
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$")
@@ -81,14 +82,6 @@ class ParsedConfig:
         """Raise ConfigError if there are errors."""
         if self.errors:
             raise ConfigError(self.errors)
-
-    def fields(self, holder: type) -> dict[str, object]:
-        """Return the given values by field of the dataclass `holder`."""
-        return {
-            key.attribute: self.values[key.path]
-            for key in self.schema.keys
-            if key.holder is holder and key.path in self.values
-        }
 
 
 def read(

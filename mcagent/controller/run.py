@@ -65,10 +65,10 @@ def reconcilers_of(role: ControllerRole, settings: ControllerSettings, home: str
     if role is ControllerRole.LEADER:
         from mcagent.controller.leader import leader_reconcilers
 
-        return leader_reconcilers(settings.leader(home))
+        return leader_reconcilers(settings.resolved(home).leader)
     from mcagent.controller.member import member_reconcilers
 
-    return member_reconcilers(settings.member(home))
+    return member_reconcilers(settings.resolved(home).member)
 
 
 def complete(
@@ -78,7 +78,7 @@ def complete(
 
     If the API server does not have it (or after `stop`), the settings are returned unchanged.
     """
-    if role is not ControllerRole.MEMBER or settings.service_cidr:
+    if role is not ControllerRole.MEMBER or settings.member.service_cidr:
         return settings
     from mcagent.controller.member.networks.discovery import UnknownCidrError, discover_service_cidr
 
@@ -88,7 +88,7 @@ def complete(
         try:
             cidr = discover_service_cidr(client, home)
             log.info("Service CIDR of this cluster: %s", cidr)
-            return replace(settings, service_cidr=cidr)
+            return replace(settings, member=replace(settings.member, service_cidr=cidr))
         except UnknownCidrError as err:
             log.warning("%s", err)
             return settings
@@ -166,7 +166,7 @@ class Controller:
         self._keeper: Keeper | None = None
         if settings.webhook_port:
             address = (settings.webhook_host or "0.0.0.0", settings.webhook_port)
-            reviews = reviews_of(self.engine, client, namespace, settings.accounts(home), settings.limits)
+            reviews = reviews_of(self.engine, client, namespace, settings.accounts(home), settings.leader.limits)
             self.webhook = WebhookServer(address, reviews)
             self._keeper = (
                 DirectoryKeeper(Path(settings.webhook_cert_dir), self.webhook)

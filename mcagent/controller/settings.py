@@ -1,12 +1,17 @@
-"""The settings of reconcilers, as frozen values. `mcagent.controller.config` reads them.
+"""The keys of the controller's configuration that reconcilers need, each declared at the field that it sets.
 
-Times are in seconds. Names in YAML are those of Antrea's MultiClusterConfig where it has them.
+Reading them is `mcagent.controller.config`, which declares the keys of the process. Times are in seconds. Names in
+YAML are those of Antrea's MultiClusterConfig where it has them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from mcagent.model.keys import values as kinds
+from mcagent.model.keys.key import Key
 
 MAX_EXPORTS = 1000  # Services of one member
 MAX_EXPORT_BYTES = 256 * 1024  # of JSON, of one ResourceExport
@@ -36,49 +41,111 @@ class WriteEndpoints(StrEnum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
-    """The settings of a member's reconcilers."""
+_NAMESPACE = kinds.text(r"|\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace, "" or "*"')
+_PRECEDENCE = kinds.choice(IpPrecedence, aliases=(("private", "internal"), ("public", "external")))
 
-    namespace: str  # of this controller: its ClusterSet, the Secret of it, Gateways and ClusterInfoImports
-    service_cidr: str | None = None  # None: discover
-    pod_cidrs: tuple[str, ...] = ()  # of this cluster, as published in its ClusterInfo
-    gateway_ip_precedence: IpPrecedence = IpPrecedence.INTERNAL
-    endpoint_ip_type: EndpointIpType = EndpointIpType.CLUSTER_IP
-    max_active_gateways: int = 1
-    write_endpoints: WriteEndpoints = WriteEndpoints.AUTO
-    heartbeat_period: float = 10.0  # one write of the MemberClusterAnnounce each
-    tunnel_type: str = ""  # of this cluster's agents, for other clusters to compare; "": not published
-    tunnel_port: int = 0  # likewise; 0: not published
-    allowed_endpoint_cidrs: tuple[str, ...] = ()  # imported endpoints may lie in these beside the announced CIDRs
-    max_imported_services: int = MAX_IMPORTED
-    stretched_network_policy: bool = False  # label identities are exported and imported
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSetSettings:
+    """The keys that reconcilers of members and leaders need.
+
+    Reconcilers get `namespace` resolved (`mcagent.controller.config.Settings.resolved`): "" means all namespaces.
+    """
+
+    # fmt: off
+    stretched_network_policy: Annotated[bool, Key("enableStretchedNetworkPolicy", kinds.boolean(),
+        "Label identities: a member publishes which labels its Pods have, a leader numbers them. Each set of "
+        "labels counts as one export (`members.maxExports`). Agents with the same key, or Antrea, enforce "
+        "policies on them ([policies.md](policies.md)).", antrea=True)] = False
+    allowed_endpoint_cidrs: Annotated[tuple[str, ...], Key("allowedEndpointCIDRs", kinds.as_text(kinds.networks()),
+        "Endpoints of Services may lie in these, beside the CIDRs that clusters publish: for clusters whose Pods "
+        "reach each other without gateways. Leader: of members that publish no Pod CIDRs. Member: of what it "
+        "imports.")] = ()
+    namespace: Annotated[str, Key("namespace", _NAMESPACE,
+        'Namespace of the ClusterSet and all that belongs to it. "": that of the controller. "*": all, on a '
+        "leader with several ClusterSets.")] = ""
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings(ClusterSetSettings):
+    """The keys that the reconcilers of a member need."""
+
+    # fmt: off
+    service_cidr: Annotated[str | None, Key("serviceCIDR", kinds.cidr(),
+        'Member: Service CIDR of this cluster. "": it is discovered.', antrea=True)] = None
+    pod_cidrs: Annotated[tuple[str, ...], Key("podCIDRs", kinds.as_text(kinds.masked_networks()),
+        "Member: Pod CIDRs of this cluster, as other clusters may reach them. Host bits are masked, with a "
+        "warning.", antrea=True)] = ()
+    gateway_ip_precedence: Annotated[IpPrecedence, Key("gatewayIPPrecedence", _PRECEDENCE,
+        "Member: which address of a gateway's Node other clusters use, if the Node has no annotation "
+        "`multicluster.antrea.io/gateway-ip`: its InternalIP (internal, or private) or its ExternalIP (external, "
+        "or public).", antrea=True)] = IpPrecedence.INTERNAL
+    endpoint_ip_type: Annotated[EndpointIpType, Key("endpointIPType", kinds.choice(EndpointIpType),
+        "Member: what is exported as endpoints of a Service: its ClusterIP, or the addresses of its Pods. The "
+        "same in all clusters.", antrea=True)] = EndpointIpType.CLUSTER_IP
+    max_active_gateways: Annotated[int, Key("maxActiveGateways", kinds.integer(1, 64),
+        "Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one.")] = 1
+    max_imported_services: Annotated[int, Key("maxImportedServices", kinds.integer(1, 100000),
+        "Member: how many Services it imports at most: each takes a ClusterIP. Those that are here stay; of the "
+        "others the oldest come first.")] = MAX_IMPORTED
+    tunnel_type: Annotated[str, Key("tunnelType", kinds.text("|geneve|vxlan", 'geneve, vxlan or ""'),
+        "Member: tunnelType of this cluster's agents, announced to the other clusters, which report when theirs "
+        'is another one. "": not announced.')] = ""
+    tunnel_port: Annotated[int, Key("tunnelPort", kinds.integer(0, 65535),
+        "Member: likewise tunnelPort. 0: not announced.")] = 0
+    write_endpoints: Annotated[WriteEndpoints, Key("writeEndpoints", kinds.choice(WriteEndpoints),
+        "Member: whether imported Services get Endpoints beside EndpointSlices. auto: where the cluster needs "
+        "them.")] = WriteEndpoints.AUTO
+    heartbeat_period: Annotated[float, Key("heartbeatPeriod", kinds.duration(1, 3600),
+        "Member: how often it tells the leader that it is there.")] = 10.0
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLimits:
-    """The limits of each member's claims. Annotations of its ServiceAccount override the first three."""
+    """The keys that limit what each member may claim. Annotations of its ServiceAccount override some."""
 
-    max_exports: int = MAX_EXPORTS  # exported Services
-    allowed_namespaces: tuple[str, ...] = ()  # of exported Services; none given: any
-    allowed_cidrs: tuple[str, ...] = ()  # none given: any
-    cluster_cidrs: tuple[str, ...] = ()  # where CIDRs of any member must lie, whatever else; none given: private
-    max_export_bytes: int = MAX_EXPORT_BYTES  # of JSON, of one ResourceExport
-    max_endpoints: int = MAX_ENDPOINTS  # of one exported Service
-    refuse_conflicts: bool = False  # an export whose ports differ from the oldest one's takes no part
+    # fmt: off
+    max_exports: Annotated[int, Key("members.maxExports", kinds.integer(0, 100000),
+        "Leader: how many Services a member may export, unless its ServiceAccount says otherwise (annotation "
+        "`mcagent.io/max-exports`). The oldest stay, the newest are refused.")] = MAX_EXPORTS
+    allowed_namespaces: Annotated[tuple[str, ...], Key("members.allowedNamespaces", kinds.names(),
+        "Leader: Services of which namespaces members may export, unless a member's ServiceAccount says otherwise "
+        "(annotation `mcagent.io/allowed-namespaces`). []: all, but those that are reserved.")] = ()
+    allowed_cidrs: Annotated[tuple[str, ...], Key("members.allowedCIDRs", kinds.as_text(kinds.networks()),
+        "Leader: where CIDRs and endpoints of members may lie, unless a member's ServiceAccount says otherwise "
+        "(annotation `mcagent.io/allowed-cidrs`). []: anywhere that no other rule forbids.")] = ()
+    max_endpoints: Annotated[int, Key("members.maxEndpoints", kinds.integer(1, 65536),
+        "Leader: how many endpoints of one exported Service are taken; the others are left out.")] = MAX_ENDPOINTS
+    max_export_bytes: Annotated[int, Key("members.maxExportBytes", kinds.integer(4096, 1000000),
+        "Leader: how large a ResourceExport may be, in bytes of JSON. A larger one is refused. Only endpoints "
+        "need more than 64 KiB, so nothing else may have more.")] = MAX_EXPORT_BYTES
+    refuse_conflicts: Annotated[bool, Key("members.refuseConflicts", kinds.boolean(),
+        "Leader: an export whose type or ports differ from those of the oldest export of the Service is refused, "
+        "with its endpoints. false: ports are put together, as KEP-1645 has it.")] = False
+    cluster_cidrs: Annotated[tuple[str, ...], Key("allowedClusterCIDRs", kinds.as_text(kinds.networks()),
+        "Leader: Service and Pod CIDRs of members must lie in these, whatever a member's ServiceAccount says. []: "
+        "the private ranges, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10; a list means just that "
+        "list.")] = ()
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderSettings:
-    """The settings of a leader's reconcilers."""
+class LeaderSettings(ClusterSetSettings):
+    """The keys that the reconcilers of a leader need."""
 
-    namespace: str  # the Common Area; "" means every namespace that has a ClusterSet
-    heartbeat_timeout: float = 30.0  # a member without a heartbeat for so long is not Ready
-    stale_after: float = 86400.0  # a member's exports are deleted after so long without a heartbeat
     limits: MemberLimits = MemberLimits()
-    allowed_endpoint_cidrs: tuple[str, ...] = ()  # endpoints of members without Pod CIDRs may lie in these
-    imported_traffic: str = ""  # for Services without it in the oldest export (`mcagent.model.traffic`)
-    stretched_network_policy: bool = False  # label identities are numbered; else their exports are refused
+    # fmt: off
+    imported_traffic: Annotated[str, Key("importedTraffic", kinds.traffic(),
+        "Leader: which clusters get new connections to imported Services, in all members, where neither their "
+        "ServiceImport nor the oldest export says it ([multicluster.md](multicluster.md#traffic-distribution)). "
+        "\"\": each cluster's agents say it.")] = ""
+    heartbeat_timeout: Annotated[float, Key("heartbeatTimeout", kinds.duration(2, 86400),
+        "Leader: a member from which nothing is heard for so long is not Ready.")] = 30.0
+    stale_after: Annotated[float, Key("staleAfter", kinds.duration(60, 31536000),
+        "Leader: what a member left behind is deleted when nothing was heard of it for so long.")] = 86400.0
+    # fmt: on
 
     def covers(self, namespace: str) -> bool:
         """Tell whether this leader's controller reconciles a namespace."""

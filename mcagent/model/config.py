@@ -1,15 +1,19 @@
-"""The agent's configuration as a frozen value. Reading it (file, environment, flags) is `mcagent.agent.config`.
+"""The agent's configuration as far as decisions depend on it: its keys, each declared at the field that it sets.
 
-The names in YAML are the camel-case ones in the comments; those shared with Antrea's `multicluster.*` keep
-its names and meaning.
+Reading it (file, environment, flags) is `mcagent.agent.config`, which declares the keys of the process. Names
+shared with Antrea's `multicluster.*` keep their meaning.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 from mcagent.model.dataplane.resources import Bfd, TunnelType
+from mcagent.model.keys import reserved
+from mcagent.model.keys import values as kinds
+from mcagent.model.keys.key import Key
 from mcagent.model.net import Network
 from mcagent.model.traffic import OTHERS
 
@@ -72,59 +76,155 @@ class PolicyFailureMode(StrEnum):
     OPEN = "open"
 
 
+_TABLE = kinds.integer(1, 2**32 - 1, never=reserved.ROUTE_TABLES)
+_BFD_INTERVAL = kinds.duration(0.01, 10)
+_BFD_MULTIPLIER = kinds.integer(1, 255)
+_NFT_NAME = kinds.text(
+    r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=reserved.NFT_TABLES
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What `compile` needs of the configuration. Everything has a default but the Node's name."""
+    """The keys of the agent's configuration on which `compile` depends. Times in seconds."""
 
-    node_name: str  # nodeName
-    cluster_id: str = ""  # clusterID: of this cluster, so that its own ClusterInfoImport is passed over
-    namespace: str = ""  # namespace: of Gateway and ClusterInfoImport objects; "" means all
-    enable_gateway: bool = True  # enableGateway
-    enable_pod_to_pod: bool = False  # enablePodToPodConnectivity
-    stretched_network_policy: bool = False  # enableStretchedNetworkPolicy
-    policy_failure_mode: PolicyFailureMode = PolicyFailureMode.CLOSED  # policyFailureMode
-    max_policy_flows: int = 10_000  # maxPolicyFlows: of one policy on this Node
-    max_namespace_policy_flows: int = 20_000  # maxNamespacePolicyFlows: of a Namespace's policies on this Node
-    pod_cidrs: tuple[Network, ...] = ()  # podCIDRs: of this cluster, as published in its ClusterInfo
-    source_nat: SourceNat = SourceNat.AUTO  # sourceNAT
-    pod_routing: PodRouting = PodRouting.AUTO  # podRouting
-    allowed_remote_cidrs: tuple[Network, ...] = ()  # allowedRemoteCIDRs: empty means private ranges
-    protected_cidrs: tuple[Network, ...] = ()  # protectedCIDRs: no other cluster may ever have an address of these
-    tunnel_type: TunnelType = TunnelType.GENEVE  # tunnelType
-    tunnel_port: int = 0  # tunnelPort: 0 means the default of the encapsulation
-    tunnel_source_check: bool = True  # tunnelSourceCheck: of packets that claim to come from a tunnel's peer
-    mtu: int = 0  # mtu of the host port: 0 means uplink MTU less the encapsulation's overhead
-    bridge: str = "br-mc"  # bridge
-    host_port: str = "mc-gw0"  # hostPort
-    datapath: DatapathChoice = DatapathChoice.AUTO  # datapath
-    ct_zone_base: int = 28003  # conntrackZoneBase: four zones from here
-    ct_mark_bit: int = 12  # connectionMarkBit: of the kernel's connection and packet mark; 16-31 are Calico's
-    route_table: int = 28003  # routeTable: routes to remote clusters
-    reply_table: int = 28004  # replyTable: the way back of connections that came in
-    route_protocol: int = 111  # routeProtocol
-    rule_priority: int = 300  # rulePriority: two rules from here
-    nft_table: str = "mcagent"  # nftTable
-    bfd_enable: bool = True  # bfd.enable
-    bfd_local_interval: float = 0.1  # bfd.local.interval: seconds, between Nodes of this cluster
-    bfd_local_multiplier: int = 3  # bfd.local.multiplier
-    bfd_remote_interval: float = 0.1  # bfd.remote.interval: seconds, between clusters
-    bfd_remote_multiplier: int = 3  # bfd.remote.multiplier
-    bfd_max_nodes: int = 200  # bfd.maxNodes: with more workers, BFD is between gateways only
-    gateways: GatewayMode = GatewayMode.ACTIVE_ACTIVE  # gateways
-    failback: bool = False  # failback: active-standby only; a returning gateway takes its traffic back
-    gateway_selection: GatewaySelection = GatewaySelection.API  # gatewaySelection
-    service_cidrs: tuple[Network, ...] = ()  # serviceCIDRs: of this cluster, where no Gateway object tells it
-    new_connections: int = 10_000  # newConnections: of each other cluster to this Node, a second; 0: any number
-    fragments: int = 30  # fragments: of each other cluster to this Node, a second; 0: any number
-    imported_traffic: str = OTHERS  # importedTraffic: which clusters get it (model.traffic); "": nothing is read
-    expose_nodes: bool = False  # exposeNodes: other clusters may open connections to this Node's own addresses
-
-    encryption: TrafficEncryption = TrafficEncryption.NONE  # trafficEncryptionMode
-    encryption_fallback: EncryptionFallback = EncryptionFallback.DENY  # encryptionFallback
-    wireguard_port: int = 51821  # wireGuard.port: UDP; of a peer, too, that publishes none
-    wireguard_mtu: int = 0  # wireGuard.mtu of the device: 0 means uplink MTU less WireGuard's overhead
-    wireguard_device: str = "mc-wg0"  # wireGuard.deviceName
-    wireguard_keepalive: int = 15  # wireGuard.keepalive: seconds
+    # fmt: off
+    enable_gateway: Annotated[bool, Key("enableGateway", kinds.boolean(),
+        "Take part in multi-cluster networking: a Node for which there is a Gateway object is a gateway, every "
+        "other a worker. false: this Node has no tunnels and no routes. (Antrea's "
+        "default is false.)", antrea=True, reloadable=True)] = True
+    namespace: Annotated[str, Key("namespace", kinds.DNS_LABEL,
+        'Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.', antrea=True)] = ""
+    enable_pod_to_pod: Annotated[bool, Key("enablePodToPodConnectivity", kinds.boolean(),
+        "Pods of remote clusters may reach Pods of this cluster directly, and "
+        "see their addresses.", antrea=True, reloadable=True)] = False
+    stretched_network_policy: Annotated[bool, Key("enableStretchedNetworkPolicy", kinds.boolean(),
+        "Enforce policies between clusters. Tunnel packets then carry the label identity of the sending Pod "
+        "([policies.md](policies.md)). The same in all clusters.", antrea=True)] = False
+    policy_failure_mode: Annotated[PolicyFailureMode, Key("policyFailureMode", kinds.choice(PolicyFailureMode),
+        "Connections between clusters to which a policy rule applies that cannot be enforced. closed: drop them. "
+        "open: ignore the rule; a rule of a NetworkPolicy counts "
+        "as allowing everything.")] = PolicyFailureMode.CLOSED
+    max_policy_flows: Annotated[int, Key("maxPolicyFlows", kinds.integer(100, 1_000_000),
+        "Limit of the flows of one policy on this Node. A policy above it cannot be enforced "
+        "(`policyFailureMode`).")] = 10_000
+    max_namespace_policy_flows: Annotated[int, Key("maxNamespacePolicyFlows", kinds.integer(100, 1_000_000),
+        "Limit of the flows of all policies of a Namespace on this Node, of which the "
+        "oldest come first.")] = 20_000
+    encryption: Annotated[TrafficEncryption, Key("trafficEncryptionMode", kinds.choice(TrafficEncryption),
+        "Encryption between gateways of different clusters. The same "
+        "in all clusters.", antrea=True)] = TrafficEncryption.NONE
+    wireguard_port: Annotated[int, Key("wireGuard.port", kinds.integer(1, 65535),
+        "UDP port of WireGuard on this Node, and of gateways that publish none.", antrea=True)] = 51821
+    wireguard_mtu: Annotated[int, Key("wireGuard.mtu", kinds.integer(626, 65535, also=(0,)),
+        "MTU of the WireGuard device. 0: that of the uplink less 60 bytes, or 80 on an IPv6 underlay.")] = 0
+    wireguard_device: Annotated[str, Key("wireGuard.deviceName", kinds.DEVICE_NAME,
+        "Name of the WireGuard device.")] = "mc-wg0"
+    wireguard_keepalive: Annotated[int, Key("wireGuard.keepalive", kinds.integer(1, 3600),
+        "Interval of WireGuard's keepalives in seconds. They reach a gateway that returns, and keep the state of "
+        "an address translation on the path.")] = 15
+    encryption_fallback: Annotated[EncryptionFallback, Key("encryptionFallback", kinds.choice(EncryptionFallback),
+        "Traffic to another cluster that cannot be encrypted, because this Node has no WireGuard or the other "
+        "cluster publishes no key. deny: drop it. allowClear: send it unencrypted.")] = EncryptionFallback.DENY
+    pod_cidrs: Annotated[tuple[Network, ...], Key("podCIDRs", kinds.networks(),
+        "Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
+        "multi-cluster controller). []: those of its Nodes (Node.spec.podCIDRs).", reloadable=True)] = ()
+    node_name: Annotated[str, Key("nodeName", kinds.DNS_NAME, "Name of this Node object. Required.")]
+    cluster_id: Annotated[str, Key("clusterID", kinds.DNS_NAME,
+        "ID of this cluster in the ClusterSet, so that its own "
+        "ClusterInfoImport is ignored.", reloadable=True)] = ""
+    source_nat: Annotated[SourceNat, Key("sourceNAT", kinds.choice(SourceNat),
+        "When the gateway translates source addresses to its gatewayIP. auto: only where routing needs it. "
+        "always: towards every remote cluster, as Antrea does.", reloadable=True)] = SourceNat.AUTO
+    expose_nodes: Annotated[bool, Key("exposeNodes", kinds.boolean(),
+        "Let other clusters open connections to this Node's own addresses inside podCIDRs (or the Node's Pod "
+        "CIDR): kubelet, NodePorts, Pods on the host's network. false: only by "
+        "an exported Service.", reloadable=True)] = False
+    imported_traffic: Annotated[str, Key("importedTraffic", kinds.traffic(),
+        "Clusters that get new connections to imported Services, where neither ServiceImport nor exporter chooses "
+        "([multicluster.md](multicluster.md#traffic-distribution)). `*`: all, by their ready endpoints. any: as "
+        'kube-proxy chooses. Clusters that no gateway reaches get no new connections. "", or no clusterID: '
+        "kube-proxy alone chooses, and the objects for this are not read.")] = OTHERS
+    new_connections: Annotated[int, Key("newConnections", kinds.integer(0, 1_000_000),
+        "Rate limit per remote cluster: new connections per second to this Node (burst: twice that). Excess is "
+        "dropped. 0: no limit.", reloadable=True)] = 10_000
+    fragments: Annotated[int, Key("fragments", kinds.integer(0, 1_000_000),
+        "Rate limit per remote cluster: IP fragments per second to this Node (burst: ten times that). Excess is "
+        "dropped. Raise it only with the limits for fragments of the Node ([underlay.md](underlay.md#fragments)). "
+        "0: no limit.", reloadable=True)] = 30
+    pod_routing: Annotated[PodRouting, Key("podRouting", kinds.choice(PodRouting),
+        "How a gateway finds the Node of a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching Pods. auto: "
+        "by the Node's Pod CIDRs if it has any, else by Pods.", reloadable=True)] = PodRouting.AUTO
+    allowed_remote_cidrs: Annotated[tuple[Network, ...], Key("allowedRemoteCIDRs", kinds.networks(),
+        "Accept only CIDRs of remote clusters that are inside these. []: the private ones, 10.0.0.0/8, "
+        "172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10.", reloadable=True)] = ()
+    protected_cidrs: Annotated[tuple[Network, ...], Key("protectedCIDRs", kinds.networks(),
+        "Reject CIDRs and gateway addresses of other clusters that overlap these: the leader's API server, "
+        "resolvers behind a name, … (API servers, resolvers, default gateways and Nodes that the agent observes "
+        "are always protected).", reloadable=True)] = ()
+    tunnel_type: Annotated[TunnelType, Key("tunnelType", kinds.choice(TunnelType),
+        "Encapsulation of every tunnel. The same in all clusters.")] = TunnelType.GENEVE
+    tunnel_port: Annotated[int, Key("tunnelPort", kinds.integer(0, 65535),
+        "UDP port of the encapsulation. 0: its default (geneve 6081, vxlan 4789).")] = 0
+    tunnel_source_check: Annotated[bool, Key("tunnelSourceCheck", kinds.boolean(),
+        "Drop a tunnel packet with a peer's source address that arrives on a device of a kind that Pods use "
+        "(veth, netkit, bridge, openvswitch), unless the route to the peer leads there or the device has the "
+        "destination address: a Pod forged the source. false: for Nodes with several bridges as uplinks and an "
+        "address on another device, where packets of peers arrive by another device than replies leave. Also drop "
+        "tunnel packets of Nodes of this cluster that do not come from the local link any more "
+        "([operations.md](operations.md#packets-that-nft-drops)).", reloadable=True)] = True
+    mtu: Annotated[int, Key("mtu", kinds.integer(576, 65485, also=(0,)),
+        "MTU of `hostPort`. 0: that of the uplink less the overhead of the encapsulation.", reloadable=True)] = 0
+    bridge: Annotated[str, Key("bridge", kinds.DEVICE_NAME, "Name of the agent's Open vSwitch bridge.")] = "br-mc"
+    host_port: Annotated[str, Key("hostPort", kinds.DEVICE_NAME,
+        "Name of the device by which the Node's kernel and the bridge exchange packets.")] = "mc-gw0"
+    datapath: Annotated[DatapathChoice, Key("datapath", kinds.choice(DatapathChoice),
+        "Open vSwitch datapath. auto: the kernel's where it exists, "
+        "else userspace (netdev).")] = DatapathChoice.AUTO
+    ct_zone_base: Annotated[int, Key("conntrackZoneBase", kinds.integer(1, 65532),
+        "First of four connection tracking zones. Zone 0 is the kernel's.")] = 28003
+    ct_mark_bit: Annotated[int, Key("connectionMarkBit", kinds.integer(0, 31, never=reserved.MARK_BITS),
+        "Bit of connection mark and packet mark that routes replies back the way their requests came. Choose a "
+        "bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, portmap 13, "
+        "AWS 7, OVN-Kubernetes 3 and 12 (choose another there).")] = 12
+    route_table: Annotated[int, Key("routeTable", _TABLE,
+        "Routing table of the routes to remote clusters.")] = 28003
+    reply_table: Annotated[int, Key("replyTable", _TABLE,
+        "Routing table for replies to connections that came from remote clusters.")] = 28004
+    route_protocol: Annotated[int, Key("routeProtocol", kinds.integer(5, 255, never=reserved.ROUTE_PROTOCOLS),
+        "Protocol number of the agent's routes and rules.")] = 111
+    rule_priority: Annotated[int, Key("rulePriority", kinds.integer(1, 32764),
+        "Priority of the first of two routing rules (the second has the next number).")] = 300
+    nft_table: Annotated[str, Key("nftTable", _NFT_NAME,
+        "Name of the agent's nftables table (family ip).")] = "mcagent"
+    gateways: Annotated[GatewayMode, Key("gateways", kinds.choice(GatewayMode),
+        "How several gateways of a cluster share its traffic. active-active: by a hash of each connection. "
+        "active-standby: the first live one, in the order of the API, takes all.")] = GatewayMode.ACTIVE_ACTIVE
+    failback: Annotated[bool, Key("failback", kinds.boolean(),
+        "With active-standby: give traffic back to a preferred gateway when it returns.")] = False
+    gateway_selection: Annotated[GatewaySelection, Key("gatewaySelection", kinds.choice(GatewaySelection),
+        "Which Nodes of this cluster are gateways. api: those with a Gateway object. readiness: those with the "
+        "annotation `multicluster.antrea.io/gateway`, without any controller (address: the annotation "
+        "`multicluster.antrea.io/gateway-ip`, else the Node's InternalIP). A Node that is not Ready or is "
+        "cordoned is used only while there is no other.")] = GatewaySelection.API
+    service_cidrs: Annotated[tuple[Network, ...], Key("serviceCIDRs", kinds.networks(),
+        "Service CIDR of this cluster, where no Gateway has it: for `gatewaySelection: readiness`, and to drop "
+        "packets to other clusters before the first Gateway.")] = ()
+    bfd_enable: Annotated[bool, Key("bfd.enable", kinds.boolean(),
+        "Run bidirectional forwarding detection on every tunnel: Open vSwitch stops using a dead gateway without "
+        "the agent. A peer that never answered (Antrea) is used without it.")] = True
+    bfd_local_interval: Annotated[float, Key("bfd.local.interval", _BFD_INTERVAL,
+        "Interval of BFD packets between Nodes of this cluster.")] = 0.1
+    bfd_local_multiplier: Annotated[int, Key("bfd.local.multiplier", _BFD_MULTIPLIER,
+        "Between Nodes of this cluster: number of consecutive missed packets after which a peer is down.")] = 3
+    bfd_remote_interval: Annotated[float, Key("bfd.remote.interval", _BFD_INTERVAL,
+        "Interval of BFD packets between gateways of different clusters.")] = 0.1
+    bfd_remote_multiplier: Annotated[int, Key("bfd.remote.multiplier", _BFD_MULTIPLIER,
+        "Between gateways of different clusters: as `bfd.local.multiplier`.")] = 3
+    bfd_max_nodes: Annotated[int, Key("bfd.maxNodes", kinds.integer(0, 65000),
+        "With more workers than this in the cluster, run BFD between gateways only; workers then rely on the "
+        "Ready condition of the gateways' Nodes.")] = 200
+    # fmt: on
 
     @property
     def encrypts(self) -> bool:

@@ -15,8 +15,8 @@ import yaml
 
 from devtools import chart_schema
 from mcagent.agent.config import SCHEMA as AGENT
-from mcagent.config.keys import Key
 from mcagent.controller.config import SCHEMA as CONTROLLER
+from mcagent.model.keys.key import Key
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/mcagent"

@@ -12,7 +12,7 @@ import pytest
 
 from mcagent.agent.config import SCHEMA as AGENT
 from mcagent.cli.main import COMMANDS, main
-from mcagent.config.keys import Schema
+from mcagent.config.schema import Schema
 from mcagent.controller.config import SCHEMA as CONTROLLER
 
 HEAVY = ("kubernetes", "ovs", "pyroute2", "prometheus_client", "yaml")

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from argparse import ArgumentParser
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.configuration_tables import filled
+from devtools.chart_schema import configuration
+from devtools.configuration_tables import filled, table
 from mcagent.agent.config import KEYS, SCHEMA, load
 from mcagent.cli.common import setting_flags
-from mcagent.config.keys import Key, LogFormat
-from mcagent.config.reader import ConfigError
+from mcagent.config.reader import ConfigError, read
+from mcagent.config.schema import LogFormat, Schema
+from mcagent.controller.config import SCHEMA as CONTROLLER
 from mcagent.model.config import SourceNat
 from mcagent.model.dataplane.resources import Bfd, TunnelType
+from mcagent.model.keys import values
+from mcagent.model.keys.key import Key, keys_of, make_settings
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -231,7 +238,9 @@ def test_durations_read_like_gos() -> None:
         assert load(None, {}, {"nodeName": "n1", "resyncPeriod": text}).resync_period == seconds
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.default is not None], ids=lambda key: key.path)
+@pytest.mark.parametrize(
+    "key", [key for key in (*KEYS, *CONTROLLER.keys) if not key.required], ids=lambda key: key.path
+)
 def test_every_default_is_itself_accepted(key: Key) -> None:
     """What the table shows as default can be given as a flag."""
     assert key.value.parse_text(key.value.show(key.default).strip('"[]')) == key.default
@@ -245,6 +254,71 @@ def test_names_of_keys_variables_and_flags_are_unique() -> None:
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=9), st.lists(st.text(max_size=3)))
 _WORDS = st.one_of(st.text(max_size=12), st.sampled_from([key.path for key in KEYS]), st.just("multicluster"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """A declaration of this test, below another one."""
+
+    depth: Annotated[int, Key("tank.maxDepth", values.integer(1, 9), "Depth of the tank.")] = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """A declaration of this test."""
+
+    inner: Inner
+    name: Annotated[str, Key("tankName", values.DNS_LABEL, "Name of the tank.", reloadable=True)]
+    remarks: tuple[str, ...] = ()
+
+
+TANK = Schema(keys=keys_of(Outer), prefix="TANK_", file_variable="TANK_CONFIG", default_file="/nowhere.yaml")
+
+
+def test_a_declared_key_is_in_file_environment_flags_documentation_and_schema(tmp_path: Path) -> None:
+    """The annotation of the field is all that a key needs."""
+    parsed = read(TANK, write(tmp_path, "tank: {maxDepth: 4}\ntankName: a\n"), {"TANK_TANK_MAX_DEPTH": "5"}, {})
+    assert make_settings(Outer, parsed.values) == Outer(name="a", inner=Inner(depth=5))
+    parser = ArgumentParser()
+    setting_flags.add_key_flags(parser, TANK)
+    _, flags = setting_flags.read_flags(parser.parse_args(["--tank-max-depth", "6"]), TANK)
+    assert read(TANK, None, {}, flags).values == {"tank.maxDepth": 6}
+    depth, name = TANK.keys
+    assert (depth.default, depth.required, name.required, name.reloadable) == (3, False, True, True)
+    assert depth.value_in(Outer(name="b", inner=Inner(depth=7))) == 7
+    assert table(TANK.keys).splitlines()[2:] == [
+        "| `tank.maxDepth` | `3` | a whole number from 1 to 9 | Depth of the tank. |",
+        "| `tankName` ᴿ | (required) | a DNS label (lower-case letters, digits, -) | Name of the tank. |",
+    ]
+    properties = configuration(TANK)["properties"]
+    assert properties["tank"]["properties"]["maxDepth"]["maximum"] == 9
+    assert "tankName" in properties
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, CONTROLLER], ids=["agent", "controller"])
+def test_every_derived_artefact_lists_exactly_the_declared_keys(schema: Schema) -> None:
+    """Documentation and the chart's schema have each key once; flags are compared in test_cli.py."""
+
+    def paths(node: dict[str, Any], above: str = "") -> Iterator[str]:
+        for name, value in node["properties"].items():
+            yield from paths(value, f"{above}{name}.") if "properties" in value else [above + name]
+
+    declared = [key.path for key in schema.keys]
+    documented = (REPOSITORY / "docs/configuration.md").read_text(encoding="utf-8")
+    begin = f"table of the {'agent' if schema is SCHEMA else 'controller'}: made by"
+    rows = documented.partition(begin)[2].partition("<!-- end")[0].splitlines()
+    assert sorted(row.split("`")[1] for row in rows if row.startswith("| `")) == sorted(declared)
+    chart = json.loads((REPOSITORY / "deploy/helm/mcagent/values.schema.json").read_text(encoding="utf-8"))
+    part = chart["properties"]["agent" if schema is SCHEMA else "member"]["properties"]["config"]
+    assert sorted(paths(part)) == sorted([*declared, *schema.constants])
+
+
+def test_a_reload_changes_reloadable_keys_only() -> None:
+    """Every key that names or tags a resource, or configures a server, needs a restart."""
+    reloadable = {key.path for key in KEYS if key.reloadable}
+    assert {"mtu", "enableGateway", "logLevel", "podCIDRs"} <= reloadable
+    assert not reloadable & {"bridge", "hostPort", "routeTable", "nftTable", "listen", "nodeName", "tunnelType"}
+    assert not any(key.reloadable for key in CONTROLLER.keys)
 
 
 @given(st.dictionaries(_WORDS, st.one_of(_SCALARS, st.dictionaries(_WORDS, _SCALARS, max_size=3)), max_size=5))

@@ -37,7 +37,7 @@ def test_the_configuration_of_the_guide_is_taken(tmp_path: Path) -> None:
     file = tmp_path / "controller.yaml"
     file.write_text(GUIDE)
     settings = load(ControllerRole.MEMBER, file, {}, {})
-    assert settings.member("kube-system").pod_cidrs == ("10.10.0.0/16", "10.20.0.0/16")
+    assert settings.member.pod_cidrs == ("10.10.0.0/16", "10.20.0.0/16")
     masked, gates = sorted(settings.remarks, key=lambda text: "featureGates" in text)
     assert masked.endswith("podCIDRs: 10.10.1.1/16 has host bits set: used as 10.10.0.0/16")
     assert gates.endswith("featureGates: are Antrea's: ignored, there are none here")

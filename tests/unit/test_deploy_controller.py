@@ -16,7 +16,7 @@ import yaml
 from mcagent.controller.admin.manifests import PARTS, Site, objects
 from mcagent.controller.config import ControllerRole, ControllerSettings, load
 from mcagent.controller.run import reconcilers_of
-from mcagent.controller.settings import WriteEndpoints
+from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.http.listening import Authentication
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
@@ -106,7 +106,8 @@ def test_every_object_says_its_namespace_and_whose_it_is(role: ControllerRole) -
 def test_rights_are_what_reconcilers_declare(role: ControllerRole) -> None:
     """What they read may be listed and watched, what they write written; of other things only what runs them."""
     granted = rules(role)
-    found = reconcilers_of(role, ControllerSettings(write_endpoints=WriteEndpoints.ALWAYS), "x")
+    settings = ControllerSettings(member=MemberSettings(write_endpoints=WriteEndpoints.ALWAYS))
+    found = reconcilers_of(role, settings, "x")
     watched = {name for name, verbs in granted.items() if {"get", "list", "watch"} <= verbs}
     written = {(group, name.partition("/")[0]) for (group, name), verbs in granted.items() if verbs & WRITES}
     assert watched == resources({kind for r in found for kind in r.reads.local})

@@ -143,7 +143,7 @@ def test_the_configuration_says_what_all_members_may_claim(tmp_path: Path) -> No
         "allowedEndpointCIDRs: [10.9.0.0/16]\nmaxImportedServices: 9\n"
     )
     settings = load(ControllerRole.LEADER, file, {}, {})
-    assert settings.leader("home").limits == MemberLimits(
+    assert settings.leader.limits == MemberLimits(
         max_exports=7,
         allowed_namespaces=("shop", "pay"),
         allowed_cidrs=("10.0.0.0/8",),
@@ -151,8 +151,8 @@ def test_the_configuration_says_what_all_members_may_claim(tmp_path: Path) -> No
         max_endpoints=5,
         refuse_conflicts=True,
     )
-    assert settings.leader("home").allowed_endpoint_cidrs == ("10.9.0.0/16",)
-    assert settings.member("home").max_imported_services == 9
+    assert settings.leader.allowed_endpoint_cidrs == ("10.9.0.0/16",)
+    assert settings.member.max_imported_services == 9
 
 
 @pytest.mark.parametrize("bad", ["allowedNamespaces: [Shop]", "allowedNamespaces: shop", "maxExports: -1"])

@@ -17,6 +17,7 @@ from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.networks.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
 from mcagent.controller.run import complete, reconcilers_of
+from mcagent.controller.settings import MemberSettings
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject
@@ -257,7 +258,7 @@ def test_what_cannot_be_found_out_says_what_to_configure(last: Any) -> None:
 def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
     """What is configured is not asked for; a refusal leaves the member without; one that is away is waited for."""
     stop, known = threading.Event(), Answers()
-    given = ControllerSettings(service_cidr="10.96.0.0/16")
+    given = ControllerSettings(member=MemberSettings(service_cidr="10.96.0.0/16"))
     assert complete(ControllerRole.MEMBER, given, known, stop) == given
     assert known.requests == []
     refused = Answers(ApiRefusalError("no", code=404), ApiRefusalError("forbidden", code=403))
@@ -266,7 +267,7 @@ def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
     assert {"membership", "gateway-election", "service-export", "service-import"} <= names
     told = (ApiRefusalError("no", code=404), ApiRefusalError(REFUSALS[0][0], code=422))
     away = Answers(ApiUnreachableError("away"), *told)
-    assert complete(ControllerRole.MEMBER, ControllerSettings(), away, stop).service_cidr == "10.96.0.0/12"
+    assert complete(ControllerRole.MEMBER, ControllerSettings(), away, stop).member.service_cidr == "10.96.0.0/12"
 
 
 def test_the_first_usable_cidr_counts() -> None:

@@ -9,9 +9,9 @@ import logging
 from contextlib import ExitStack
 
 from mcagent.agent.config import Settings
-from mcagent.config.values import listen_address
 from mcagent.http.server import Guard, HttpServer, Pages
 from mcagent.http.serving import serve_health, serve_pages
+from mcagent.model.keys.values import listen_address
 
 log = logging.getLogger(__name__)
 

@@ -95,7 +95,7 @@ Made by mcagent {version()} doctor --bundle. No Secrets, tokens, private keys, k
 
 
 def _configuration(settings: Settings) -> dict[str, object]:
-    values = {key.path: settings.value(key) for key in KEYS if key.path != "kubeconfig"}
+    values = {key.path: key.value_in(settings) for key in KEYS if key.path != "kubeconfig"}
     return {name: value if isinstance(value, int | float | bool) else str(value) for name, value in values.items()}
 
 

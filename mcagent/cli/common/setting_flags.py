@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.agent.config import SCHEMA, Settings, load
-from mcagent.config.keys import Key, Schema
+from mcagent.config.schema import Schema
+from mcagent.model.keys.key import Key
 
 _PREFIX = "key:"
 KUBECONFIG = ("FILE", "[that of the configuration, else $KUBECONFIG, else ~/.kube/config, else that of the Pod]")
@@ -57,7 +58,7 @@ def _add_file_flag(parser: argparse.ArgumentParser, schema: Schema) -> None:
 
 def _add_key_flag(parser: argparse._ActionsContainer, key: Key, metavar: str = "VALUE", text: str = "") -> None:
     boolean = key.value.switch
-    default = "required" if key.default is None else key.value.show(key.default)
+    default = "required" if key.required else key.value.show(key.default)
     parser.add_argument(
         key.flag,
         dest=_PREFIX + key.path,

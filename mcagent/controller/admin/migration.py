@@ -155,14 +155,14 @@ def _configuration(role: ControllerRole, objects: Objects) -> Iterator[Finding]:
                 yield Finding(level=Level.MUST, about=about, text=f"{wrong.path}: {wrong.reason}")
             continue
         yield Finding(level=Level.KEPT, about=about, text="its configuration can be used as it is")
-        if settings.endpoint_ip_type is EndpointIpType.POD_IP and not settings.pod_cidrs:
+        if settings.member.endpoint_ip_type is EndpointIpType.POD_IP and not settings.member.pod_cidrs:
             yield Finding(
                 level=Level.MUST,
                 about=about,
                 text="endpointIPType is PodIP, and podCIDRs is not set: set podCIDRs, or "
                 "allowedEndpointCIDRs in the leader and all members; other endpoints are refused",
             )
-        if settings.stretched_network_policy and role is ControllerRole.MEMBER:
+        if settings.member.stretched_network_policy and role is ControllerRole.MEMBER:
             yield Finding(
                 level=Level.CHANGES,
                 about=about,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from mcagent.config.values import listen_address
 from mcagent.controller.config import ControllerSettings
 from mcagent.http.listening import is_loopback
 from mcagent.http.server import HttpServer, Pages
 from mcagent.http.serving import HEALTH_PATHS, serve_health, serve_pages
 from mcagent.kube.client import Client
 from mcagent.kube.reviews import Reviewer
+from mcagent.model.keys.values import listen_address
 
 
 class Servers:

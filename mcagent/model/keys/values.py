@@ -194,6 +194,15 @@ def masked_networks() -> Value:
     )
 
 
+def as_text(networks: Value) -> Value:
+    """Make the type of the same lists whose entries are text."""
+    return replace(
+        networks,
+        parse=lambda value: tuple(map(str, networks.parse(value))),
+        parse_text=lambda line: tuple(map(str, networks.parse_text(line))),
+    )
+
+
 def _masked(raw: Any) -> str:
     texts = raw.split(",") if isinstance(raw, str) else raw
     networks = [(text.strip(), *parse_network(text.strip())) for text in texts if text.strip()]
@@ -242,12 +251,18 @@ def _list_of(allowed: str, pattern: str, read: Callable[[object], Any], *, uniqu
 
 
 def cidr() -> Value:
-    """Make the type of one CIDR for Pods or Services, or ""; the value is text."""
+    """Make the type of one CIDR for Pods or Services, or "", which is None; the value is text."""
 
-    def parse(value: object) -> str:
-        return "" if value == "" else str(safe_network(value))
+    def parse(value: object) -> str | None:
+        return None if value == "" else str(safe_network(value))
 
-    return Value(allowed='a CIDR or ""', parse=parse, parse_text=parse, schema=_matching(f"|{_CIDR}"))
+    return Value(
+        allowed='a CIDR or ""',
+        parse=parse,
+        parse_text=parse,
+        show=lambda value: _quoted(value or ""),
+        schema=_matching(f"|{_CIDR}"),
+    )
 
 
 def traffic() -> Value:
