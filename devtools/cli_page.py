@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.main import COMMANDS, command_of, parser_of
+from mcagent.cli.main import COMMANDS, GROUPS, command_of, parser_of
 
 KEYS = "configuration keys"  # a group of flags that docs/configuration.md has
 _HEAD = """\
@@ -24,9 +24,12 @@ Every command of `mcagent`, made from the program by `make docs`. `mcagent COMMA
 
 def page() -> str:
     """Return the whole page."""
-    lines = [_HEAD, "| command | |", "| --- | --- |"]
-    lines += [f"| [`{name}`](#mcagent-{name}) | {_cell(text)} |" for name, text in COMMANDS.items()]
-    lines += ["", "## Exit codes", "", *_block(exit_codes.EXPLAINED.partition("\n")[2]), ""]
+    lines = [_HEAD]
+    for title, group in GROUPS.items():
+        lines += [f"| {title} | |", "| --- | --- |"]
+        lines += [f"| [`{name}`](#mcagent-{name}) | {_cell(text)} |" for name, text in group.items()]
+        lines.append("")
+    lines += ["## Exit codes", "", *_block(exit_codes.EXPLAINED.partition("\n")[2]), ""]
     for name in COMMANDS:
         lines += _command(parser_of(command_of(name), f"mcagent {name}"), 2)
     return "\n".join(lines).rstrip() + "\n"

@@ -24,7 +24,7 @@ Refuses while an agent runs on this Node, which would put everything back; --wai
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare flags."""
-    parser.description = "Remove everything from this Node that is mcagent's, and only that."
+    parser.description = "Remove all resources of mcagent from this Node, and nothing else."
     parser.epilog = _EPILOG
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     parser.add_argument(

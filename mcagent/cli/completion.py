@@ -50,7 +50,7 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the shell."""
-    parser.description = "Print what makes a shell complete mcagent's commands, flags and their values."
+    parser.description = "Print the script with which a shell completes commands, flags and their values."
     parser.epilog = _EPILOG
     parser.add_argument("shell", choices=[*SCRIPTS], help="whose script")
 

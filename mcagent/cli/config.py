@@ -22,10 +22,10 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the two actions."""
     parser.description = (
-        "Check a configuration, or show the one in force with file, environment and flags put together."
+        "Check a configuration of the agent, or print the effective one of file, environment and flags."
     )
     parser.epilog = _EPILOG
-    parser.add_argument("action", choices=["check", "show"], help="whether it is right, or what is in force")
+    parser.add_argument("action", choices=["check", "show"], help="report errors, or print the effective values")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the same as --config FILE")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
     add_key_flags(parser)

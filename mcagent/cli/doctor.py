@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from mcagent.cli.common.agents import add_agent_flags
 
     parser.description = (
-        "Say what is wrong on this Node or in whole clusters, why it matters, and what to type next."
+        "Diagnose this Node or whole clusters: what is wrong, why it matters, and what to type next."
     )
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")

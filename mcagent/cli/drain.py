@@ -42,7 +42,9 @@ The progress is read from the agent itself where it can be reached, else from th
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which Node, and how to reach it."""
-    parser.description = "Let other gateways take over from a Node, losing no packet, and wait until they have."
+    parser.description = (
+        "Move the traffic of a Node to other gateways without packet loss, and wait until it has moved."
+    )
     parser.epilog = _EPILOG
     add_target(parser)
     parser.add_argument(

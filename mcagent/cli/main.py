@@ -15,34 +15,47 @@ from typing import Protocol, cast
 from mcagent.cli.common import exit_codes
 from mcagent.model.errors import McagentError
 
-COMMANDS = {
-    "agent": "run the agent of this Node",
-    "controller": "run the control plane of this cluster, as member or as leader",
-    "openvswitch": "run Open vSwitch on a Node that has none",
-    "status": "show how the agent of this Node is doing",
-    "trace": "show the way of a packet between clusters, hop by hop, and why it ends",
-    "page": "print a page of this Node's agent as JSON",
-    "top": "show the traffic between clusters as it flows",
-    "benchmark": "measure throughput and round trips between two clusters, and between their Nodes",
-    "gateways": "show which gateways are used, live or why not, since when and who decided",
-    "doctor": "say what is wrong on a Node or in whole clusters, why, and what to type next",
-    "drain": "let other gateways take over from a Node, without losing a packet",
-    "undrain": "let a drained Node be a gateway again",
-    "wireguard": "show the encryption between clusters, or change this Node's key without loss",
-    "policy": "show the rules of policies between clusters, or which of them decides",
-    "plan": "show what the agent would change now, and change nothing",
-    "cleanup": "remove everything from this Node that is mcagent's, and only that",
-    "config": "check a configuration, or show the one in force",
-    "deploy": "print what a cluster needs of this version, or apply it",
-    "uninstall": "remove mcagent from a cluster, in the right order",
-    "clusterset": "make, join, leave or destroy a ClusterSet",
-    "membertoken": "make, show or delete the token of a member cluster",
-    "dns": "have CoreDNS answer names of shared Services, or not any more",
-    "migrate": "say what a change from Antrea's multi-cluster controller asks for",
-    "get": "show the objects of a ClusterSet: who is a member, what is exported, what conflicts",
-    "completion": "print what makes a shell complete commands and flags",
-    "version": "print the version",
+GROUPS = {
+    "Basic commands": {
+        "get": "Show the objects of a ClusterSet: members, exports, conflicts",
+        "status": "Show the status of this Node's agent",
+        "gateways": "Show the gateways of each cluster: live or not, since when, and why",
+        "top": "Show the traffic between clusters",
+        "policy": "Show the policy rules between clusters, or the rule that decides",
+    },
+    "Cluster management commands": {
+        "deploy": "Print the manifests of this version for a cluster, or apply them",
+        "clusterset": "Create, join, leave or destroy a ClusterSet",
+        "membertoken": "Create, show or delete the token of a member cluster",
+        "dns": "Configure the cluster's CoreDNS for names of shared Services",
+        "migrate": "Check what a migration from Antrea's multi-cluster controller needs",
+        "uninstall": "Remove mcagent from a cluster, in the right order",
+    },
+    "Gateway maintenance commands": {
+        "drain": "Move the traffic of a Node to other gateways without packet loss",
+        "undrain": "Return a drained Node to service",
+        "wireguard": "Show the encryption between clusters, or rotate the key of this Node",
+    },
+    "Troubleshooting commands": {
+        "doctor": "Diagnose a Node or whole clusters, with causes and remedies",
+        "trace": "Trace a packet and its answer between clusters, hop by hop",
+        "plan": "Show what the agent would change now, or after a loss, a drain or new objects",
+        "benchmark": "Measure throughput and round trips between two clusters, and between their Nodes",
+    },
+    "Node components": {
+        "agent": "Run the agent of this Node",
+        "controller": "Run the control plane of a cluster, as a member or as the leader",
+        "openvswitch": "Run Open vSwitch on a Node that has none",
+        "config": "Check a configuration of the agent, or print the effective one",
+        "page": "Print a page of this Node's agent as JSON",
+        "cleanup": "Remove all resources of mcagent from this Node",
+    },
+    "Other commands": {
+        "completion": "Print the completion script of a shell",
+        "version": "Print the version",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 ADMIN = frozenset(
     {"clusterset", "deploy", "dns", "get", "membertoken", "migrate", "uninstall"}
@@ -66,11 +79,14 @@ class Command(Protocol):
 
 
 def _parser() -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:<11} {text}" for name, text in COMMANDS.items())
+    listing = "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<12} {text}" for name, text in group.items())])
+        for title, group in GROUPS.items()
+    )
     return argparse.ArgumentParser(
         prog="mcagent",
         usage="mcagent [--help] [--version] COMMAND ...",
-        description=f"Kubernetes multi-cluster networking for any CNI.\n\ncommands:\n{listing}",
+        description=f"Kubernetes multi-cluster networking for any CNI.\n\n{listing}",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

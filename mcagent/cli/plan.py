@@ -43,7 +43,7 @@ which single ones these are. With --exit-code the end is 1 when anything would c
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare flags."""
-    parser.description = "Show what the agent would change now, and change nothing."
+    parser.description = "Show what the agent would change now, or after an event (--what-if). Change nothing."
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the plan")
     parser.add_argument("--offline", action="store_true", help="do not read the Node: plan for an empty one")

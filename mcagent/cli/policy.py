@@ -52,7 +52,7 @@ _RAW = argparse.RawDescriptionHelpFormatter
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the two actions."""
-    parser.description = "Show which rules of policies are in force between clusters, or which of them decides."
+    parser.description = "Show the policy rules between clusters, or the rule that decides on a connection."
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     rules = actions.add_parser(

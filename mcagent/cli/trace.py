@@ -70,9 +70,7 @@ _DEFAULTS = "the default configuration, without enablePodToPodConnectivity and e
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the packet, and how Nodes are asked."""
-    parser.description = (
-        "Show the path of a packet between clusters and of its answer, hop by hop, and why it ends."
-    )
+    parser.description = "Trace a packet and its answer between clusters, hop by hop, and show why it ends."
     parser.epilog = _EPILOG
     parser.add_argument(
         "--from", dest="source", required=True, metavar="POD|IP", help="NAMESPACE/POD, or an address"

@@ -19,7 +19,7 @@ Takes back what `mcagent drain` asked for; a Node that is cordoned stays drained
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which Node."""
-    parser.description = "Let a drained Node be a gateway again."
+    parser.description = "Return a drained Node to service as a gateway."
     parser.epilog = _EPILOG
     add_target(parser)
 

@@ -46,7 +46,7 @@ is 1 then.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions with their flags."""
-    parser.description = "Encryption between clusters on this Node: show its state, or change the key."
+    parser.description = "Show the encryption between clusters on this Node, or rotate its key."
     parser.epilog = _EPILOG
     parser.add_argument("action", choices=["show", "rotate"], help="what to do")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.agent.config import SCHEMA as AGENT
-from mcagent.cli.main import COMMANDS, main
+from mcagent.cli.main import COMMANDS, GROUPS, main
 from mcagent.config.schema import Schema
 from mcagent.controller.config import SCHEMA as CONTROLLER
 
@@ -152,3 +152,20 @@ def test_commands_without_flags_of_keys_still_read_the_environment(
     capsys.readouterr()
     assert main(["status", "--config", str(file)]) == 1
     assert "no agent answers at 127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_help_groups_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command is in one group, with a sentence that begins with a verb: `Show …`, `Print …`."""
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    listed = [re.findall(r"^  ([a-z]+) +[A-Z]", block, re.MULTILINE) for block in shown.split("\n\n")]
+    assert [names for names in listed if names] == [list(group) for group in GROUPS.values()]
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
+    for title, group in GROUPS.items():
+        assert f"\n{title}:\n" in shown
+        for name, text in group.items():
+            assert not text.endswith(".")
+            assert text.split()[0] not in {"The", "A"}, name
+            assert len(text) <= 80

@@ -23,10 +23,10 @@ _RAW = argparse.RawDescriptionHelpFormatter
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the four actions."""
-    parser.description = "Make, join, leave or destroy a ClusterSet."
+    parser.description = "Create, join, leave or destroy a ClusterSet."
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    init = actions.add_parser("init", help="make a ClusterSet on the leader", formatter_class=_RAW)
+    init = actions.add_parser("init", help="create a ClusterSet on the leader", formatter_class=_RAW)
     _common(init, "where the leader's controller runs: the Common Area", None)
     init.add_argument(
         "--clusterset", required=True, metavar="ID", help="of the ClusterSet: its name in all clusters"

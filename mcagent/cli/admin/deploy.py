@@ -37,7 +37,7 @@ this or another version, they change in place: an upgrade, a roll-back. The conf
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what to install, and where."""
-    parser.description = "Print what a cluster needs of this version, or apply it."
+    parser.description = "Print the manifests of this version for a cluster, or apply them."
     parser.epilog = _EPILOG
     add_place_flags(parser)
     parser.add_argument("--clusterid", default="", metavar="ID", help="of this cluster: agent.config.clusterID")

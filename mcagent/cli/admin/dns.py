@@ -23,13 +23,13 @@ deploy/member.yaml have them. Both can be repeated.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the three actions."""
-    parser.description = "Have the cluster's own CoreDNS answer names of shared Services, or not any more."
+    parser.description = "Configure the cluster's CoreDNS for names of shared Services, or undo that."
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (
-        ("show", "print the Corefile as it would be"),
+        ("show", "print the Corefile with the change"),
         ("apply", "change the Corefile"),
-        ("remove", "change it back"),
+        ("remove", "undo the change"),
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument(

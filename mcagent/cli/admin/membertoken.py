@@ -27,10 +27,12 @@ a token are readable by their owner only, and never written over.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the three actions."""
-    parser.description = "Make, show or delete the token of a member cluster."
+    parser.description = "Create, show or delete the token of a member cluster."
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="ServiceAccount, RoleBinding and Secret for a member cluster")
+    create = actions.add_parser(
+        "create", help="create ServiceAccount, RoleBinding and Secret for a member cluster"
+    )
     create.add_argument("name", metavar="NAME", help="of all three")
     create.add_argument("--cluster-id", required=True, metavar="ID", help="of the member cluster")
     create.add_argument(
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--max-exports", type=int, metavar="N", help="Services it may export [what members.maxExports says]"
     )
-    get = actions.add_parser("get", help="which tokens there are")
+    get = actions.add_parser("get", help="show tokens")
     get.add_argument("name", nargs="?", default="", metavar="NAME", help="[all]")
     get.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table", help="[%(default)s]")
     get.add_argument(

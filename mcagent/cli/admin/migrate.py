@@ -23,7 +23,9 @@ _NAMESPACES = {"leader": "antrea-multicluster", "member": "kube-system"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the action and its flags."""
-    parser.description = "Say what a change from Antrea's multi-cluster controller to ours asks for, and changes."
+    parser.description = (
+        "Check what a migration from Antrea's multi-cluster controller needs, and what it changes."
+    )
     parser.epilog = _EPILOG
     parser.add_argument("action", choices=["check"], help="what to do")
     parser.add_argument("role", choices=[*_NAMESPACES], help="what the cluster is")
