@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -94,13 +95,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
+    if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks for completions: see `mcagent completion`
+        from mcagent.cli.common.completing import complete
+
+        complete()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--version"]:
         arguments[0] = "version"
-    if arguments[:1] == ["__complete"]:  # what shells ask: see `mcagent completion`
-        from mcagent.cli.common.completing import answer
-
-        return answer(arguments[1:])
     if not arguments or arguments[0] not in COMMANDS:
         parser = _parser()
         parser.add_argument("command", choices=[*COMMANDS], help=argparse.SUPPRESS)

@@ -15,7 +15,7 @@ from mcagent.cli.main import COMMANDS, GROUPS, main
 from mcagent.config.schema import Schema
 from mcagent.controller.config import SCHEMA as CONTROLLER
 
-HEAVY = ("kubernetes", "ovs", "pyroute2", "prometheus_client", "yaml")
+HEAVY = ("argcomplete", "kubernetes", "ovs", "pyroute2", "prometheus_client", "yaml")
 
 
 def help_of(*names: str) -> list[tuple[int, set[str], str]]:

@@ -2,60 +2,101 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import ANY
 
+import argcomplete
 import pytest
+from argcomplete.finders import CompletionFinder
 
-from mcagent.cli.common.completing import candidates, kubectl
-from mcagent.cli.completion import SCRIPTS
+from mcagent.agent.config import KEYS
+from mcagent.cli.common.completing import completed_parser
+from mcagent.cli.completion import SHELLS
 from mcagent.cli.main import COMMANDS, main
 
-
-def words(*line: str) -> list[str]:
-    """Return the words that may stand in place of the last one."""
-    return [word for word, _ in candidates(line)]
+REPOSITORY = Path(__file__).parents[2]
+KUBECTL = "from mcagent.cli.common.completing import kubectl; kubectl()"
 
 
-def test_commands_flags_and_values_are_completed() -> None:
-    """Each from the parsers: commands with their meaning, subcommands, flags, choices."""
-    assert set(COMMANDS) < set(words(""))
-    assert dict(candidates(["pl"])) == {"plan": COMMANDS["plan"]}
-    assert words("plan", "--what") == ["--what-if"]
-    assert words("plan", "-o", "") == ["text", "json"]
-    assert words("plan", "--output=j") == ["--output=json"]
-    assert words("plan", "--output", "=", "j") == ["json"]
-    assert words("plan", "--output", "=") == ["text", "json"]
-    assert words("policy", "exp") == ["explain"]
-    assert words("policy", "explain", "--to-c") == ["--to-context"]
-    assert words("completion", "f") == ["fish"]
+@pytest.fixture(autouse=True)
+def descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this, argcomplete writes its log to descriptor 9, which may be pytest's."""
+    monkeypatch.setattr(CompletionFinder, "_init_debug_stream", lambda _: None)
 
 
-@pytest.mark.parametrize("line", [("nothing", ""), ("plan", "-f", ""), ("policy", "nothing", ""), ("plan", "")])
-def test_where_anything_may_come_nothing_is_offered(line: tuple[str, ...]) -> None:
+@pytest.fixture
+def completions(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """A function that returns the completions of the end of a line."""
+
+    def words(line: str) -> list[str]:
+        environ = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        output = io.StringIO()
+        argcomplete.autocomplete(
+            completed_parser(line),
+            always_complete_options=False,
+            exit_method=lambda _code: None,
+            output_stream=output,
+            default_completer=argcomplete.completers.SuppressCompleter(),
+        )
+        return [word.strip() for word in output.getvalue().splitlines()]
+
+    return words
+
+
+def test_commands_flags_and_values_are_completed(completions: Callable[[str], list[str]]) -> None:
+    """Each from the parsers: commands, subcommands, flags, choices."""
+    assert set(COMMANDS) <= set(completions("mcagent "))
+    assert completions("mcagent pl") == ["plan"]
+    assert completions("mcagent plan --what") == ["--what-if"]
+    assert completions("mcagent plan -o ") == ["text", "json"]
+    assert completions("mcagent plan --output=j") == ["--output=json"]
+    assert completions("mcagent policy exp") == ["explain"]
+    assert completions("mcagent policy explain --to-c") == ["--to-context"]
+    assert completions("mcagent completion f") == ["fish"]
+
+
+@pytest.mark.parametrize("line", ["plan -f ", "plan ", "drain ", "config check "])
+def test_where_anything_may_come_nothing_is_offered(line: str, completions: Callable[[str], list[str]]) -> None:
     """Then the shell offers files."""
-    assert words(*line) == []
+    assert completions(f"mcagent {line}") == []
 
 
 @pytest.mark.parametrize("name", [*COMMANDS])
-def test_every_command_completes_its_flags(name: str) -> None:
+def test_every_command_completes_its_flags(name: str, completions: Callable[[str], list[str]]) -> None:
     """No parser breaks it, and every command has at least its help."""
-    assert "--help" in words(name, "-")
+    assert "--help" in completions(f"mcagent {name} -")
 
 
-def test_kubectl_is_told_whether_files_come(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_of_keys_are_completed_where_they_exist(completions: Callable[[str], list[str]]) -> None:
+    """`--help` leaves them out; completion of the agent has them, and of other commands no removed flag."""
+    assert {key.flag for key in KEYS} <= set(completions("mcagent agent --"))
+    assert completions("mcagent status --ovs") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["sta"], [f"status\t{COMMANDS['status']}", ":4"]),
+        (["plan", "-f", ""], [":0"]),
+        (["drain", "--con"], ["--context\tof the kubeconfig [its current one]", ANY, ":4"]),
+        ([""], [*(f"{name}\t{text}" for name, text in COMMANDS.items()), ":4"]),
+    ],
+    ids=["command", "file", "flag", "all"],
+)
+def test_kubectl_is_told_whether_files_come(arguments: list[str], lines: list[str]) -> None:
     """A plugin's completion ends with a directive, as kubectl's own does."""
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-mcagent", "sta"])
-    assert kubectl() == 0
-    assert capsys.readouterr().out.splitlines() == [f"status\t{COMMANDS['status']}", ":4"]
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-mcagent", "plan", "-f", ""])
-    kubectl()
-    assert capsys.readouterr().out == ":0\n"
+    environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-c", KUBECTL, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ, timeout=60)
+    assert done.stdout.splitlines() == lines
 
 
 @pytest.fixture
@@ -64,9 +105,10 @@ def shell(tmp_path: Path) -> dict[str, str]:
     program = tmp_path / "mcagent"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mcagent.cli.main "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    for name, script in SCRIPTS.items():
-        (tmp_path / name).write_text(script, encoding="utf-8")
-    root = str(Path(__file__).parents[2])
+    for name in SHELLS:
+        script = subprocess.run([program, "completion", name], capture_output=True, check=True, cwd=REPOSITORY)
+        (tmp_path / name).write_bytes(script.stdout)
+    root = f"{REPOSITORY}:{os.environ.get('PYTHONPATH', '')}"
     path = f"{tmp_path}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": root, "HOME": str(tmp_path), "SCRIPTS": str(tmp_path)}
 
@@ -80,11 +122,14 @@ def said(shell: dict[str, str], *command: str) -> list[str]:
 def test_bash_completes(shell: dict[str, str]) -> None:
     """The function that bash calls fills what bash reads, with bash's own splitting of words."""
     script = (
-        'source "$SCRIPTS/bash"; complete -p mcagent; '
-        "COMP_WORDS=(mcagent plan --output = j); COMP_CWORD=4; _mcagent; echo ${COMPREPLY[@]}; "
-        "COMP_WORDS=(mcagent undr); COMP_CWORD=1; _mcagent; echo ${COMPREPLY[@]}"
+        'source "$SCRIPTS/bash"; complete -p mcagent; COMP_TYPE=9; '
+        'COMP_LINE="mcagent plan --output=j"; COMP_POINT=${#COMP_LINE}; '
+        "_python_argcomplete mcagent; echo ${COMPREPLY[@]}; "
+        'COMP_LINE="mcagent undr"; COMP_POINT=${#COMP_LINE}; _python_argcomplete mcagent; echo ${COMPREPLY[@]}'
     )
-    assert said(shell, "bash", "-c", script) == ["complete -o default -F _mcagent mcagent", "json", "undrain"]
+    registered, value, command = said(shell, "bash", "-c", script)
+    assert registered.endswith("-F _python_argcomplete mcagent")
+    assert (value, command) == ("json", "undrain")
 
 
 def test_zsh_completes(shell: dict[str, str]) -> None:
@@ -92,11 +137,10 @@ def test_zsh_completes(shell: dict[str, str]) -> None:
     if shutil.which("zsh") is None:
         pytest.skip("there is no zsh on this machine: its completion is not tested")
     script = (
-        'compdef() { :; }; _describe() { print -l "${(@P)4}"; }; _files() { print files; }; '
-        'source "$SCRIPTS/zsh"; words=(mcagent undr); CURRENT=2; _mcagent; '
-        "words=(mcagent plan -f ''); CURRENT=4; _mcagent"
+        'compdef() { :; }; _describe() { print -l "${(@P)2}"; }; source "$SCRIPTS/zsh"; '
+        'words=(mcagent undr); BUFFER="mcagent undr"; CURSOR=${#BUFFER}; _python_argcomplete mcagent'
     )
-    assert said(shell, "zsh", "-f", "-c", script) == [f"undrain:{COMMANDS['undrain']}", "files"]
+    assert said(shell, "zsh", "-f", "-c", script) == [f"undrain:{COMMANDS['undrain']}"]
 
 
 def test_fish_completes(shell: dict[str, str]) -> None:
@@ -104,11 +148,26 @@ def test_fish_completes(shell: dict[str, str]) -> None:
     if shutil.which("fish") is None:
         pytest.skip("there is no fish on this machine: its completion is not tested")
     script = 'source "$SCRIPTS/fish"; complete -C "mcagent undr"; complete -C "mcagent plan -o j"'
-    assert said(shell, "fish", "--no-config", "-c", script) == [f"undrain\t{COMMANDS['undrain']}", "json"]
+    undrain, value = said(shell, "fish", "--no-config", "-c", script)
+    assert undrain.startswith("undrain")
+    assert value.startswith("json")
 
 
 def test_the_command_prints_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    """One for each shell."""
-    for name, script in SCRIPTS.items():
+    """One for each shell, for the program mcagent."""
+    for name in SHELLS:
         assert main(["completion", name]) == 0
-        assert capsys.readouterr().out == script
+        script = capsys.readouterr().out
+        assert "_ARGCOMPLETE" in script
+        assert "mcagent" in script
+
+
+def test_a_shell_is_answered_on_the_descriptor_that_it_reads(shell: dict[str, str]) -> None:
+    """Nothing else of the program runs, and standard output stays empty."""
+    environ = {**shell, "_ARGCOMPLETE": "1", "COMP_LINE": "mcagent version", "COMP_POINT": "12"}
+    done = subprocess.run(
+        ["bash", "-c", "mcagent version 8>answer 9>&2"],
+        capture_output=True, text=True, check=True, env=environ, cwd=shell["SCRIPTS"], timeout=60,
+    )  # fmt: skip
+    assert done.stdout == ""
+    assert (Path(shell["SCRIPTS"]) / "answer").read_text(encoding="utf-8").strip() == "version"
