@@ -28,9 +28,9 @@ def filled(page: str) -> str:
     """Return the page with its tables made anew. ValueError when it has no place for one."""
     for name, keys in TABLES.items():
         begin = f"<!-- configuration table of the {name}: made by python -m devtools.configuration_tables -->"
-        head, marker, after = page.partition(begin)
+        head, mark, after = page.partition(begin)
         _, end, tail = after.partition(_END)
-        if not marker or not end:
+        if not mark or not end:
             raise ValueError(f"no place for the table: the file needs the lines {begin} and {_END}")
         page = f"{head}{begin}\n\n{table(keys)}\n\n{_END}{tail}"
     return page

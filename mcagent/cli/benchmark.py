@@ -93,17 +93,17 @@ def run(args: argparse.Namespace) -> int:
     with terminable():
         rows = _measure(args)
     bounds = {"seconds": args.seconds, "limitBitsPerSecond": limit or None}
-    found = {"from": args.source, "to": args.target, **bounds, "ways": rows}
-    print(json.dumps(found, indent=2) if args.output == "json" else text(found))
+    report = {"from": args.source, "to": args.target, **bounds, "ways": rows}
+    print(json.dumps(report, indent=2) if args.output == "json" else text(report))
     return exit_codes.FAILED if any(row["error"] for row in rows) else exit_codes.OK
 
 
 def rate_of(words: str) -> int:
     """Return bits a second; 0: no limit. Raises InputError."""
-    found = re.fullmatch(r"(\d{1,6})(?:\s*([kmg]?bit))?", words.strip().lower())
-    if found is None or (found[2] is None and int(found[1])):
+    match = re.fullmatch(r"(\d{1,6})(?:\s*([kmg]?bit))?", words.strip().lower())
+    if match is None or (match[2] is None and int(match[1])):
         raise InputError("--limit", "", f'must be as 500Mbit or 10Gbit, or 0 for none, is "{words[:40]}"')
-    return int(found[1]) * _UNITS[found[2] or "bit"]
+    return int(match[1]) * _UNITS[match[2] or "bit"]
 
 
 def _end(args: argparse.Namespace, limit: int) -> int:
@@ -152,7 +152,7 @@ def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
 
     kubeconfig = args.kubeconfig or usual_kubeconfig()
     shared = {"namespace": args.namespace, "token": secrets.token_hex(16), "run": secrets.token_hex(4)}
-    both = [
+    ends = [
         Pods(
             client=Client(kubeconfig, context, user_agent="mcagent-benchmark"),
             cluster=context,
@@ -162,9 +162,9 @@ def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         )
         for context in (args.source, args.target)
     ]
-    source, target = both
+    source, target = ends
     try:
-        for pods in both:
+        for pods in ends:
             pods.prepare()
         _say("starting the server")
         arguments = ["serve", "$(POD_IP)", "--port", str(args.port), "--seconds", str(args.seconds)]
@@ -172,12 +172,12 @@ def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         rows = [_way(source, server, args, "pod", args.from_node)]
         rows[0]["encrypted"] = _encryption(source, rows[0]["fromNode"])
         if not args.no_underlay:
-            rows.append(_underlay(both, arguments, args, rows[0]["fromNode"], server.node))
+            rows.append(_underlay(ends, arguments, args, rows[0]["fromNode"], server.node))
         return rows
     finally:
-        for line in [line for pods in both for line in pods.remove()]:
+        for line in [line for pods in ends for line in pods.remove()]:
             print(f"mcagent benchmark: left behind: {line}", file=sys.stderr)
-        for pods in both:
+        for pods in ends:
             pods.client.close()
 
 
@@ -202,10 +202,10 @@ def _way(source: Pods, server: Running, args: argparse.Namespace, way: str, node
     name = "client" if way == "pod" else "node-client"
     try:
         client = source.start(name, ["send", server.address, *bounds], node=node, host=way == "node")
-        here, found = source.wait_result(client, args.seconds)
+        client_node, measured = source.wait_result(client, args.seconds)
     except McagentError as error:
         return _row(way, node, server.node, error=str(error))
-    return _row(way, here, server.node, found)
+    return _row(way, client_node, server.node, measured)
 
 
 def _row(

@@ -135,7 +135,9 @@ def _manifests(paths: Iterable[Path]) -> Iterator[Change]:
     from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
 
     for path in paths:
-        for file in sorted(one for one in path.iterdir() if one.suffix in SUFFIXES) if path.is_dir() else [path]:
+        for file in (
+            sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES) if path.is_dir() else [path]
+        ):
             yield from (Upsert(kind=kind, raw=raw) for kind, raw in read_manifests(file) if kind in ATTRIBUTE)
 
 
@@ -146,8 +148,8 @@ def _list(args: argparse.Namespace) -> int:
     from mcagent.core.policies.selection import POLICY_NEEDS
 
     side = _side(args, args.context)
-    known = {pod.node_name for pod in side.snapshot.pods.values()}
-    nodes = [args.node] if args.node else sorted(known)
+    node_names = {pod.node_name for pod in side.snapshot.pods.values()}
+    nodes = [args.node] if args.node else sorted(node_names)
     rows = [{"node": node, **_rule(rule, side)} for node in nodes for rule in side.on(node).rules]
     isolated = [
         {"node": node, "pod": _pod_of(side, address), "direction": str(direction), "by": list(names)}
@@ -158,8 +160,10 @@ def _list(args: argparse.Namespace) -> int:
     unread = {problem for problem in side.snapshot.problems if problem.subject.startswith(of)}
     problems = sorted(unread.union(*(side.on(node).problems for node in nodes)))
     if args.output == "json":
-        told = [{"subject": one.subject, "path": one.path, "message": one.message} for one in problems]
-        print(json.dumps({"rules": rows, "isolated": isolated, "problems": told}, indent=2))
+        shown = [
+            {"subject": problem.subject, "path": problem.path, "message": problem.message} for problem in problems
+        ]
+        print(json.dumps({"rules": rows, "isolated": isolated, "problems": shown}, indent=2))
     else:
         print("\n".join([_table(rows, isolated), *([""] if problems else []), *map(str, problems)]))
     return exit_codes.FAILED if problems else exit_codes.OK
@@ -169,7 +173,7 @@ def _rule(rule: LocalRule, side: ClusterPolicies) -> dict[str, Any]:
     from mcagent.cli.common.policy_view import port_text, selector_text
 
     peers = [
-        *(["anyone"] if rule.any_peer else []),
+        *(["any peer"] if rule.any_peer else []),
         *map(str, rule.networks),
         *(f"Service {namespace}/{name}" for namespace, name in rule.services),
         *map(selector_text, rule.selectors),
@@ -180,15 +184,15 @@ def _rule(rule: LocalRule, side: ClusterPolicies) -> dict[str, Any]:
         "direction": str(rule.direction),
         "tier": rule.tier,
         "verdict": str(rule.verdict),
-        "peers": peers or ["nobody of another cluster"],
+        "peers": peers or ["no peer of another cluster"],
         "ports": [port_text(port) for port in rule.ports] or ["any"],
         "pods": [_pod_of(side, address) for address in rule.pods],
     }
 
 
 def _pod_of(side: ClusterPolicies, address: object) -> str:
-    held = (key for key, pod in side.snapshot.pods.items() if address in pod.ips)
-    return next(held, str(address))
+    owners = (key for key, pod in side.snapshot.pods.items() if address in pod.ips)
+    return next(owners, str(address))
 
 
 def _table(rows: Sequence[dict[str, Any]], isolated: Sequence[dict[str, Any]]) -> str:
@@ -196,18 +200,18 @@ def _table(rows: Sequence[dict[str, Any]], isolated: Sequence[dict[str, Any]]) -
 
     if not rows and not isolated:
         return "no rules are in force"
-    plain, several = ("node", "direction", "tier", "policy", "rule", "verdict"), ("peers", "ports", "pods")
-    shown = [[*(row[name] or "-" for name in plain), *(_some(row[name]) for name in several)] for row in rows]
-    lines = table([name.upper() for name in (*plain, *several)], shown) if shown else []
+    plain, lists = ("node", "direction", "tier", "policy", "rule", "verdict"), ("peers", "ports", "pods")
+    shown = [[*(row[name] or "-" for name in plain), *(_some(row[name]) for name in lists)] for row in rows]
+    lines = table([name.upper() for name in (*plain, *lists)], shown) if shown else []
     if isolated:
-        more = [(one["node"], one["direction"], one["pod"], _some(one["by"])) for one in isolated]
-        lines += [*([""] if lines else []), *table(("NODE", "DIRECTION", "ISOLATED POD", "BY"), more)]
+        pods = [(entry["node"], entry["direction"], entry["pod"], _some(entry["by"])) for entry in isolated]
+        lines += [*([""] if lines else []), *table(("NODE", "DIRECTION", "ISOLATED POD", "BY"), pods)]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _some(items: Sequence[str], most: int = 3) -> str:
-    rest = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + rest
+    omitted = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + omitted
 
 
 # --- explain ----------------------------------------------------------------------------------------------
@@ -218,14 +222,14 @@ def _explain(args: argparse.Namespace) -> int:
     from mcagent.model.policies import Verdict
 
     port = read_port(args.port)
-    here = _side(args, args.context)
-    there = _side(args, args.to_context) if args.to_context else None
-    found = list(steps(args.source, args.target, port, here, there, cluster=args.from_cluster))
-    allowed = all(step.decision.verdict is Verdict.ALLOW for step in found)
+    source_side = _side(args, args.context)
+    target_side = _side(args, args.to_context) if args.to_context else None
+    decisions = list(steps(args.source, args.target, port, source_side, target_side, cluster=args.from_cluster))
+    allowed = all(step.decision.verdict is Verdict.ALLOW for step in decisions)
     if args.output == "json":
-        print(json.dumps({"allowed": allowed, "decisions": [_json(step) for step in found]}, indent=2))
+        print(json.dumps({"allowed": allowed, "decisions": [_json(step) for step in decisions]}, indent=2))
     else:
-        print("\n".join(line for step in found for line in _lines(step)))
+        print("\n".join(line for step in decisions for line in _lines(step)))
     return exit_codes.OK if allowed else exit_codes.FAILED
 
 
@@ -264,8 +268,8 @@ def _lines(step: PolicyStep) -> Iterator[str]:
             "label identity not known" if request.identity == UNKNOWN else f"label identity {request.identity}"
         )
         of = f" of {request.cluster}" if request.cluster else ""
-        who = f"from{peer or ' a Pod'}{of} ({number})"
-        yield f"{where}: {who} to {step.pod} {request.pod} {step.port}: {decision.verdict}"
+        sender = f"from{peer or ' a Pod'}{of} ({number})"
+        yield f"{where}: {sender} to {step.pod} {request.pod} {step.port}: {decision.verdict}"
         if step.labels:
             yield f"  sender: {step.labels}"
     yield f"  because {decision.why}" + (f" (tier {decision.tier})" if decision.tier else "")

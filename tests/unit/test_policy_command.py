@@ -164,6 +164,6 @@ def test_explain_for_people_names_everything(world: Path, capsys: pytest.Capture
     assert capsys.readouterr().out.splitlines() == [
         "Node node-1: from a Pod of west (label identity 9) to data/mysql-0 10.1.0.2 TCP: Drop",
         f"  sender: {WEB}",
-        "  because isolated by NetworkPolicy data/quiet, which let nobody like it",
+        "  because isolated by NetworkPolicy data/quiet, which allow no such connection",
         "  rules with ipBlock are ignored: the sender's address is not given",
     ]

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reset-config", action="store_true", help="drop the configuration that an earlier installation was given"
     )
     parser.add_argument("--dry-run", action="store_true", help="have the API server check them, and store nothing")
-    parser.add_argument("--force", action="store_true", help="take over fields and CRDs that somebody else set")
+    parser.add_argument("--force", action="store_true", help="take over fields and CRDs that another program set")
     parser.add_argument(
         "--timeout", type=float, default=300.0, metavar="SECONDS", help="wait so long for all Pods [%(default)g]"
     )
@@ -131,18 +131,18 @@ def _require_cluster_id(site: Site, parts: set[Part]) -> None:
 
 
 def _parts(args: argparse.Namespace) -> set[Part]:
-    """Return what is wanted. Raises InputError."""
+    """Return the parts to deploy. Raises InputError."""
     from mcagent.controller.admin.manifests import PARTS, InstalledRole, Part
     from mcagent.model.errors import InputError
 
-    known = {str(part): part for part in Part}
-    for flag, given in (("--with", vars(args)["with"]), ("--without", args.without)):
-        for name in given:
-            if name not in known:
-                raise InputError(flag, "", f'"{name}" is no part; parts are {", ".join(known)}')
-    added, left = ({known[name] for name in given} for given in (vars(args)["with"], args.without))
-    found = set(PARTS[InstalledRole(args.role)] | added) - left
-    return found - {Part.OPENVSWITCH} if args.openvswitch == "never" else found
+    parts_by_name = {str(part): part for part in Part}
+    for flag, names in (("--with", vars(args)["with"]), ("--without", args.without)):
+        for name in names:
+            if name not in parts_by_name:
+                raise InputError(flag, "", f'"{name}" is no part; parts are {", ".join(parts_by_name)}')
+    added, removed = ({parts_by_name[name] for name in names} for names in (vars(args)["with"], args.without))
+    parts = set(PARTS[InstalledRole(args.role)] | added) - removed
+    return parts - {Part.OPENVSWITCH} if args.openvswitch == "never" else parts
 
 
 def _site(args: argparse.Namespace, parts: set[Part]) -> Site:

@@ -44,18 +44,18 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.controller.admin import listing
     from mcagent.model.errors import InputError
 
-    words = {word: what for what, item in listing.LISTINGS.items() for word in (what, *item.aliases)}
+    kinds = {word: kind for kind, item in listing.LISTINGS.items() for word in (kind, *item.aliases)}
     namespace = "" if args.all_namespaces else args.namespace
     if args.what == JOIN_CONFIG:
         return _join_config(args, namespace)
-    if args.what not in words:
-        known = ", ".join([*listing.LISTINGS, JOIN_CONFIG])
-        raise InputError("get", "KIND", f'no kind "{args.what}"; known are {known}')
-    what = words[args.what]
-    found = listing.objects(
-        open_cluster(args), what, namespace=namespace, name=args.name, cluster_id=args.clusterid
+    if args.what not in kinds:
+        names = ", ".join([*listing.LISTINGS, JOIN_CONFIG])
+        raise InputError("get", "KIND", f'no kind "{args.what}"; known are {names}')
+    kind = kinds[args.what]
+    objects = listing.objects(
+        open_cluster(args), kind, namespace=namespace, name=args.name, cluster_id=args.clusterid
     )
-    show(what, found, args.output, one=bool(args.name) and len(found) == 1)
+    show(kind, objects, args.output, one=bool(args.name) and len(objects) == 1)
     return exit_codes.OK
 
 
@@ -68,14 +68,14 @@ def _join_config(args: argparse.Namespace, namespace: str) -> int:
     from mcagent.model.parsing.decode import read_as
 
     cluster = open_cluster(args)
-    found = [
+    leader_sets = [
         obj
         for obj in cluster.objects(Kind.CLUSTER_SET, namespace)
         if is_leader_set(read_as(ClusterSet, obj)) and args.name in ("", obj["metadata"]["name"])
     ]
-    if len(found) != 1:
-        raise AdminError(f"{len(found)} ClusterSets of a leader match; give a NAME or a --namespace")
-    print(join_config.text(cluster_sets.config_of(found[0], cluster.server)), end="")
+    if len(leader_sets) != 1:
+        raise AdminError(f"{len(leader_sets)} ClusterSets of a leader match; give a NAME or a --namespace")
+    print(join_config.text(cluster_sets.config_of(leader_sets[0], cluster.server)), end="")
     return exit_codes.OK
 
 

@@ -83,6 +83,6 @@ def run(args: argparse.Namespace) -> int:
     elif args.secret_file:
         tokens.save(cluster, args.namespace, args.name, args.secret_file)
     else:
-        found = listing.objects(cluster, listing.MEMBER_TOKEN, namespace=args.namespace, name=args.name)
-        show(listing.MEMBER_TOKEN, found, args.output, one=bool(args.name))
+        accounts = listing.objects(cluster, listing.MEMBER_TOKEN, namespace=args.namespace, name=args.name)
+        show(listing.MEMBER_TOKEN, accounts, args.output, one=bool(args.name))
     return exit_codes.OK

@@ -40,18 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, and show what was found."""
+    """Check, and print the findings."""
     from mcagent.controller.admin.cluster import check_name
     from mcagent.controller.admin.migration import Level, check, read
     from mcagent.controller.config import ControllerRole
 
     namespace = check_name(args.namespace or _NAMESPACES[args.role], "--namespace")
-    found = check(ControllerRole(args.role), read(open_cluster(args), namespace))
+    findings = check(ControllerRole(args.role), read(open_cluster(args), namespace))
     if args.output == "json":
-        print(json.dumps([asdict(item) for item in found], indent=2))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        for item in found:
-            print(f"{item.level:<8} {item.about}: {item.text}")
-            if item.command:
-                print(f"         {item.command}")
-    return exit_codes.FAILED if any(item.level is Level.MUST for item in found) else exit_codes.OK
+        for finding in findings:
+            print(f"{finding.level:<8} {finding.about}: {finding.text}")
+            if finding.command:
+                print(f"         {finding.command}")
+    return exit_codes.FAILED if any(finding.level is Level.MUST for finding in findings) else exit_codes.OK

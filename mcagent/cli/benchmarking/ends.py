@@ -44,8 +44,8 @@ def serve(address: str, port: int, token: str, seconds: float) -> None:
     end, places = time.monotonic() + seconds, threading.BoundedSemaphore(MOST)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, port), family=family) as listening:
-        while (left := end - time.monotonic()) > 0:
-            listening.settimeout(left)
+        while (remaining := end - time.monotonic()) > 0:
+            listening.settimeout(remaining)
             try:
                 connection, _ = listening.accept()
             except TimeoutError:
@@ -61,17 +61,17 @@ def _served(connection: socket.socket, token: str, places: threading.BoundedSema
         with connection, suppress(OSError, ValueError):
             connection.settimeout(_PATIENCE)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            asked = _read_line(connection)
-            if hmac.compare_digest(str(asked.get("token", "")).encode(), token.encode()):
-                _sink(connection) if asked.get("want") == "sink" else _echo(connection)
+            request = _read_line(connection)
+            if hmac.compare_digest(str(request.get("token", "")).encode(), token.encode()):
+                _sink(connection) if request.get("want") == "sink" else _echo(connection)
     finally:
         places.release()
 
 
 def _sink(connection: socket.socket) -> None:
     buffer, count, began = bytearray(_CHUNK), 0, time.monotonic()
-    while taken := connection.recv_into(buffer):
-        count += taken
+    while received := connection.recv_into(buffer):
+        count += received
     _write_line(connection, {"bytes": count, "seconds": time.monotonic() - began})
 
 
@@ -88,17 +88,17 @@ def measure(
     A server that does not listen yet is waited for, `patience` seconds. Raises McagentError.
     """
     try:
-        with _connected(address, port, patience) as one:
-            _write_line(one, {"token": token, "want": "sink"})
-            _send(one, seconds, limit)
-            one.shutdown(socket.SHUT_WR)
-            found = _read_line(one)
-        with _connected(address, port, patience) as one:
-            _write_line(one, {"token": token, "want": "echo"})
+        with _connected(address, port, patience) as connection:
+            _write_line(connection, {"token": token, "want": "sink"})
+            _send(connection, seconds, limit)
+            connection.shutdown(socket.SHUT_WR)
+            result = _read_line(connection)
+        with _connected(address, port, patience) as connection:
+            _write_line(connection, {"token": token, "want": "echo"})
             for _ in range(_WARM):
-                _exchange(one)
-            trips = sorted(_exchange(one) for _ in range(max(1, exchanges)))
-        count, took = int(found["bytes"]), float(found["seconds"])
+                _exchange(connection)
+            trips = sorted(_exchange(connection) for _ in range(max(1, exchanges)))
+        count, took = int(result["bytes"]), float(result["seconds"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise McagentError(f"{address}:{port}: {str(error) or type(error).__name__}") from None
     return Measured(
@@ -113,20 +113,20 @@ def measure(
 def _connected(address: str, port: int, patience: float) -> socket.socket:
     end = time.monotonic() + patience
     while True:
-        left = max(0.1, end - time.monotonic())
+        remaining = max(0.1, end - time.monotonic())
         try:
-            one = socket.create_connection((address, port), timeout=min(left, _PATIENCE))
+            connection = socket.create_connection((address, port), timeout=min(remaining, _PATIENCE))
         except OSError:
             if time.monotonic() >= end:
                 raise
             time.sleep(0.2)
             continue
-        one.settimeout(_PATIENCE)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return one
+        connection.settimeout(_PATIENCE)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
 
 
-def _send(one: socket.socket, seconds: float, limit: int) -> None:
+def _send(connection: socket.socket, seconds: float, limit: int) -> None:
     size = min(_CHUNK, max(1, round(limit / 8 * _TURN))) if limit else _CHUNK
     data, began, sent = memoryview(bytes(size)), time.monotonic(), 0
     while (spent := time.monotonic() - began) < seconds:
@@ -134,34 +134,34 @@ def _send(one: socket.socket, seconds: float, limit: int) -> None:
         if early > 0:
             time.sleep(min(early, seconds - spent))
             continue
-        one.sendall(data)
+        connection.sendall(data)
         sent += size
 
 
-def _exchange(one: socket.socket) -> float:
-    began, left = time.monotonic(), MESSAGE
-    one.sendall(bytes(MESSAGE))
-    while left:
-        taken = len(one.recv(left))
-        if not taken:
+def _exchange(connection: socket.socket) -> float:
+    began, remaining = time.monotonic(), MESSAGE
+    connection.sendall(bytes(MESSAGE))
+    while remaining:
+        received = len(connection.recv(remaining))
+        if not received:
             raise OSError("the server closed the connection")
-        left -= taken
+        remaining -= received
     return time.monotonic() - began
 
 
-def _write_line(one: socket.socket, value: dict[str, Any]) -> None:
-    one.sendall(json.dumps(value).encode() + b"\n")
+def _write_line(connection: socket.socket, value: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(value).encode() + b"\n")
 
 
-def _read_line(one: socket.socket) -> dict[str, Any]:
+def _read_line(connection: socket.socket) -> dict[str, Any]:
     """Return a line of JSON, and read nothing beyond it. Raises OSError, ValueError."""
     text = b""
     while not text.endswith(b"\n"):
-        part = one.recv(1)
+        part = connection.recv(1)
         if not part or len(text) > _LINE:
             raise OSError("the server refuses, or is another program")
         text += part
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    message = json.loads(text)
+    if not isinstance(message, dict):
         raise ValueError("no object")
-    return found
+    return message

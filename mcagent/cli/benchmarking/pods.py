@@ -1,7 +1,7 @@
 """The Pods of a measurement: what they are, how one becomes ready, what it says at its end, that none is left.
 
 A Pod ends by itself when its time is over (`activeDeadlineSeconds`), whatever becomes of who made it, and has no
-token of the API. It leaves what it measured as its termination message, so that nobody needs `pods/exec`.
+token of the API. It leaves what it measured as its termination message, so that no user needs `pods/exec`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mcagent.model.parsing.field import printable
 LABEL = "app.kubernetes.io/name=mcagent-benchmark"
 READY = 60.0  # seconds until a Pod runs
 _LOOK = 0.3
-_NOBODY = 65534
+_UNPRIVILEGED = 65534
 _SHOWN = 300  # characters of what a Pod says
 _GONE = 404
 _MESSAGE_FILE = "/dev/termination-log"
@@ -54,20 +54,20 @@ class Pods:
     secrets: Sequence[Mapping[str, str]] = ()
 
     def prepare(self) -> None:
-        """Find out the image, and remove what an earlier measurement left. Raises McagentError."""
-        left = self._list(LABEL)
-        if any((one.get("status") or {}).get("phase") in {"Pending", "Running"} for one in left):
+        """Find out the image, and remove the Pods of an earlier measurement. Raises McagentError."""
+        earlier_pods = self._list(LABEL)
+        if any((pod.get("status") or {}).get("phase") in {"Pending", "Running"} for pod in earlier_pods):
             raise McagentError(
                 f"{self.cluster}: a benchmark already runs in namespace {self.namespace}: "
                 f"wait for it, or kubectl delete pod -n {self.namespace} -l {LABEL}"
             )
-        for pod in left:
+        for pod in earlier_pods:
             self._delete(pod["metadata"]["name"])
         if self.image:
             return
         for pod in self._list(SELECTOR):
             spec = pod["spec"]
-            self.image = next((one["image"] for one in spec["containers"] if one["name"] == "agent"), "")
+            self.image = next((c["image"] for c in spec["containers"] if c["name"] == "agent"), "")
             self.secrets = spec.get("imagePullSecrets") or ()
             if self.image:
                 return
@@ -107,9 +107,9 @@ class Pods:
             words = _last_words(pod)
             if phase == "Succeeded":
                 with suppress(ValueError):
-                    found = json.loads(words)
-                    if isinstance(found, dict):
-                        return str(pod["spec"].get("nodeName", "")), found
+                    result = json.loads(words)
+                    if isinstance(result, dict):
+                        return str(pod["spec"].get("nodeName", "")), result
             if phase in {"Failed", "Succeeded"}:
                 raise McagentError(printable(words, _SHOWN) or "the Pod ended without output")
             if time.monotonic() >= end:
@@ -118,22 +118,22 @@ class Pods:
 
     def remove(self) -> list[str]:
         """Delete all Pods that were made; return what could not be, and why."""
-        left = []
+        errors = []
         for name in self.made:
             try:
                 self._delete(name)
             except SourceError as error:
-                left.append(f"{self.cluster}: Pod {self.namespace}/{name}: {error}")
+                errors.append(f"{self.cluster}: Pod {self.namespace}/{name}: {error}")
         self.made.clear()
-        return left
+        return errors
 
     def _list(self, selector: str) -> list[dict[str, Any]]:
         path = object_path(Kind.POD, self.namespace)
         return self.client.request("GET", path, {"labelSelector": selector, "limit": "500"}).get("items") or []
 
     def _get(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.request("GET", object_path(Kind.POD, self.namespace, name))
-        return found
+        pod: dict[str, Any] = self.client.request("GET", object_path(Kind.POD, self.namespace, name))
+        return pod
 
     def _delete(self, name: str) -> None:
         try:
@@ -168,8 +168,8 @@ class Pods:
             "nodeSelector": {"kubernetes.io/os": "linux"},
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": _NOBODY,
-                "runAsGroup": _NOBODY,
+                "runAsUser": _UNPRIVILEGED,
+                "runAsGroup": _UNPRIVILEGED,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
         }

@@ -1,4 +1,4 @@
-"""Asks the agents of many Nodes for a page, each within a deadline: one that does not answer stops nobody else.
+"""Asks the agents of many Nodes for a page, each within a deadline: a silent agent does not stop the others.
 
 Owns the ways to an agent: its Unix socket or an address (`--agents`), a command in its Pod by the API server
 (`pods/exec`), HTTPS with the kubeconfig's token. Knows nothing of what pages say.
@@ -64,7 +64,7 @@ def ask_all(
     timeout: float = 10.0,
     told: Callable[[int, int], None] | None = None,
 ) -> Iterator[Answer]:
-    """Yield the answer of each Node to its page, as they come; whoever has none after `timeout` seconds is late.
+    """Yield the answer of each Node to its page, as they come; a Node without one after `timeout` seconds is late.
 
     `told` is called with how many have answered, of how many, where it takes longer than two seconds.
     """
@@ -95,8 +95,8 @@ def ask_nodes(
 ) -> dict[str, Answer]:
     """Return every Node's answer to one page, in the order of their names; progress goes to stderr."""
     names = agents.nodes() if nodes is None else tuple(nodes)
-    found = {one.node: one for one in ask_all(agents, dict.fromkeys(names, page), timeout=timeout, told=_tell)}
-    return dict(sorted(found.items()))
+    answers = ask_all(agents, dict.fromkeys(names, page), timeout=timeout, told=_tell)
+    return dict(sorted((answer.node, answer) for answer in answers))
 
 
 def read_statuses(answers: Mapping[str, Answer]) -> tuple[dict[str, Status], dict[str, str]]:
@@ -127,8 +127,8 @@ def _answer(agents: Agents, node: str, page: str, timeout: float, answers: queue
         except McagentError as error:
             return Answer(node=node, error=str(error))
 
-    found, bug = attempt(work)
-    answers.put(found or Answer(node=node, error=f"bug while asking: {bug!r}"))
+    answer, bug = attempt(work)
+    answers.put(answer or Answer(node=node, error=f"bug while asking: {bug!r}"))
 
 
 def _tell(done: int, of: int) -> None:
@@ -181,18 +181,18 @@ def read_list(file: Path) -> StaticAgents:
     import yaml
 
     try:
-        found = yaml.safe_load(file.read_text())
+        addresses = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(str(file), "", f"cannot be read: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(addresses, dict):
         raise InputError(str(file), "", "must have a line NODE: ADDRESS for each agent")
-    for node, address in found.items():
-        known = isinstance(address, str) and (
+    for node, address in addresses.items():
+        valid = isinstance(address, str) and (
             address.startswith("unix:/") or address.rpartition(":")[2].isdecimal()
         )
-        if not isinstance(node, str) or not known:
+        if not isinstance(node, str) or not valid:
             raise InputError(str(file), str(node), "must be unix:/PATH/status.sock or HOST:PORT")
-    return StaticAgents(found)
+    return StaticAgents(addresses)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,14 +212,14 @@ class ClusterAgents:
         """Return all Nodes of the cluster, with an agent's Pod or without. Raises SourceError."""
         self._pods.clear()
         self._addresses.clear()
-        found = self.client.request("GET", "/api/v1/pods", {"labelSelector": SELECTOR, "limit": "20000"})
-        for pod in found.get("items") or ():
+        pods = self.client.request("GET", "/api/v1/pods", {"labelSelector": SELECTOR, "limit": "20000"})
+        for pod in pods.get("items") or ():
             meta, node = pod["metadata"], pod.get("spec", {}).get("nodeName")
             if node and pod.get("status", {}).get("phase") == "Running" and not meta.get("deletionTimestamp"):
                 self._pods[node] = (meta["namespace"], meta["name"])
         for node in self.client.request("GET", "/api/v1/nodes", {"limit": "20000"}).get("items") or ():
             addresses = node.get("status", {}).get("addresses") or ()
-            internal = (one["address"] for one in addresses if one.get("type") == "InternalIP")
+            internal = (address["address"] for address in addresses if address.get("type") == "InternalIP")
             self._addresses[node["metadata"]["name"]] = next(internal, "")
         return tuple(sorted({*self._pods, *self._addresses}))
 
@@ -285,7 +285,7 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--agents-ca",
         metavar="FILE",
-        help="CA of the agents' certificates (tlsCertDirectory); `insecure`: whoever answers gets the token",
+        help="CA of the agents' certificates (tlsCertDirectory); `insecure`: do not verify them",
     )
     group.add_argument("--agents-port", type=int, default=PORT, metavar="PORT", help="for HTTPS [%(default)s]")
 

@@ -86,12 +86,12 @@ def _ask(
         if len(text) > MAX_ANSWER:
             raise ValueError(f"more than {MAX_ANSWER} bytes")
         if answer.status != http.HTTPStatus.OK:
-            said = printable(text.decode("utf-8", "replace").strip(), _SHOWN)
+            message = printable(text.decode("utf-8", "replace").strip(), _SHOWN)
             hint = _HINTS.get(answer.status)
             if answer.status == http.HTTPStatus.FORBIDDEN and headers:
                 role = "live-tracer" if page.startswith("/trace/live") else "metrics-reader"
                 hint = f"the token's user lacks ClusterRole mcagent-{role}"
-            raise McagentError(f"the agent at {where}: {hint or said or answer.status}")
+            raise McagentError(f"the agent at {where}: {hint or message or answer.status}")
         return document(text, where)
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise McagentError(f"no agent answers at {where}: {error}") from None

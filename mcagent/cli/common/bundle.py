@@ -43,19 +43,19 @@ _Part = tuple[str, Any]  # name in the bundle; a text, or a JSON value
 
 def write_bundle(
     file: Path,
-    found: Mapping[str, Any],
+    report: Mapping[str, Any],
     settings: Settings,
     *,
     context: Sequence[str],
     agents: Path | None,
     progress: Callable[[str], None],
 ) -> int:
-    """Write the bundle and return its size in bytes. `found`: what the doctor said; `agents`: a list of them.
+    """Write the bundle and return its size in bytes. `report`: of the doctor; `agents`: a list of them.
 
     Raises FileExistsError rather than overwrite; OSError.
     """
-    parts: list[_Part] = [("doctor.json", dict(found)), ("configuration.json", _configuration(settings))]
-    if found["clusters"]:
+    parts: list[_Part] = [("doctor.json", dict(report)), ("configuration.json", _configuration(settings))]
+    if report["clusters"]:
         for name in context or [""]:
             parts += _of_cluster(settings, name, agents, progress)
     else:
@@ -70,7 +70,7 @@ def write_bundle(
 def packed(parts: Sequence[_Part]) -> bytes:
     """Return the .tgz of these parts, each scrubbed and bounded."""
     public = frozenset(key for _, content in parts if not isinstance(content, str) for key in public_keys(content))
-    left, now = WHOLE, int(time.time())
+    room, now = WHOLE, int(time.time())
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:gz") as archive:
         for name, content in (("README.txt", _README), *parts):
@@ -79,9 +79,9 @@ def packed(parts: Sequence[_Part]) -> bytes:
             else:
                 text = json.dumps(scrub_value(content, public), indent=1, default=str) + "\n"
             data = text.encode(errors="replace")
-            if len(data) > (most := min(PART, left)):
+            if len(data) > (most := min(PART, room)):
                 data = data[:most] + b"\n[cut]\n"
-            left = max(left - len(data), 0)
+            room = max(room - len(data), 0)
             info = tarfile.TarInfo(f"mcagent-doctor/{name}")
             info.size, info.mtime, info.mode = len(data), now, 0o600
             archive.addfile(info, io.BytesIO(data))
@@ -143,18 +143,21 @@ def _objects(client: Client, folder: str, progress: Callable[[str], None]) -> It
     for kind in _KINDS:
         progress(f"{kind} objects")
         try:
-            found, _ = Lister(client, kind, object_path(kind, ""), timeout=_TIMEOUT).read()
+            objects, _ = Lister(client, kind, object_path(kind, ""), timeout=_TIMEOUT).read()
         except SourceError as error:
             yield f"{folder}/{kind}.txt", str(error)
             continue
-        public = frozenset(public_keys(found))
-        shown = [_trimmed(kind, one) for one in found if _wanted(kind, one)]
-        yield f"{folder}/{kind}.json", [one for raw in shown if (one := scrub_object(raw, public)) is not None]
+        public = frozenset(public_keys(objects))
+        shown = [_trimmed(kind, obj) for obj in objects if _wanted(kind, obj)]
+        yield (
+            f"{folder}/{kind}.json",
+            [scrubbed for obj in shown if (scrubbed := scrub_object(obj, public)) is not None],
+        )
     try:
         query = {"fieldSelector": "reportingComponent=mcagent", "limit": "1000"}
         events = client.request("GET", object_path(Kind.EVENT, ""), query, timeout=_TIMEOUT).get("items") or []
         names = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp", "involvedObject")
-        yield f"{folder}/Event.json", [{name: one.get(name) for name in names} for one in events]
+        yield f"{folder}/Event.json", [{name: event.get(name) for name in names} for event in events]
     except (SourceError, AttributeError) as error:
         yield f"{folder}/Event.txt", str(error)
 

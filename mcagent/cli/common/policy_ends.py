@@ -1,4 +1,4 @@
-"""Who talks to whom: from what people write to the requests that policies decide on.
+"""Sender and target of a connection: from the text of a user to the requests that policies decide on.
 
 Knows the objects of one cluster, or of the two at both ends. Reads nothing itself.
 """
@@ -39,7 +39,9 @@ class Port:
         return ECHO if self.protocol == ICMP else None
 
     def __str__(self) -> str:
-        name = next(one for one, number in (*PROTOCOLS.items(), ("ICMP", ICMP)) if number == self.protocol)
+        name = next(
+            protocol for protocol, number in (*PROTOCOLS.items(), ("ICMP", ICMP)) if number == self.protocol
+        )
         return name if self.number is None else f"{self.number}/{name}"
 
 
@@ -172,7 +174,7 @@ def _request(direction: Direction, pod: Address, port: Port, other: Sender) -> R
     )
 
 
-def _ends(target: str, port: Port, here: ClusterPolicies, other: Pod | None) -> list[tuple[Address, Port]]:
+def _ends(target: str, port: Port, side: ClusterPolicies, other: Pod | None) -> list[tuple[Address, Port]]:
     """Return what a Pod's packets to a target are addressed to. Raises InputError."""
     if other is not None:
         return [(address, port) for address in other.ips]
@@ -180,66 +182,68 @@ def _ends(target: str, port: Port, here: ClusterPolicies, other: Pod | None) -> 
     if address is not None:
         return [(address, port)]
     namespace, _, name = target.partition("/")
-    wanted = [(namespace, IMPORTED + name.removeprefix(IMPORTED)), (namespace, name)]
-    found = backends(here.snapshot.endpoint_slices, frozenset(wanted))
-    ends = next((found[service] for service in wanted if service in found), ())
+    services = [(namespace, IMPORTED + name.removeprefix(IMPORTED)), (namespace, name)]
+    endpoints = backends(side.snapshot.endpoint_slices, frozenset(services))
+    ends = next((endpoints[service] for service in services if service in endpoints), ())
     if not ends:
         raise InputError(
             "explain", "--to", f"{target} is not an address, Pod (--to-context?) or Service with endpoints"
         )
-    meant = [(one, Port(protocol, number)) for one, protocol, number in ends]
-    chosen = [(one, to) for one, to in meant if port.number is None or to == port]
+    ends_of_service = [(endpoint, Port(protocol, number)) for endpoint, protocol, number in ends]
+    chosen = [(endpoint, to) for endpoint, to in ends_of_service if port.number is None or to == port]
     if not chosen:
-        known = ", ".join(sorted({str(to) for _, to in meant}))
-        raise InputError("explain", "--port", f"the endpoints of {target} have no port {port}, only {known}")
+        ports = ", ".join(sorted({str(to) for _, to in ends_of_service}))
+        raise InputError("explain", "--port", f"the endpoints of {target} have no port {port}, only {ports}")
     return chosen
 
 
 def _known(here: ClusterPolicies, far: ClusterPolicies, pod: Pod, cluster: str) -> Iterator[Sender]:
     """Yield a Pod of another cluster, as those that its packets may come from know it."""
     text = here.labels_of(pod)
-    known = {one.label: one for one in far.snapshot.label_identities.values()}
+    identities = {identity.label: identity for identity in far.snapshot.label_identities.values()}
     for address in pod.ips:
-        if text not in known:
+        if text not in identities:
             yield Sender(address=address, cluster=cluster, labels=text)
         else:
-            yield from _from_clusters(known[text], cluster, address)
+            yield from _from_clusters(identities[text], cluster, address)
 
 
 def _senders(source: str, far: ClusterPolicies, cluster: str) -> Iterator[Sender]:
-    """Yield whom a text means: an address, the text of an identity, or a Namespace and labels of Pods there."""
+    """Yield the senders of a text: an address, the text of an identity, or Namespace and labels of Pods."""
     address = _address(source)
     if address is not None:
         yield Sender(address=address, cluster=cluster)
         return
-    found = [one for one in far.snapshot.label_identities.values() if _is_meant(source, one)]
-    for one in sorted(found, key=lambda one: one.label):
-        yield from _from_clusters(one, cluster)
-    if not found:
+    identities = [identity for identity in far.snapshot.label_identities.values() if _is_meant(source, identity)]
+    for identity in sorted(identities, key=lambda identity: identity.label):
+        yield from _from_clusters(identity, cluster)
+    if not identities:
         if labels.parsed(source) is None and not _LABELS.fullmatch(source):
             reason = "is not a Pod of this cluster, an address, or labels as shop:app=web or ns:...&pod:..."
             raise InputError("explain", "--from", f'"{source}" {reason}')
         yield Sender(cluster=cluster, labels=source)
 
 
-def _from_clusters(one: LabelIdentity, cluster: str, address: Address | None = None) -> Iterator[Sender]:
+def _from_clusters(identity: LabelIdentity, cluster: str, address: Address | None = None) -> Iterator[Sender]:
     """Yield it once for each cluster that has such Pods; what another sends counts as unknown."""
-    owners = (cluster,) if cluster or one.clusters is None else sorted(one.clusters)
+    owners = (cluster,) if cluster or identity.clusters is None else sorted(identity.clusters)
     for owner in owners or ("",):
-        believed = one.clusters is None or owner in one.clusters
-        number = one.id if believed else UNKNOWN
-        yield Sender(address=address, cluster=owner, labels=one.label, identity=number)
+        believed = identity.clusters is None or owner in identity.clusters
+        number = identity.id if believed else UNKNOWN
+        yield Sender(address=address, cluster=owner, labels=identity.label, identity=number)
 
 
-def _is_meant(text: str, one: LabelIdentity) -> bool:
-    if text == one.label:
+def _is_meant(text: str, identity: LabelIdentity) -> bool:
+    if text == identity.label:
         return True
     shape = _LABELS.fullmatch(text)
     if shape is None or "&" in text:
         return False
-    known = labels.split(one.label)
-    wanted = dict(item.partition("=")[::2] for item in shape[3].split(",") if item)
-    return known.namespace.get(labels.NAMESPACE_NAME) == shape[1] and wanted.items() <= known.pod.items()
+    pod_labels = labels.split(identity.label)
+    required = dict(item.partition("=")[::2] for item in shape[3].split(",") if item)
+    return (
+        pod_labels.namespace.get(labels.NAMESPACE_NAME) == shape[1] and required.items() <= pod_labels.pod.items()
+    )
 
 
 def _address(text: str) -> Address | None:

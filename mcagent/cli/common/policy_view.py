@@ -86,15 +86,15 @@ def decide(known: InForce, request: Request) -> Decision:
         isolating = known.isolating.get((request.direction, request.pod), ())
         if stage == 2 and isolating:  # no NetworkPolicy has allowed it
             return Decision(
-                verdict=Verdict.DROP, why=f"isolated by {', '.join(isolating)}, which let nobody like it"
+                verdict=Verdict.DROP, why=f"isolated by {', '.join(isolating)}, which allow no such connection"
             )
         if rule is None or (passed and stage == 0) or not _fits(known, rule, request):
             continue
         if rule.verdict is Verdict.PASS:
             passed = True
             continue
-        said = {"policy": rule.policy, "rule": rule.name, "tier": rule.tier}
-        return Decision(verdict=rule.verdict, why=f"{rule.policy} {rule.name} says {rule.verdict}", **said)
+        origin = {"policy": rule.policy, "rule": rule.name, "tier": rule.tier}
+        return Decision(verdict=rule.verdict, why=f"{rule.policy} {rule.name} says {rule.verdict}", **origin)
     to_us = request.direction is Direction.INGRESS
     if to_us and request.pod in known.unknown_dropped and request.identity == labels.UNKNOWN:
         why = "rules select the Pod's senders by label, and this sender's label identity is not known"
@@ -142,9 +142,9 @@ def _is_port(port: RulePort, request: Request) -> bool:
 
 
 def selector_text(selector: Selector) -> str:
-    """Return whom a selector selects, as kubectl's -l has it."""
+    """Return the Pods that a selector selects, as kubectl's -l has it."""
     parts = [("Pods", selector.pod), ("Namespaces", selector.namespace)]
-    return " of ".join(f"{what} {','.join(map(_required, of)) or '(all)'}" for what, of in parts)
+    return " of ".join(f"{kind} {','.join(map(_required, of)) or '(all)'}" for kind, of in parts)
 
 
 def _required(one: Requirement) -> str:
@@ -162,9 +162,9 @@ def _required(one: Requirement) -> str:
 def port_text(port: RulePort) -> str:
     """Return ports as `80/TCP`, `80-90/TCP`, `UDP`, `ICMP type 8`."""
     if port.protocol not in PROTOCOLS.values():
-        said = (("type", port.icmp_type), ("code", port.icmp_code))
-        return " ".join(["ICMP", *(f"{what} {number}" for what, number in said if number is not None)])
-    name = next(one for one, number in PROTOCOLS.items() if number == port.protocol)
+        icmp = (("type", port.icmp_type), ("code", port.icmp_code))
+        return " ".join(["ICMP", *(f"{field} {number}" for field, number in icmp if number is not None)])
+    name = next(protocol for protocol, number in PROTOCOLS.items() if number == port.protocol)
     if (port.low, port.high) == (0, 65535):
         return name
     return f"{port.low}/{name}" if port.low == port.high else f"{port.low}-{port.high}/{name}"
