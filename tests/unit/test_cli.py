@@ -169,3 +169,22 @@ def test_help_groups_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
             assert not text.endswith(".")
             assert text.split()[0] not in {"The", "A"}, name
             assert len(text) <= 80
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("drain", "n1"), ("undrain", "n1"), ("doctor", "--all"), ("plan", "--node-name", "n1", "--offline")],
+    ids=lambda words: words[0],
+)
+def test_commands_of_the_api_server_use_kubeconfig_and_context(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A context that the kubeconfig does not have is an error that names it."""
+    file = tmp_path / "kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "here", "context": {"cluster": "c", "user": "u"}}
+    users = [{"name": "u", "user": {"token": "x"}}]
+    kubeconfig = {"apiVersion": "v1", "kind": "Config", "current-context": "here", "users": users}
+    file.write_text(json.dumps(kubeconfig | {"clusters": [cluster], "contexts": [context]}), encoding="utf-8")
+    assert main([*words, "--kubeconfig", str(file), "--context", "elsewhere"]) == 1
+    assert "elsewhere" in capsys.readouterr().err
