@@ -125,8 +125,9 @@ conformance: setup ## The MCS API's conformance suite on two clusters of real Ku
 	@[ -z "$(MCS_CONFORMANCE)" ] || devtools/mck8s setup --conformance
 	@devtools/mck8s conformance --optional $(CONFORMANCE)
 
-mutants: setup ## Which small changes of the code no unit test notices (BUDGET=20m, SINCE=a revision)
-	@$(PY) -m devtools.mutants --budget $(or $(BUDGET),20m) $(if $(SINCE),--since $(SINCE)) $(MUTANTS)
+mutants: setup ## Which small changes of the code no unit test notices (BUDGET=20m, SINCE=a revision, or SAMPLE=150, PACKAGE=one)
+	@$(PY) -m devtools.mutants $(if $(SAMPLE),--sample $(SAMPLE),--budget $(or $(BUDGET),20m)) \
+	  $(if $(SINCE),--since $(SINCE)) $(if $(PACKAGE),--package $(PACKAGE)) $(MUTANTS)
 
 coverage: setup ## Which code unit and embedded tests do not run, by package; fails below the floors of pyproject.toml
 	@$(PY) -m devtools.coverage_floors

@@ -1,11 +1,16 @@
 """Mutation testing: change the code by a little, and see whether a unit test notices.
 
     python -m devtools.mutants [--budget 20m] [--since REV] [--package NAME]... [--seed N] [--json FILE]
+    python -m devtools.mutants --sample 150 [--package NAME]... [--seed N] [--json FILE]
 
 mutmut makes the mutants of the packages below and runs, for each, the unit tests that call the changed function.
-There are tens of thousands, so this takes a random sample of each package, in batches, until the budget is used
+There are thousands, so this takes a random sample of each package, in batches, until the budget is used
 up. With `--since` only files that changed since the revision count. Results are kept in `mutants/`, and a mutant
 that was tried is not tried again while its function is the same.
+
+With `--sample` each package is measured by itself, on a sample that depends on the seed and the code only, and
+with the tests of TESTS only. Mutants and the map of tests then need seconds rather than minutes, so a package can
+be measured again after each new test. The score is a lower bound: other tests may kill more.
 
 Owns the sample, the list of equivalent mutants (tests/mutants/equivalent.txt: mutants that no test can notice,
 each with the reason) and the table. Must not know how mutants are made or run: that is mutmut's (`tool.mutmut` in
@@ -19,11 +24,12 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +49,23 @@ TARGETS = {
     "mcagent/kube/sources": 85,
 }
 """Percent of the mutants that must be killed, by package. A mutant belongs to the first one that has its file."""
+TESTS = {
+    "mcagent/core/remote_clusters": "conflicts encryption implementation remote_cluster_problems underlay",
+    "mcagent/core/addresses": "conflicts encryption ownership remote_cluster_problems underlay",
+    "mcagent/core": (
+        "compile compile_failover conflicts contention diff draining endpoints_at_nodes failover gateways_view"
+        " granted identities imported_services liveness policy_limits policy_rules reachability"
+        " remote_cluster_problems silence snapshot topology tunnel_guard tunnel_probes wireguard_*"
+    ),
+    "flows": "flows_* pipeline_* simulate_*",
+    "mcagent/controller/leader/ledger": "leader_ledger leader_members member_bounds",
+    "mcagent/controller/leader": "leader_* member_bounds policy_replication",
+    "mcagent/controller/admission": "admission",
+    "mcagent/controller/contract": "antrea_before_2_7 exported_metadata leader_* member_*",
+    "mcagent/model/parsing": "bad_objects granted identities parse policy_parsing",
+    "mcagent/kube/sources": "directory watch",
+}
+"""The unit tests that a sample of a package is tried with, without `tests/unit/test_` and `.py`."""
 # Exit codes of mutmut's workers (mutmut/stats.py). Without a test that calls the function, a mutant survives.
 SURVIVED, NO_TESTS, SKIPPED, UNKNOWN = {0}, {5, 33}, {34}, {None, 2}
 
@@ -77,7 +100,7 @@ def belongs(path: str, package: str) -> bool:
 
 
 def read(directory: Path = MUTANTS) -> list[Mutant]:
-    """Return all mutants that were made, as mutmut keeps them in one `.meta` file for each module."""
+    """Return all mutants there are, as mutmut keeps them in one `.meta` file for each module."""
     return [
         Mutant(name=name, path=str(meta.relative_to(directory)).removesuffix(".meta"), exit_code=exit_code)
         for meta in sorted(directory.rglob("*.py.meta"))
@@ -96,6 +119,12 @@ def sample(mutants: Iterable[Mutant], chance: random.Random) -> list[Mutant]:
         chance.shuffle(group)
         places += [(number, mutant.name, mutant) for number, mutant in enumerate(group)]
     return [mutant for *_, mutant in sorted(places, key=lambda place: place[:2])]
+
+
+def fixed_sample(mutants: Iterable[Mutant], size: int, seed: int) -> list[Mutant]:
+    """Return `size` mutants, or all if there are fewer: the same ones for the same seed and mutants."""
+    ordered = sorted(mutants, key=lambda mutant: mutant.name)
+    return random.Random(seed).sample(ordered, min(size, len(ordered)))
 
 
 def equivalent(text: str) -> dict[str, str]:
@@ -184,9 +213,37 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def mutmut(*arguments: str) -> str:
-    """Run mutmut in the project; return what it prints. Raises CalledProcessError with its output."""
-    command = [str(Path(sys.executable).with_name("mutmut")), *arguments]
+def settings_for(package: str) -> dict[str, object]:
+    """Return the settings of mutmut that make the mutants of this package only, and try them with TESTS only.
+
+    A test that runs into an endless loop of a mutant is stopped after five times, not fifteen times its own time.
+    """
+    inner = [other for other in TARGETS if other.startswith(f"{package}/")]
+    files = [
+        str(path.relative_to(ROOT))
+        for pattern in TESTS[package].split()
+        for path in sorted(ROOT.glob(f"tests/unit/test_{pattern}.py"))
+    ]
+    return {
+        "only_mutate": [f"{package}.py", f"{package}/*"],
+        "do_not_mutate": [f"{name}{end}" for name in inner for end in (".py", "/*")],
+        "pytest_add_cli_args_test_selection": [*files, "-m", "not costly"],
+        "timeout_multiplier": 5.0,
+    }
+
+
+CONFIGURED = """
+import json, sys
+from mutmut import __main__ as mutmut
+for name, value in json.loads(sys.argv.pop(1)).items():
+    setattr(mutmut.config(), name, value)
+"""
+"""Start of a program that runs mutmut with some settings of its own; the others are of pyproject.toml."""
+
+
+def run(program: str, settings: Mapping[str, object], *arguments: str) -> str:
+    """Run a program with mutmut in the project; return what it prints. Raises CalledProcessError."""
+    command = [sys.executable, "-c", CONFIGURED + program, json.dumps(settings), *arguments]
     environment = os.environ | {"HYPOTHESIS_PROFILE": "mutants"}  # tests/properties.py
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -195,22 +252,43 @@ def mutmut(*arguments: str) -> str:
     return done.stdout
 
 
-def make() -> None:
+def mutmut(*arguments: str, settings: Mapping[str, object] | None = None) -> str:
+    """Run a command of mutmut; return what it prints."""
+    return run("mutmut.cli()", settings or {}, *arguments)
+
+
+def make(settings: Mapping[str, object] | None = None) -> None:
     """Make the mutants of everything that changed, and run none."""
-    code = "from mutmut import __main__ as m; m.copy_src_dir(); m.copy_also_copy_files(); m.create_mutants(2)"
     MUTANTS.mkdir(exist_ok=True)
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    run("mutmut.copy_src_dir(); mutmut.copy_also_copy_files(); mutmut.create_mutants(2)", settings or {})
 
 
-def main() -> int:
-    """Try mutants until the budget is used up, and print the table and the survivors."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", type=seconds, default="20m", help="how long to go on: 90s, 20m, 2h [20m]")
-    parser.add_argument("--since", metavar="REV", help="only files that changed since this revision")
-    parser.add_argument("--package", action="append", choices=TARGETS, help="only this one; may be repeated")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample [1]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores there, too")
-    options = parser.parse_args()
+def diffs_of_survivors(mutants: Iterable[Mutant], settings: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Return the diff of each mutant that was tried and is alive, by name."""
+    names = [mutant.name for mutant in mutants if mutant.tried and mutant.alive]
+    diff = "mutmut.get_diff_for_mutant(name, path=mutmut.find_mutant(name).path)"
+    program = f"print(json.dumps({{name: {diff} for name in sys.argv[1:]}}))"
+    diffs: dict[str, str] = json.loads(run(program, settings or {}, *names))
+    return diffs
+
+
+def measure(package: str, size: int, seed: int) -> tuple[Score, dict[str, str]]:
+    """Try a fixed sample of a package; return its score, and the diffs of the survivors."""
+    shutil.rmtree(MUTANTS, ignore_errors=True)  # of other settings
+    settings = settings_for(package)
+    make(settings)
+    all_mutants = read()
+    names = {mutant.name for mutant in fixed_sample(all_mutants, size, seed)}
+    print(f"{package}: {len(names)} of {len(all_mutants)} mutants", flush=True)
+    mutmut("run", *sorted(names), settings=settings)
+    mutants = [mutant if mutant.name in names else replace(mutant, exit_code=None) for mutant in read()]
+    diffs = diffs_of_survivors(mutants, settings)
+    score = next(s for s in scores(mutants, equivalent(EQUIVALENT.read_text()), diffs) if s.package == package)
+    return score, diffs
+
+
+def search(options: argparse.Namespace) -> tuple[list[Score], dict[str, str]]:
+    """Try random mutants until the budget is used up; return the scores, and the diffs of the survivors."""
     end = time.monotonic() + options.budget
     print("making mutants", flush=True)
     make()
@@ -229,8 +307,31 @@ def main() -> int:
         print(f"{len(batch)} mutants, {max(0, end - time.monotonic()):.0f} s left", flush=True)
         mutmut("run", *batch)
     mutants = list(filter(counts, read()))
-    diffs = {mutant.name: mutmut("show", mutant.name) for mutant in mutants if mutant.tried and mutant.alive}
-    results = scores(mutants, equivalent(EQUIVALENT.read_text()), diffs)
+    diffs = diffs_of_survivors(mutants)
+    return scores(mutants, equivalent(EQUIVALENT.read_text()), diffs), diffs
+
+
+def main() -> int:
+    """Try mutants, and print the table and the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", type=seconds, default="20m", help="how long to go on: 90s, 20m, 2h [20m]")
+    parser.add_argument("--since", metavar="REV", help="only files that changed since this revision")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="instead: a fixed sample of N mutants of each package"
+    )
+    parser.add_argument("--package", action="append", choices=TARGETS, help="only this one; may be repeated")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample [1]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores there, too")
+    options = parser.parse_args()
+    results: list[Score] = []
+    diffs: dict[str, str] = {}
+    if options.sample:
+        for package in options.package or TARGETS:
+            score, survivors = measure(package, options.sample, options.seed)
+            results.append(score)
+            diffs |= survivors
+    else:
+        results, diffs = search(options)
     for score in results:
         for name in score.alive:
             print(f"\nSURVIVED {identity(name, diffs[name])}  ({name})")

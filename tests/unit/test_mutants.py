@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from argparse import ArgumentTypeError
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,38 @@ def test_packages_have_the_same_share_of_a_sample() -> None:
     assert sum(m.path == ADDRESSES for m in drawn[:6]) == 3
     assert drawn == mutants.sample(made, random.Random(1))
     assert drawn != mutants.sample(made, random.Random(2))
+
+
+def test_a_fixed_sample_depends_on_the_seed_only() -> None:
+    """Neither the order of the mutants nor results of earlier runs change it; a small package is tried whole."""
+    made = [mutant(n) for n in range(100)]
+    drawn = mutants.fixed_sample(made, 30, 1)
+    assert len({m.name for m in drawn}) == 30
+    tried = [mutant(n, exit_code=1) for n in reversed(range(100))]
+    assert [m.name for m in mutants.fixed_sample(tried, 30, 1)] == [m.name for m in drawn]
+    assert {m.name for m in mutants.fixed_sample(made, 30, 2)} != {m.name for m in drawn}
+    assert len(mutants.fixed_sample(made[:7], 30, 1)) == 7
+
+
+@pytest.mark.parametrize("package", mutants.TARGETS)
+def test_a_package_is_measured_by_itself(package: str) -> None:
+    """Each pattern of its tests is that of a file, and files that another package counts are left out."""
+    for pattern in mutants.TESTS[package].split():
+        assert list(mutants.ROOT.glob(f"tests/unit/test_{pattern}.py")), pattern
+    settings = mutants.settings_for(package)
+    mutated, left_out = settings["only_mutate"], settings["do_not_mutate"]
+    assert isinstance(mutated, list)
+    assert isinstance(left_out, list)
+    sources = [path for top in ("flows", "mcagent") for path in mutants.ROOT.glob(f"{top}/**/*.py")]
+    files = [str(path.relative_to(mutants.ROOT)) for path in sources]
+    chosen = [
+        file
+        for file in files
+        if any(fnmatch(file, pattern) for pattern in mutated)
+        and not any(fnmatch(file, pattern) for pattern in left_out)
+    ]
+    assert chosen
+    assert {mutant(1, file).package for file in chosen} == {package}
 
 
 def test_scores_leave_out_equivalent_mutants() -> None:
