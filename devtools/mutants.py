@@ -35,6 +35,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "mutants"
 EQUIVALENT = ROOT / "tests/mutants/equivalent.txt"
+SEPARATOR = " || "  # in the list of equivalent mutants; types have " | "
 BATCH = 120
 TARGETS = {
     "mcagent/core/remote_clusters": 95,
@@ -50,8 +51,8 @@ TARGETS = {
 }
 """Percent of the mutants that must be killed, by package. A mutant belongs to the first one that has its file."""
 TESTS = {
-    "mcagent/core/remote_clusters": "conflicts encryption implementation remote_cluster_problems underlay",
-    "mcagent/core/addresses": "conflicts encryption ownership remote_cluster_problems underlay",
+    "mcagent/core/remote_clusters": "conflicts implementation remote_cluster_problems",
+    "mcagent/core/addresses": "address_rules ownership remote_cluster_problems underlay",
     "mcagent/core": (
         "compile compile_failover conflicts contention diff draining endpoints_at_nodes failover gateways_view"
         " granted identities imported_services liveness policy_limits policy_rules reachability"
@@ -130,15 +131,15 @@ def fixed_sample(mutants: Iterable[Mutant], size: int, seed: int) -> list[Mutant
 def equivalent(text: str) -> dict[str, str]:
     """Return the listed mutants that no test can notice, each with the reason.
 
-    A line is `MODULE.FUNCTION | REMOVED LINE | ADDED LINE | REASON`, so that an entry survives changes elsewhere
+    A line is `MODULE.FUNCTION || REMOVED LINE || ADDED LINE || REASON`: an entry survives changes elsewhere
     in the function, where mutmut's numbers do not. Raises ValueError that names a line without a reason.
     """
     entries: dict[str, str] = {}
     for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
-        *parts, reason = (part.strip() for part in line.split(" | "))
+        *parts, reason = (part.strip() for part in line.split(SEPARATOR))
         if len(parts) != 3 or not reason:
-            raise ValueError(f"{EQUIVALENT.name}: {line!r}: must be FUNCTION | REMOVED | ADDED | REASON")
-        entries[" | ".join(parts)] = reason
+            raise ValueError(f"{EQUIVALENT.name}: {line!r}: must be FUNCTION || REMOVED || ADDED || REASON")
+        entries[SEPARATOR.join(parts)] = reason
     return entries
 
 
@@ -147,7 +148,7 @@ def identity(name: str, diff: str) -> str:
     function = re.sub(r"(?<=\.)x_(?=\w+$)", "", name.partition("__mutmut_")[0].replace("xǁ", "").replace("ǁ", "."))
     lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++", "#"))]
     changes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
-    return " | ".join((function, *changes))
+    return SEPARATOR.join((function, *changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,8 @@ def seconds(text: str) -> float:
 def settings_for(package: str) -> dict[str, object]:
     """Return the settings of mutmut that make the mutants of this package only, and try them with TESTS only.
 
-    A test that runs into an endless loop of a mutant is stopped after five times, not fifteen times its own time.
+    A mutant that loops is stopped after three times the time of its tests and 45 seconds, not fifteen times:
+    the constant allows for a busy machine.
     """
     inner = [other for other in TARGETS if other.startswith(f"{package}/")]
     files = [
@@ -228,7 +230,8 @@ def settings_for(package: str) -> dict[str, object]:
         "only_mutate": [f"{package}.py", f"{package}/*"],
         "do_not_mutate": [f"{name}{end}" for name in inner for end in (".py", "/*")],
         "pytest_add_cli_args_test_selection": [*files, "-m", "not costly"],
-        "timeout_multiplier": 5.0,
+        "timeout_multiplier": 3.0,
+        "timeout_constant": 15.0,
     }
 
 

@@ -84,7 +84,7 @@ def test_scores_leave_out_equivalent_mutants() -> None:
     """Of five that were tried two live, and one of these two has a reason."""
     made = [mutant(n, exit_code=code) for n, code in enumerate((1, 1, 36, 0, 33, None, 34))]
     other = DIFF.replace("return 2", "return 3")
-    excused = {"mcagent.core.compile.f | return 1 | return 3": "nobody reads it"}
+    excused = {"mcagent.core.compile.f || return 1 || return 3": "nobody reads it"}
     diffs = {made[3].name: DIFF, made[4].name: other}
     score = next(s for s in mutants.scores(made, excused, diffs) if s.package == "mcagent/core")
     assert (score.made, score.tried, score.equivalent, score.alive) == (7, 5, 1, (made[3].name,))
@@ -94,16 +94,18 @@ def test_scores_leave_out_equivalent_mutants() -> None:
 
 def test_an_entry_of_the_list_needs_a_reason() -> None:
     """Comments and empty lines say nothing; a line without a reason is refused by its text."""
-    assert mutants.equivalent("# nothing\n\na.f | x | y | the same value\n") == {"a.f | x | y": "the same value"}
-    with pytest.raises(ValueError, match=r"a\.f \| x \| y"):
-        mutants.equivalent("a.f | x | y")
+    assert mutants.equivalent("# nothing\n\na.f || x || y | None || the same value\n") == {
+        "a.f || x || y | None": "the same value"
+    }
+    with pytest.raises(ValueError, match=r"a\.f \|\| x \|\| y"):
+        mutants.equivalent("a.f || x || y")
     assert mutants.equivalent(mutants.EQUIVALENT.read_text()) is not None
 
 
 def test_a_mutant_of_a_method_has_its_class_in_its_identity() -> None:
     """Neither mutmut's number nor its mangled name is in it: both change with the code around."""
     name = "mcagent.core.engine.xǁEngineǁstep__mutmut_12"
-    assert mutants.identity(name, DIFF) == "mcagent.core.engine.Engine.step | return 1 | return 2"
+    assert mutants.identity(name, DIFF) == "mcagent.core.engine.Engine.step || return 1 || return 2"
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("20m", 1200), ("1.5h", 5400)])
