@@ -300,6 +300,24 @@ def test_garbage_is_never_used(
     until(lambda: informer.state().connected)
 
 
+def test_a_list_follows_a_line_that_could_not_be_read(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """A later line of the same watch moves the version past the event that the bad line was."""
+    put(api, Kind.GATEWAY, "a")
+    put(api, Kind.GATEWAY, "b")
+    informer = start()
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+    api.refuse()
+    remove(api, Kind.GATEWAY, "b")
+    bookmark = {"kind": "Gateway", "metadata": {"resourceVersion": str(api.store.rv)}}
+    body = f'{{"type": "DELETED"}}\n{json.dumps({"type": "BOOKMARK", "object": bookmark})}\n'
+    api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=("watch",), times=1, body=body))
+    api.refuse(False)
+    mirror.wait_names(Kind.GATEWAY, "a")
+    assert informer.state().restarts["bad-line"] == 1
+
+
 @pytest.mark.parametrize(
     "fault",
     [

@@ -169,6 +169,21 @@ def test_a_service_chooses_the_same_endpoint_on_every_gateway() -> None:
     assert set(fewer.groups[0].buckets) < set(part.groups[0].buckets)
 
 
+@pytest.mark.parametrize("old", [0, 1, 2])
+@pytest.mark.parametrize("userspace", [True, False])
+def test_replies_of_each_endpoint_get_the_address_of_the_service(old: int, userspace: bool) -> None:
+    """Also of an endpoint that gets no new connections: those that it has go on after a gateway is lost."""
+    shared = replace(small.env(gateway=True, siblings=()), userspace_conntrack=userspace)
+    service = small.service(5, "tcp", endpoints=2)
+    endpoints = service.endpoints
+    service = replace(service, endpoints=endpoints[old:], old_endpoints=endpoints[:old])
+    replies = texts(pipeline.service(shared, service), t.UN_DNAT.number)
+    for endpoint in endpoints:
+        (reply,) = [text for text in replies if f"nw_src={endpoint.address},tp_src={endpoint.port} " in text]
+        assert "set_field:10.96.0.5->ip_src,set_field:80->tcp_src" in reply
+    assert len(replies) == 1 + len(endpoints)  # and those that the endpoint's Node has translated
+
+
 @pytest.mark.parametrize("userspace", [True, False])
 @pytest.mark.parametrize("standby", [set(), {2}, {2, 3}], ids=str)
 def test_gateways_on_standby_do_not_change_what_flows_match(standby: set[int], userspace: bool) -> None:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane.netlink import connection
-from mcagent.dataplane.netlink.routes import next_hops, parse_route, put_route
-from mcagent.model.dataplane.resources import Route
+from mcagent.dataplane.netlink.routes import (
+    LAST_METRIC,
+    RTN_THROW,
+    RTN_UNICAST,
+    RTN_UNREACHABLE,
+    RTN_UNSPEC,
+    add_rule,
+    delete_route,
+    delete_rule,
+    next_hops,
+    parse_route,
+    parse_rule,
+    put_route,
+)
+from mcagent.model.dataplane.resources import Route, RouteType, Rule
 from mcagent.model.net import Address, Network
 
 NUMBERS = st.integers(1, 2**32 - 1)
@@ -34,6 +49,37 @@ def test_a_route_is_read_as_it_was_packed(destination: Network, table: int, oif:
     assert (route.table, route.protocol, route.destination, route.oif) == (table, 111, destination, oif)
     assert (route.gateway, route.source, route.onlink, route.plain) == (gateway, gateway, True, True)
     assert list(next_hops(route)) == [gateway]
+
+
+@pytest.mark.parametrize(
+    ("route_type", "number", "metric"),
+    [
+        (RouteType.UNICAST, RTN_UNICAST, 0),
+        (RouteType.THROW, RTN_THROW, 0),
+        (RouteType.UNREACHABLE, RTN_UNREACHABLE, LAST_METRIC),
+    ],
+)
+@pytest.mark.parametrize("intact", [True, False])
+def test_a_route_that_others_changed_is_deleted_whatever_its_type(
+    route_type: RouteType, number: int, metric: int, intact: bool
+) -> None:
+    """A request to delete names the type of an intact route only: the kernel refuses one of another type."""
+    destination = ip_network("10.2.0.0/16")
+    route = Route(table=28003, destination=destination, device="", type=route_type, intact=intact)
+    deleted = parse_route(delete_route(route, 111).payload)
+    assert deleted.type == (number if intact else RTN_UNSPEC)
+    assert (deleted.table, deleted.protocol, deleted.destination) == (28003, 111, destination)
+    assert deleted.metric == metric
+    assert parse_route(put_route(route, 111, 0).payload).type == number
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_rule_that_others_changed_is_deleted_by_priority_and_table(family: int) -> None:
+    """Without mark and mask; an intact rule is deleted with all that it consists of."""
+    rule = Rule(family=family, priority=300, table=28004, fwmark=0x1000, fwmask=0x1000)
+    assert parse_rule(add_rule(rule, 111).payload) == parse_rule(delete_rule(rule, 111).payload) == (111, rule)
+    changed = replace(rule, intact=False)
+    assert parse_rule(delete_rule(changed, 111).payload) == (111, replace(rule, fwmark=0, fwmask=0))
 
 
 @given(st.dictionaries(st.integers(1, 0x3FFF), st.binary(max_size=40), max_size=6))

@@ -190,6 +190,49 @@ def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdict
     assert [str(network) for network in rule.networks] == ["10.2.0.0/16"]
 
 
+@pytest.mark.parametrize(
+    ("protocol", "ports"), [("UDP", [(17, 53, 53)]), ("TCP", [(6, 5300, 5300)]), ("SCTP", None)]
+)
+def test_a_named_port_is_one_of_its_protocol(protocol: str, ports: list[tuple[int, int, int]] | None) -> None:
+    """A Pod may give one name to a port of TCP and one of UDP; without a port of the protocol there is no rule."""
+    containers = [
+        {
+            "name": "dns",
+            "ports": [
+                {"name": "dns", "protocol": "TCP", "containerPort": 5300},
+                {"name": "dns", "protocol": "UDP", "containerPort": 53},
+                {"name": "metrics", "protocol": "UDP", "containerPort": 9153},
+            ],
+        }
+    ]
+    pod = manifest(
+        "v1",
+        "Pod",
+        "dns-0",
+        "shop",
+        labels={"app": "dns"},
+        spec={"nodeName": NODE, "containers": containers},
+        status={"phase": "Running", "podIPs": [{"ip": "10.1.0.1"}]},
+    )
+    spec = {
+        "podSelector": {},
+        "ingress": [
+            {"from": [{"ipBlock": {"cidr": "10.2.0.0/16"}}], "ports": [{"protocol": protocol, "port": "dns"}]}
+        ],
+    }
+    policy = manifest("networking.k8s.io/v1", "NetworkPolicy", "dns", "shop", spec=spec)
+    engine = IncrementalEngine()
+    with engine.one_pass():
+        selected = select_rules(
+            engine,
+            read([manifest("v1", "Namespace", "shop", labels={}), pod, policy]),
+            config(PolicyFailureMode.CLOSED),
+        )
+    rules = [rule for rules_of_policy in selected.rules.values() for rule in rules_of_policy]
+    decided = [[(port.protocol, port.low, port.high) for port in rule.ports] for rule in rules]
+    assert decided == ([] if ports is None else [ports])
+
+
 def some_of(random: Random, objects: list[Manifest], kind: Kind) -> list[Manifest]:
     """Return most objects of a kind."""
     return [one for one in objects if kind_of(one) is kind and random.random() < 0.8]
