@@ -198,6 +198,20 @@ def test_who_asks_for_what_it_may_not_have_is_in_the_way_of_none() -> None:
     assert decision(leader, "east").refused == {}
 
 
+def test_a_claim_outside_the_bounds_of_its_cluster_is_refused_for_that() -> None:
+    """The bounds are those of the cluster's own account, and their message stands although another one has it."""
+    leader = Leader("east", "west")
+    leader.put(account("east", allowed_cidrs="10.99.0.0/16"), cluster_info("west", "10.0.0.0/8"))
+    since = decision(leader, "west").times["10.0.0.0/8"]
+    leader.controller.closed = True
+    leader.put(cluster_info("east", "10.1.0.0/16", ["10.99.1.0/24"]))
+    assert decision(leader, "east").refused == {
+        "10.1.0.0/16": f"Service CIDR 10.1.0.0/16 is not granted: {NOT_IN_BOUNDS}",
+        "10.99.1.0/24": "Pod CIDR 10.99.1.0/24 is not granted: cluster west has had Service CIDR 10.0.0.0/8 "
+        f"since {since}",
+    }
+
+
 def test_claims_of_one_cluster_are_not_in_each_others_way() -> None:
     """A cluster may ask for a CIDR inside another one of its own, and for its gateway's address."""
     own = gateway_of("east")

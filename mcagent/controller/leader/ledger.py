@@ -266,4 +266,4 @@ def _clusters(view: View, area: str, claims: Sequence[CidrClaim]) -> set[str]:
     """Return the clusters with requested or granted claims that collide with these claims."""
     exports = colliding(claims, area, lambda value: view.indexed(CLAIMED, value))
     imports = colliding(claims, area, lambda value: view.indexed(GRANTED, value))
-    return {export.spec.cluster_id for export in exports} | ({record.cluster_id for record in imports} - {""})
+    return {export.spec.cluster_id for export in exports} | {record.cluster_id for record in imports}
