@@ -16,7 +16,7 @@ from mcagent.core.remote_clusters.claims import CheckedCluster, address_claim, c
 from mcagent.core.remote_clusters.resolve import RemoteClusters, resolve_clusters
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.objects import ClusterInfoImport
+from mcagent.model.objects import ClusterInfoImport, Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
 from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, networks, node, snapshot
@@ -125,6 +125,16 @@ def test_a_refused_gateway_says_why(address: str, reason: str, why: str) -> None
     ]
     assert cluster_east.problems[0].severity is Severity.ERROR
     assert cluster_east.uncontested.gateways == addresses("203.0.113.1")
+
+
+def test_two_ipv6_gateways_that_stand_for_one_address() -> None:
+    """Both are hashed to one IPv4 source: the first is used, and the problem of the second names both."""
+    info = cluster("east", "10.97.0.0/16", gateways=("2001:db8::1a8", "2001:db8::23a4"))
+    message = "2001:db8::23a4 is not used: 251.125.137.118 stands for 2001:db8::1a8 already"
+    home = tuple(item for item in HOME if item.meta.kind is not Kind.GATEWAY)
+    assert lines(checked(info, POD_TO_POD, *home).problems) == [
+        ("spec.gatewayInfos[1].gatewayIP", "DuplicateAddress", message)
+    ]
 
 
 def test_a_cluster_without_a_usable_gateway_is_reported() -> None:
