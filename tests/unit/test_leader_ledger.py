@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim
+from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, gateway_claim
 from mcagent.controller.leader.exports.bounds import Bounds, defaults_of
 from mcagent.controller.leader.ledger import (
     ClaimsDecision,
@@ -97,6 +97,25 @@ def test_a_refusal_says_why(bounds: Bounds, cidr: str, why: str) -> None:
     """The message has the kind of the claim, the CIDR and the rule that it breaks."""
     expected = {cidr: f"Pod CIDR {cidr} is not granted: {why}"} if why else {}
     assert refusals([claim(cidr)], "east", bounds, PRIVATE) == expected
+
+
+def test_gateways_and_keys_are_not_bounded() -> None:
+    """Only CIDRs are, also those that follow a gateway or a key."""
+    gateway = gateway_claim("8.8.8.8")
+    assert gateway is not None
+    key = CidrClaim(KEY, None, what="WireGuard key")
+    assert set(refusals([gateway, key, claim("8.8.8.0/24")], "east", OPEN, PRIVATE)) == {"8.8.8.0/24"}
+
+
+def test_a_granted_key_stays_although_an_older_export_asks_for_it() -> None:
+    """And what follows the key in the export is decided, too: a gateway that another cluster has is refused."""
+    leader = Leader("east", "west")
+    leader.put(cluster_info("west", "10.1.0.0/16", key=KEY))
+    leader.controller.closed = True
+    other = changed(cluster_info("east", "10.2.0.0/16", key=KEY), gatewayInfos=[{"gatewayIP": gateway_of("west")}])
+    leader.put(other, created=timestamp(START - 3600))
+    assert set(decision(leader, "east").refused) == {KEY, gateway_of("west")}
+    assert decision(leader, "west").refused == {}
 
 
 def test_a_refused_cidr_does_not_end_the_list() -> None:
