@@ -444,13 +444,18 @@ def _exports_of_others() -> Iterator[Case]:
 # --- claims -------------------------------------------------------------------------------------------------
 
 HELD = {
-    "metadata": {"name": "west-clusterinfo", "namespace": AREA, "creationTimestamp": "2024-01-01T00:00:00Z"},
+    "metadata": {
+        "name": "west-clusterinfo",
+        "namespace": AREA,
+        "creationTimestamp": "2024-01-01T00:00:00Z",
+        "annotations": {names.PROVED_ANNOTATION: "1.2.3.4"},
+    },
     "spec": {
         "kind": "ClusterInfo",
         "clusterinfo": {
             "clusterID": "west",
             "serviceCIDR": "10.2.0.0/16",
-            "gatewayInfos": [{"gatewayIP": "1.2.3.4"}],
+            "gatewayInfos": [{"gatewayIP": "1.2.3.4"}, {"gatewayIP": "1.2.3.5"}],
         },
     },
 }
@@ -462,6 +467,7 @@ def _claims() -> Iterator[Case]:
     plain, conflict = networks(), networks("10.2.9.0/24")
     elsewhere = networks("10.2.9.0/24", gateway="192.168.9.2")
     nothing = networks(gateway="1.2.3.4", service_cidr="10.2.0.0/17")
+    disputed = networks(gateway="1.2.3.5", service_cidr="10.2.0.0/17")
     holder = "cluster west has had Service CIDR 10.2.0.0/16 since 2024"
     gateway = "gateway 1.2.3.4 is not granted: cluster west"
     for name, new, old, code, message in (
@@ -473,6 +479,7 @@ def _claims() -> Iterator[Case]:
         ("an old conflict", conflict, conflict, 200, ""),
         ("a new cluster with a conflict: the rest of it is good", conflict, None, 200, ""),
         ("a new cluster that only claims what others have", nothing, None, 409, gateway),
+        ("a gateway at which no member has reached its holder", disputed, None, 200, ""),
     ):
         yield Case(name, "UPDATE" if old else "CREATE", new, old, EAST, code, message, world=CLAIMED)
 

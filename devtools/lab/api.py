@@ -51,6 +51,7 @@ _RESOURCES = {
     "ServiceExport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceexports", True, False),
     "Gateway": ("/apis/multicluster.crd.antrea.io/v1alpha1", "gateways", True, False),
     "ClusterInfoImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "clusterinfoimports", True, False),
+    "ResourceExport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceexports", True, False),
     "ServiceImport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceimports", True, False),
     "Namespace": ("/api/v1", "namespaces", False, False),
     "LabelIdentity": ("/apis/multicluster.crd.antrea.io/v1alpha1", "labelidentities", False, False),

@@ -19,8 +19,9 @@ CLASSIFY = PipelineTable(
     purpose="Determines the sender by the input port. Only IP packets pass; from the host only those to the "
     "virtual next hop. Agent probes to clients are routed like replies; resets to them are dropped. "
     "Reachability frames from gateways of this cluster go to the local agent. Probes of remote gateways "
-    "are returned through their tunnel, and answers to this gateway's probes go to the agent. Connections "
-    "that the agent restores are committed. Fragments of remote clusters pass the cluster's meter.",
+    "are returned through their tunnel with this cluster's fingerprint as source address, and answers to this "
+    "gateway's probes go to the agent. Connections that the agent restores are committed. Fragments of remote "
+    "clusters pass the cluster's meter.",
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.IP_FRAG, f.TCP_FLAGS),
     next=(10, 26, 40),
 )

@@ -28,6 +28,7 @@ class Env:
     userspace_conntrack: bool = False  # may change clients' ports, and checks TCP more strictly than the kernel
     # First and last source port of SNATed connections; None: conntrack chooses.
     snat_ports: tuple[int | None, int | None] = (None, None)
+    fingerprint: int | None = None  # source MAC of answers to probes, which says whose gateway answers
 
     def zone(self, zone: Zone) -> int:
         """Return the number of a conntrack zone."""

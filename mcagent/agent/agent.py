@@ -37,11 +37,14 @@ from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.observe.browser import browser_pages
+from mcagent.observe.cluster_links import Answers, answers_of
+from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import Report
 from mcagent.observe.topology import node_topology, page_of
 from mcagent.observe.version import version
+from mcagent.observe.wireguard import summary_of
 from mcagent.supervised import Supervised
 from mcagent.trace.live_pages import LivePage, SeenPage
 from mcagent.trace.pages import TracePage, VswitchdControl
@@ -71,7 +74,10 @@ class Agent:
         self._prober = make_prober(settings, self._backends)
         self._reachability = Reachability(send=self._backends.openflow.send_out, changed=self._gateway_changed)
         self._probes = TunnelProbes(
-            send=self._backends.openflow.send_each, on=settings.tunnel_probes, changed=self._gateway_changed
+            send=self._backends.openflow.send_each,
+            on=settings.tunnel_probes,
+            changed=self._gateway_changed,
+            answered=self._answer_changed,
         )
         self.failover = make_failover(
             settings, self._backends, self._prober.gateway_lost, self._reachability, self._probes
@@ -79,7 +85,7 @@ class Agent:
         self._recorder = TurnRecorder(
             settings.core.node_name,
             self._objects.api,
-            LinkReader(lambda: self.failover.report, lambda: port_statistics(self._backends.ovsdb)),
+            LinkReader(lambda: self.failover.report, lambda: port_statistics(self._backends.ovsdb), self._answers),
         )
         reconciler = NodeReconciler(
             backends=self._backends.by_name,
@@ -212,6 +218,14 @@ class Agent:
 
     def _packet_received(self, port: int, frame: bytes) -> None:
         (self._probes if is_probe(frame) else self._reachability).receive(port, frame)
+
+    def _answer_changed(self) -> None:
+        if self._objects.api is not None:
+            self._objects.api.links.look_again()
+
+    def _answers(self, live: LiveReport) -> Answers:
+        encryption = summary_of(self.loop.report.desired)
+        return answers_of(live, self._probes.report(), encryption, wireguard_report(self._backends.wireguard))
 
     def _kernel_changed(self) -> None:
         self.loop.suspect(Backend.NETLINK)

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcagent.core import tunnel_probes as probes
 from mcagent.core.failover.liveness import Peers
@@ -53,13 +53,16 @@ class TunnelProbes:
         send: Callable[[Sequence[tuple[int, bytes]]], None],
         on: bool = True,
         changed: Callable[[], None] = lambda: None,
+        answered: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`send` sends frames out by ports; `changed` is called when the largest packets begin or cease to pass.
+        """`send` sends frames out by ports; `changed` is called when the largest packets begin or cease to pass,
+        `answered` when a gateway begins to answer, or another cluster answers in its place.
 
         Without `on` no probe is sent.
         """
         self._send, self._on, self._changed, self._clock = send, on, changed, clock
+        self._answered = answered
         self._inputs: tuple[object, object, int] = (None, None, 0)  # belongs to the loop's thread, as `_narrow`
         self._narrow: frozenset[str] = frozenset()
         self._lock = threading.Lock()  # guards all below
@@ -115,6 +118,9 @@ class TunnelProbes:
                 if tunnel is None or tunnel.ofport != port.ofport:
                     tunnel = _Tunnel(port.ofport, bfd_up)
                     added.append(name)
+                elif bfd_up and not tunnel.bfd_up and not tunnel.result.answers:  # perhaps another gateway now
+                    tunnel.result = replace(tunnel.result, answers=None, tried=0)
+                    added.append(name)
                 tunnel.bfd_up, tunnel.result = bfd_up, probes.with_size(tunnel.result, mtu)
                 self._tunnels[name] = tunnel
             self._usual = probes.probe_period(len(ports))
@@ -129,10 +135,13 @@ class TunnelProbes:
 
         An answer to no probe of that tunnel, or a late one, is ignored.
         """
-        now, token = self._clock(), probes.token_of(frame)
+        now, answer = self._clock(), probes.read_answer(frame)
+        if answer is None:
+            return
+        token, answered_by = answer
         with self._lock:
-            sent = self._sent.get(token) if token is not None else None
-            if token is None or sent is None or sent.ofport != port or now - sent.at > probes.TIMEOUT:
+            sent = self._sent.get(token)
+            if sent is None or sent.ofport != port or now - sent.at > probes.TIMEOUT:
                 return
             del self._sent[token]
             tunnel = self._tunnels.get(sent.name)
@@ -141,12 +150,15 @@ class TunnelProbes:
             before = tunnel.result
             if not before.answers:  # earlier probes may still be answered: they are not lost
                 self._sent = {key: probe for key, probe in self._sent.items() if probe.name != sent.name}
-            tunnel.result = probes.with_answer(before, now - sent.at, full=sent.full)
+            tunnel.result = probes.with_answer(before, now - sent.at, full=sent.full, answered_by=answered_by)
             if sent.full:
                 tunnel.full_due = now + probes.full_probe_period(tunnel.result, self._usual)
             changed = before.full is False and tunnel.result.full is True
+            answered = not before.answers or before.answered_by != answered_by
         if changed:
             self._changed()
+        if answered:
+            self._answered()
 
     def _probe_tunnels(self) -> float:
         """Send the probes that are due; return the seconds to the next ones."""

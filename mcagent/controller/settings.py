@@ -14,6 +14,7 @@ from mcagent.model.keys import values as kinds
 from mcagent.model.keys.key import Key
 
 MAX_EXPORTS = 1000  # Services of one member
+MAX_GATEWAYS = 8  # of one member
 MAX_EXPORT_BYTES = 256 * 1024  # of JSON, of one ResourceExport
 MAX_ENDPOINTS = 1000  # of one exported Service: as many as Kubernetes puts into an Endpoints object
 MAX_IMPORTED = 5000  # Services; a Service CIDR of /19 has 8190 ClusterIPs
@@ -116,6 +117,11 @@ class MemberLimits:
     allowed_cidrs: Annotated[tuple[str, ...], Key("members.allowedCIDRs", kinds.as_text(kinds.networks()),
         "Leader: where CIDRs and endpoints of members may lie, unless a member's ServiceAccount says otherwise "
         "(annotation `mcagent.io/allowed-cidrs`). []: anywhere that no other rule forbids.")] = ()
+    allowed_gateways: Annotated[tuple[str, ...], Key("members.allowedGateways", kinds.as_text(kinds.networks()),
+        "Leader: where addresses of members' gateways may lie, unless a member's ServiceAccount says otherwise "
+        "(annotation `mcagent.io/allowed-gateways`). []: anywhere that no other rule forbids.")] = ()
+    max_gateways: Annotated[int, Key("members.maxGateways", kinds.integer(1, 64),
+        "Leader: how many gateways a member may have. The first in its ClusterInfo count.")] = MAX_GATEWAYS
     max_endpoints: Annotated[int, Key("members.maxEndpoints", kinds.integer(1, 65536),
         "Leader: how many endpoints of one exported Service are taken; the others are left out.")] = MAX_ENDPOINTS
     max_export_bytes: Annotated[int, Key("members.maxExportBytes", kinds.integer(4096, 1000000),

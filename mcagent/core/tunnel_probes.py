@@ -1,9 +1,10 @@
 """Probes through the tunnels to remote gateways: round trip time, loss, whether the largest packets pass. Pure.
 
 A probe is a frame inside the tunnel. The bridge at the other end returns it without its agent
-(`flows.pipeline.steps.classify`). Gateways of Antrea and of older versions do not answer probes; without a first
-answer no loss is reported. A gateway that stops answering while BFD is up through the same tunnel no longer
-supports probes, which is no loss.
+(`flows.pipeline.steps.classify`), with the fingerprint of its cluster as source address, so that a gateway that
+answers for another cluster than the one that claims its address is noticed. Gateways of Antrea and of older
+versions do not answer probes; without a first answer no loss is reported. A gateway that stops answering while BFD
+is up through the same tunnel no longer supports probes, which is no loss.
 
 A frame, in network byte order: Ethernet header with the type `ETHERTYPE_PROBE`; 4 bytes `mcP` and the version; 8
 random bytes that identify the probe, and that a forged answer would have to guess; zeros up to its size.
@@ -44,10 +45,12 @@ class ProbeState:
 
     `answers`: whether the peer answers probes (None: unknown). `mtu`: the size in bytes of the IP packet that a
     probe of full size represents; `full`: whether these pass (None: unknown). `counts`: round trips by bucket,
-    with one element more than BUCKETS.
+    with one element more than BUCKETS. `answered_by`: the fingerprint (`core.ids.cluster_fingerprint`) in the last
+    answer; None: no answer, or by a version that sends none.
     """
 
     answers: bool | None = None
+    answered_by: int | None = None
     tried: int = 0  # probes without an answer while `answers` is unknown
     sent: int = 0
     lost: int = 0
@@ -84,12 +87,18 @@ def probe_frame(token: bytes, mtu: int = 0) -> bytes:
     return head.ljust(max(_SMALL, _ETHERNET + mtu), b"\0")
 
 
-def token_of(frame: bytes) -> bytes | None:
-    """Return the token of an answer; None if the frame is no answer, or of another version."""
+def read_answer(frame: bytes) -> tuple[bytes, int | None] | None:
+    """Return the token of an answer and the fingerprint of the cluster that answers (None: not sent).
+
+    None if the frame is no answer, or of another version.
+    """
     if len(frame) < _HEAD.size:
         return None
-    destination, _, kind, mark, token = _HEAD.unpack_from(frame)
-    return token if (destination, kind, mark) == (MAC_ANSWER.to_bytes(6), ETHERTYPE_PROBE, _MARK) else None
+    destination, source, kind, mark, token = _HEAD.unpack_from(frame)
+    if (destination, kind, mark) != (MAC_ANSWER.to_bytes(6), ETHERTYPE_PROBE, _MARK):
+        return None
+    fingerprint = int.from_bytes(source)
+    return token, fingerprint if fingerprint != HOST_MAC else None
 
 
 def is_probe(frame: bytes) -> bool:
@@ -109,15 +118,18 @@ def full_probe_period(state: ProbeState, period: float) -> float:
     return max(FULL_EVERY, period) if state.full and not state.full_lost_in_row else period
 
 
-def with_answer(state: ProbeState, seconds: float, *, full: bool) -> ProbeState:
-    """Return the state after an answer with this round trip time in seconds."""
+def with_answer(state: ProbeState, seconds: float, *, full: bool, answered_by: int | None = None) -> ProbeState:
+    """Return the state after an answer with this round trip time in seconds, by this cluster (a fingerprint)."""
     if full:
-        return replace(state, full=True, full_sent=state.full_sent + 1, full_lost_in_row=0)
+        return replace(
+            state, full=True, full_sent=state.full_sent + 1, full_lost_in_row=0, answered_by=answered_by
+        )
     counts = list(state.counts)
     counts[bisect_left(BUCKETS, seconds)] += 1
     return replace(
         state,
         answers=True,
+        answered_by=answered_by,
         tried=0,
         sent=state.sent + 1,
         lost_in_row=0,

@@ -63,6 +63,10 @@ class LinkPublisher:
             self._target = (meta, look) if meta is not None else None
         self._loop.wake()
 
+    def look_again(self) -> None:
+        """Have `look` called soon. Returns at once."""
+        self._loop.wake()
+
     def _publish(self) -> float:
         with self._lock:
             target = self._target

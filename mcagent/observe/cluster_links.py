@@ -3,21 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mcagent.core.failover.liveness import PeerLiveness
+from mcagent.core.ids import cluster_fingerprint
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind
+from mcagent.model.node_state import EncryptionState
 from mcagent.model.parsing.links import ClusterLink
 from mcagent.observe.gateways import LiveReport, TunnelCounters
 from mcagent.observe.standard import rfc3339
+from mcagent.observe.wireguard import WireGuardReport, ends_of, sessions
+
+Answers = Mapping[str, Mapping[str, str]]  # by cluster, of its gateways by address: the fingerprint that answers
 
 
-def links_of(live: LiveReport, rates: Mapping[str, int]) -> tuple[ClusterLink, ...]:
+def answers_of(
+    live: LiveReport,
+    probed: Mapping[str, ProbeState],
+    encryption: EncryptionState | None,
+    wireguard: WireGuardReport,
+) -> Answers:
+    """Return which clusters answer at the gateways of each cluster: by probes, else by a WireGuard session."""
+    gateways = ends_of(encryption)
+    answers = {
+        cluster: dict.fromkeys(addresses, f"{cluster_fingerprint(cluster):012x}")
+        for cluster, addresses in sessions(encryption, wireguard).items()
+    }
+    for name, port in live.ports.items():
+        state = probed.get(name)
+        if port.peer_kind is PeerKind.REMOTE and state is not None and state.answers and state.answered_by:
+            end = str(port.remote_ip)
+            answers.setdefault(port.peer, {})[gateways.get(end, end)] = f"{state.answered_by:012x}"
+    return answers
+
+
+def links_of(
+    live: LiveReport, rates: Mapping[str, int], answers: Answers | None = None
+) -> tuple[ClusterLink, ...]:
     """Return a link for each cluster with tunnels, by name; `rates`: bytes per second by cluster."""
     peers: dict[str, list[PeerLiveness]] = {}
     for name, port in live.ports.items():
         if port.peer_kind is PeerKind.REMOTE and name in live.peers and not live.peers[name].gone:
             peers.setdefault(port.peer, []).append(live.peers[name])
-    return tuple(_link(cluster, members, live.epoch, rates) for cluster, members in sorted(peers.items()))
+    return tuple(
+        replace(
+            _link(cluster, members, live.epoch, rates),
+            answers=tuple(sorted((answers or {}).get(cluster, {}).items())),
+        )
+        for cluster, members in sorted(peers.items())
+    )
 
 
 def bytes_by_cluster(live: LiveReport, counters: TunnelCounters) -> dict[str, int]:

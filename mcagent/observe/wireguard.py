@@ -6,7 +6,7 @@ shows in the counters; a packet that did not leave the Node is not counted as se
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.api.status import EncryptedPeer, EncryptionRefusal, EncryptionStatus
@@ -124,6 +124,21 @@ def ends_of(summary: EncryptionState | None) -> Mapping[str, str]:
     if summary is None:
         return {}
     return {str(end.address): str(end.gateway) for ends in summary.ends.values() for end in ends}
+
+
+def sessions(summary: EncryptionState | None, report: WireGuardReport) -> Mapping[str, Sequence[str]]:
+    """Return the gatewayIPs with a session, by cluster: these gateways have the keys that they publish."""
+    if summary is None:
+        return {}
+    status = {peer.public_key: peer for peer in report.peers}
+    return {
+        cluster_id: [
+            str(end.gateway)
+            for end in ends
+            if _state(end, peer_status(end, status), report.now)[0] == "established"
+        ]
+        for cluster_id, ends in summary.ends.items()
+    }
 
 
 # --- causes

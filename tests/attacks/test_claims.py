@@ -13,20 +13,23 @@ import pytest
 from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
+from mcagent.controller.leader.ranking import TRIAL
 from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Object, Wanted
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
+from mcagent.core.ids import cluster_fingerprint
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
+from mcagent.model.parsing.links import ANNOTATION, ClusterLink, as_text
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, stage
 from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, Leader, announce, cluster_info, gateway_of
+from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of
 from tests.unit.member_world import AREA as NORTH
 from tests.unit.member_world import HOME, leader, member, node, north_of, settings, slice_of
 from tests.unit.memory_objects import START, timestamp
@@ -35,6 +38,7 @@ __all__ = ["_stages", "stage"]
 
 VICTIM_KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
 OWN_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+THIRD_KEY = "ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj8="
 LEDGER = "the leader's ledger of claims: the first claim stands and stays"
 
 
@@ -110,6 +114,118 @@ def test_an_older_member_takes_a_gateway() -> None:
     leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("victim")}, {"gatewayIP": own}]))
     unharmed(leader)
     assert info(leader, "attacker")["gatewayInfos"] == [{"gatewayIP": own}]
+
+
+PROOF = "the leader's ledger of claims: a gateway that has never proved itself loses to one that answers there"
+NEXT = "192.168.77.7"  # the address of the Node that becomes the victim's gateway
+
+
+def reporting(member: str, answers: dict[str, str]) -> RawObject:
+    """Return a member's announcement with a report of the clusters that answer at gateways' addresses."""
+    raw = announce(member, START)
+    link = ClusterLink(
+        cluster="x", live=1, tunnels=1, answers=tuple((a, fingerprint(c)) for a, c in answers.items())
+    )
+    raw["metadata"]["annotations"][ANNOTATION] = as_text([link])
+    return raw
+
+
+def fingerprint(cluster: str) -> str:
+    """Return how a member reports that a cluster answers."""
+    return f"{cluster_fingerprint(cluster):012x}"
+
+
+def squatted(*, encrypted: bool = False) -> Leader:
+    """Return a leader that has granted the attacker the address which the victim's next gateway has."""
+    leader = world()
+    if encrypted:
+        leader.put(cluster_info("third", "10.3.0.0/16", key=THIRD_KEY))
+        leader.put(reporting("third", {gateway_of("victim"): "victim"}))
+    leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": NEXT}]))
+    assert {"gatewayIP": NEXT} in info(leader, "attacker")["gatewayInfos"]
+    raw = cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY)
+    raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": NEXT}]
+    leader.put(raw)
+    assert "gatewayInfos" not in info(leader, "victim")
+    return leader
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="break another member's failover by naming the address of its next gateway beforehand",
+    stopped_by=PROOF,
+)
+def test_the_address_of_the_next_gateway() -> None:
+    """As soon as a third member reports that the victim answers there, the victim has the address."""
+    leader = squatted()
+    leader.put(reporting("third", {NEXT: "victim"}))
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+    assert info(leader, "attacker")["gatewayInfos"] == [{"gatewayIP": gateway_of("attacker")}]
+    said = leader.verdict("attacker-clusterinfo")["message"]
+    assert f"members report that the gateway of cluster victim answers at {NEXT}" in said
+    leader.put(announce("third", START))  # what has proved itself stays
+    leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": NEXT}]))
+    leader.settle()
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="do so where tunnels are encrypted, so that no probe is answered in the victim's name",
+    stopped_by="the ledger: a gateway that no member reaches with the key that it claims loses its address",
+)
+def test_the_address_of_the_next_gateway_behind_encryption() -> None:
+    """The victim gets the address a minute later; it answers, and keeps it."""
+    leader = squatted(encrypted=True)
+    leader.forward(TRIAL - 10)
+    assert "gatewayInfos" not in info(leader, "victim")
+    leader.forward(20)
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+    leader.put(reporting("third", {NEXT: "victim"}))
+    leader.forward(3 * TRIAL)
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take the address of another member's gateway by a false report that it answers there itself",
+    stopped_by="the ledger: reports of a cluster about itself do not count, and a gateway that has answered stays",
+)
+def test_a_false_report_about_itself() -> None:
+    """Neither before nor after the victim's gateway has answered."""
+    for answered in (False, True):
+        leader = world()
+        if answered:
+            leader.put(reporting("third", {gateway_of("victim"): "victim"}))
+        leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("victim")}]))
+        leader.put(reporting("attacker", {gateway_of("victim"): "attacker"}))
+        leader.forward(3 * TRIAL)
+        unharmed(leader)
+        if answered:  # an accomplice
+            leader.put(reporting("third", {gateway_of("victim"): "attacker"}))
+            unharmed(leader)
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="reserve the addresses of many Nodes of others as gateways",
+    stopped_by="members.maxGateways, and members.allowedGateways or the annotation mcagent.io/allowed-gateways",
+)
+def test_more_gateways_than_allowed() -> None:
+    """The first eight count, or those that an administrator allows."""
+    leader = world()
+    squats = [f"192.168.78.{number}" for number in range(1, 40)]
+    leader.put(edited(gatewayInfos=[{"gatewayIP": text} for text in squats]))
+    assert [item["gatewayIP"] for item in info(leader, "attacker")["gatewayInfos"]] == squats[:8]
+    assert "a member may have 8 gateways" in leader.verdict("attacker-clusterinfo")["message"]
+    leader.put(account("attacker", allowed_gateways="192.168.78.4/31"))
+    assert [item["gatewayIP"] for item in info(leader, "attacker")["gatewayInfos"]] == squats[3:5]
+    leader.put(account("attacker", allowed_gateways="192.168.78.4/33"))
+    assert "gatewayInfos" not in info(leader, "attacker")
 
 
 @attack(

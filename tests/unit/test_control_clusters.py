@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, collide
-from mcagent.controller.leader.ledger import granted_in
+from mcagent.controller.leader.claims import granted_in
 from mcagent.controller.settings import EndpointIpType
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind

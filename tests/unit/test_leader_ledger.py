@@ -8,25 +8,17 @@ import pytest
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, gateway_claim
+from mcagent.controller.leader.claims import ClusterClaims, claims_of_cluster, granted_in, read_claims
 from mcagent.controller.leader.exports.bounds import Bounds, defaults_of
-from mcagent.controller.leader.ledger import (
-    ClaimsDecision,
-    ClusterClaims,
-    Ledger,
-    allowed_ranges,
-    claims_of_cluster,
-    granted_in,
-    read_claims,
-    refusals,
-    touched,
-)
+from mcagent.controller.leader.ledger import ClaimsDecision, Ledger, allowed_ranges, refusals, touched
+from mcagent.controller.leader.ranking import TRIAL, Ranking
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED
-from tests.unit.control_view import START, timestamp, typed
 from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of
+from tests.unit.memory_objects import START, timestamp, typed
 
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
 OPEN = defaults_of(MemberLimits())
@@ -139,7 +131,10 @@ def test_a_new_claim_is_granted_from_now_on() -> None:
     result = decision(leader, "east")
     now = timestamp(leader.clock()).removesuffix("Z") + ".000000Z"
     assert result == ClaimsDecision(
-        times=dict.fromkeys(("10.1.0.0/16", "10.2.0.0/16", KEY, gateway_of("east")), now), refused={}, waits=False
+        times=dict.fromkeys(("10.1.0.0/16", "10.2.0.0/16", KEY, gateway_of("east")), now),
+        refused={},
+        proved=frozenset(),
+        again=None,
     )
 
 
@@ -164,9 +159,9 @@ def test_of_two_that_ask_the_older_export_wins() -> None:
         "10.1.0.0/16": "Service CIDR 10.1.0.0/16 is not granted: "
         "cluster west asks for it too, and its export is older"
     }
-    assert result.waits
+    assert result.again == 1.0
     assert decision(leader, "west").refused == {}
-    assert not decision(leader, "west").waits
+    assert decision(leader, "west").again is None
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/12", "10.1.7.0/24"])
@@ -181,7 +176,7 @@ def test_a_granted_claim_is_named_with_its_time(cidr: str) -> None:
     assert result.refused == {
         cidr: f"Service CIDR {cidr} is not granted: cluster west has had Service CIDR 10.1.0.0/16 since {since}"
     }
-    assert not result.waits
+    assert result.again is None
     assert result.times[cidr] == REFUSED
 
 
@@ -270,7 +265,7 @@ def test_an_export_that_cannot_be_read_keeps_what_it_has() -> None:
     assert read_claims(export) is None
     claims = claims_of_cluster(leader.view, AREA, "west")
     assert {item.text for item in claims.granted} == {"10.1.0.0/16", gateway_of("west")}
-    assert list(claims.asked) == []
+    assert list(claims.requested) == []
     leader.put(cluster_info("east", "10.1.0.0/16"))
     assert set(decision(leader, "east").refused) == {"10.1.0.0/16"}
 
@@ -283,7 +278,7 @@ def test_a_withdrawn_claim_is_free_at_once() -> None:
     leader.put(cluster_info("west", "10.9.0.0/16"))
     claims = claims_of_cluster(leader.view, AREA, "west")
     assert {item.text for item in claims.granted} == {gateway_of("west")}
-    assert [item.text for item in claims.asked] == ["10.9.0.0/16"]
+    assert [item.text for item in claims.requested] == ["10.9.0.0/16"]
     leader.put(cluster_info("east", "10.1.0.0/16"))
     assert decision(leader, "east").refused == {}
 
@@ -300,7 +295,7 @@ def test_who_is_gone_has_no_claims(how: str) -> None:
     elif how == "deleted":
         leader.remove(names.cluster_info("west"))
     assert claims_of_cluster(leader.view, AREA, "west") == ClusterClaims(
-        cluster_id="west", created="", granted={}, asked=()
+        cluster_id="west", created="", granted={}, requested=()
     )
     leader.put(cluster_info("east", "10.1.0.0/16"))
     assert decision(leader, "east").refused == {}
@@ -309,9 +304,22 @@ def test_who_is_gone_has_no_claims(how: str) -> None:
 def test_the_rank_of_claims() -> None:
     """Granted before asked for; then the older grant, the older export, and the cluster ID."""
     granted, other = claim("10.1.0.0/16"), claim("10.2.0.0/16")
-    rank = ClusterClaims(cluster_id="east", created="2026", granted={granted: "2027"}, asked=[other]).rank
-    assert rank(granted) == ("0", "2027", "2026", "east")
-    assert rank(other) == ("1", "", "2026", "east")
+    east = ClusterClaims(cluster_id="east", created="2026", granted={granted: "2027"}, requested=[other])
+    ranking = Ranking(Leader().view, AREA, START)
+    granted_rank, other_rank = ranking.rank(east, granted, [east]), ranking.rank(east, other, [east])
+    assert granted_rank[1:] == ("2027", "2026", "east")
+    assert other_rank[1:] == ("", "2026", "east")
+    assert granted_rank < other_rank
+
+
+def test_a_disputed_gateway_is_decided_again() -> None:
+    """When a gateway that has not proved itself would lose its address; not while only CIDRs collide."""
+    leader = Leader("east", "west")
+    leader.put(cluster_info("west", "10.1.0.0/16"))
+    raw = cluster_info("east", "10.2.0.0/16")
+    raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": gateway_of("west")}]
+    leader.put(raw)
+    assert [decision(leader, cluster).again for cluster in ("east", "west")] == [TRIAL, TRIAL]
 
 
 def test_exports_that_a_change_concerns() -> None:

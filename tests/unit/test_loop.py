@@ -372,7 +372,8 @@ def test_a_new_configuration_is_taken_in_whole(world: World) -> None:
     """Everything is computed and compared again; nothing that is right is changed."""
     start_settled(world)
     count, passes = len(world.applied), world.loop.report.passes
-    world.loop.reconfigure(replace(world.loop._reconciler.config, cluster_id="other"))
+    protected = (ip_network("198.51.100.0/24"),)
+    world.loop.reconfigure(replace(world.loop._reconciler.config, protected_cidrs=protected))
     world.wait(lambda: world.settled() and world.loop.report.passes > passes)
     assert len(world.applied) == count
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from mcagent.controller.leader.topology import topologies
 from mcagent.controller.member.announce import Announce
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
+from mcagent.core.ids import cluster_fingerprint
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.http.server import Public
 from mcagent.kube import links as publishing
@@ -23,15 +26,18 @@ from mcagent.kube.links import LinkPublisher
 from mcagent.kube.source import RawObject
 from mcagent.model.backoff import Backoff
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
+from mcagent.model.dataplane.wireguard import WireGuardPeerStatus
 from mcagent.model.errors import SourceError
-from mcagent.model.node_state import NodeState
+from mcagent.model.node_state import EncryptionState, NodeState, RemoteEnd
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
 from mcagent.model.parsing.links import ClusterLink
 from mcagent.model.problem import Problem
 from mcagent.observe.browser import browser_pages
+from mcagent.observe.cluster_links import answers_of
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.topology import MAX_PROBLEMS, node_topology, page_of
+from mcagent.observe.wireguard import WireGuardReport
 from tests.unit.control_view import Controller
 from tests.unit.core_inputs import meta, tunnel_port
 from tests.unit.leader_world import AREA, Leader, announce, cluster_info, service
@@ -93,7 +99,7 @@ def test_a_gateway_reports_a_link_for_each_cluster() -> None:
     clock = [0.0]
     counted = [carried(0), carried(4_000_000)]
     report = [live("mc-4")]
-    reader = LinkReader(lambda: report[0], lambda: counted[0], lambda: clock[0])
+    reader = LinkReader(lambda: report[0], lambda: counted[0], clock=lambda: clock[0])
     assert reader() == (
         ClusterLink(cluster="south", live=1, tunnels=1, since="1970-01-12T13:46:50Z"),
         ClusterLink(cluster="west", live=1, tunnels=2, since=SINCE, why="BFD is down"),
@@ -104,6 +110,28 @@ def test_a_gateway_reports_a_link_for_each_cluster() -> None:
         counted.append(counted.pop(0))
     rates = {link.cluster: link.bytes_per_second for link in reader()}
     assert rates == {"south": 800_000, "west": 1_600_000}
+
+
+def test_a_link_has_the_clusters_that_answer() -> None:
+    """By probes, else by the WireGuard session of a gateway; what is no address or fingerprint is left out."""
+    west = f"{cluster_fingerprint('west'):012x}"
+    probed = {
+        "mc-3": ProbeState(answers=True, answered_by=cluster_fingerprint("north")),
+        "mc-4": ProbeState(answers=False, answered_by=cluster_fingerprint("west")),
+    }
+    answers = answers_of(live(), probed, None, WireGuardReport())
+    assert answers == {PORTS["mc-3"].peer: {str(PORTS["mc-3"].remote_ip): f"{cluster_fingerprint('north'):012x}"}}
+    end = RemoteEnd(gateway=ip_address("192.0.2.7"), address=PORTS["mc-4"].remote_ip, public_key="k", port=1)
+    encryption = replace(EncryptionState(), ends={"west": (end,)})
+    session = WireGuardPeerStatus(public_key="k", last_handshake=100.0)
+    assert answers_of(live(), {}, encryption, WireGuardReport(peers=(session,), now=150.0)) == {
+        "west": {"192.0.2.7": west}
+    }
+    link = ClusterLink(cluster="west", live=1, tunnels=1, answers=(("192.0.2.7", west),))
+    assert links.read_text(links.as_text([link])) == (link,)
+    for wrong in ({"x": west}, {"192.0.2.7": "west"}, {"192.0.2.7": 1}, [west], {"192.0.2.7": west + "0"}):
+        raw = {"clusterID": "west", "live": 1, "tunnels": 1, "answers": wrong}
+        assert links.read([raw]) == ()
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**12)), st.integers(0, 10**12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,8 @@ from flows.pipeline.registers import MAC_ANSWER
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core import tunnel_probes as probes
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
-from mcagent.core.tunnel_probes import ProbeState, is_probe, probe_frame, token_of, with_answer, with_loss
+from mcagent.core.ids import cluster_fingerprint
+from mcagent.core.tunnel_probes import ProbeState, is_probe, probe_frame, read_answer, with_answer, with_loss
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from tests.unit.core_inputs import tunnel_port
 
@@ -22,9 +24,10 @@ TOKENS = st.binary(min_size=8, max_size=8)
 WORKING = with_answer(ProbeState(mtu=1400), 0.02, full=False)
 
 
-def reflected(probe: bytes) -> bytes:
-    """Return what the bridge at the other end makes of a probe."""
-    return MAC_ANSWER.to_bytes(6) + probe[6:]
+def reflected(probe: bytes, cluster: str = "") -> bytes:
+    """Return what the bridge at the other end makes of a probe; `cluster`: of a version with fingerprints."""
+    source = cluster_fingerprint(cluster).to_bytes(6) if cluster else probe[6:12]
+    return MAC_ANSWER.to_bytes(6) + source + probe[12:]
 
 
 def lose(state: ProbeState, times: int, *, full: bool = False, bfd_up: bool = True) -> ProbeState:
@@ -39,16 +42,17 @@ def test_an_answer_has_the_token_of_its_probe(token: bytes, mtu: int, handed: in
     """Whatever its size, and however little of it the agent is handed; a probe itself is no answer."""
     sent = probe_frame(token, mtu)
     assert len(sent) == max(60, mtu + 14)
-    assert token_of(reflected(sent)[:handed]) == token
-    assert token_of(sent) is None
+    assert read_answer(reflected(sent)[:handed]) == (token, None)
+    assert read_answer(reflected(sent, "east")[:handed]) == (token, cluster_fingerprint("east"))
+    assert read_answer(sent) is None
     assert is_probe(sent)
 
 
 @given(st.binary(max_size=100))
 def test_nothing_else_is_an_answer(noise: bytes) -> None:
     """Whatever comes, no exception does."""
-    assert token_of(noise) is None
-    assert token_of(reflected(probe_frame(bytes(8)))[:20]) is None
+    assert read_answer(noise) is None
+    assert read_answer(reflected(probe_frame(bytes(8)))[:20]) is None
     assert is_probe(noise) == (noise[12:14] == b"\x88\xb6")
 
 
@@ -109,16 +113,22 @@ class Wire:
 
     def __init__(self) -> None:
         self.answering: set[int] = set()
+        self.cluster = ""  # that answers
+        self.answered: list[Mapping[str, ProbeState]] = []  # the results at each notification
         self.sent: list[tuple[int, bytes]] = []
         self.changed = threading.Event()
-        self.probes = TunnelProbes(send=self.send, changed=self.changed.set)
+        self.probes = TunnelProbes(
+            send=self.send,
+            changed=self.changed.set,
+            answered=lambda: self.answered.append(self.probes.report()),
+        )
 
     def send(self, frames: Sequence[tuple[int, bytes]]) -> None:
         """Take what is sent."""
         self.sent += frames
         for port, found in frames:
             if port in self.answering:
-                self.probes.receive(port, reflected(found))
+                self.probes.receive(port, reflected(found, self.cluster))
 
 
 def peers(ports: Sequence[TunnelPort]) -> Mapping[str, PeerLiveness]:
@@ -129,6 +139,27 @@ def peers(ports: Sequence[TunnelPort]) -> Mapping[str, PeerLiveness]:
         )
         for one in ports
     }
+
+
+def test_who_answers_is_reported_when_it_changes() -> None:
+    """By the fingerprint in the answer; a gateway that did not answer is probed at once when BFD comes up."""
+    wire = Wire()
+    ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
+    wire.probes.update(ports, {}, 0)
+    wire.probes.start()
+    try:
+        wait_until(
+            lambda: wire.probes.report().get("mc-3", ProbeState()).answers is False, "no answer", timeout=20
+        )
+        wire.answering, wire.cluster = {3}, "west"
+        wire.probes.update(ports, {"mc-3": replace(peers(ports)["mc-3"], answering=True)}, 0)
+        wait_until(lambda: len(wire.answered) == 1, "the first answer", timeout=10)
+        wire.cluster = "east"
+        wait_until(lambda: len(wire.answered) == 2, "an answer of another cluster", timeout=10)
+    finally:
+        wire.probes.stop()
+    fingerprints = [results["mc-3"].answered_by for results in wire.answered]
+    assert fingerprints == [cluster_fingerprint("west"), cluster_fingerprint("east")]
 
 
 def test_only_gateways_of_other_clusters_are_probed() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from flows.actions import Meter, Output, ToController, set_bits, set_whole
 from flows.fields import (
     ETH_DST,
+    ETH_SRC,
     ETH_TYPE,
     IN_PORT,
     IP_PROTO,
@@ -79,13 +80,14 @@ def cluster(env: Env, c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flo
             if c.fragment_meter is not None:  # conntrack keeps fragments, and has one limit for all of them
                 yield e.flow(t.CLASSIFY, d.EXACT, (*on_port, e.FRAGMENT), Meter(c.fragment_meter), *go_on)
         if c.probe_meter is not None:
-            yield from _tunnel_probes(port, Meter(c.probe_meter))
+            yield from _tunnel_probes(env, port, Meter(c.probe_meter))
 
 
-def _tunnel_probes(port: int, meter: Meter) -> Iterator[Flow]:
+def _tunnel_probes(env: Env, port: int, meter: Meter) -> Iterator[Flow]:
     """Return each probe once, unchanged in size, through its tunnel; send answers to the agent. Metered."""
     frame = (exact(IN_PORT, port), exact(ETH_TYPE, r.ETHERTYPE_PROBE))
-    back = (set_whole(ETH_DST, r.MAC_ANSWER), Output(PORT_IN_PORT))
+    signed = () if env.fingerprint is None else (set_whole(ETH_SRC, env.fingerprint),)
+    back = (*signed, set_whole(ETH_DST, r.MAC_ANSWER), Output(PORT_IN_PORT))
     yield e.flow(t.CLASSIFY, d.NORMAL, (*frame, e.mac(r.MAC_PROBE)), meter, *e.FOREIGN, *back)
     yield e.flow(t.CLASSIFY, d.NORMAL, (*frame, e.mac(r.MAC_ANSWER)), meter, ToController(r.PROBE_HEAD))
 

@@ -1,4 +1,4 @@
-"""Reads this gateway's links to other clusters: liveness of tunnels, and their traffic per second."""
+"""Reads this gateway's links to other clusters: liveness, traffic per second, and which cluster answers probes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from mcagent.model.dataplane.resources import PortStatistics
 from mcagent.model.parsing.links import ClusterLink, settled
-from mcagent.observe.cluster_links import bytes_by_cluster, links_of
+from mcagent.observe.cluster_links import Answers, bytes_by_cluster, links_of
 from mcagent.observe.gateways import LiveReport
 
 
@@ -18,9 +18,10 @@ class LinkReader:
         self,
         live: Callable[[], LiveReport],
         ports: Callable[[], Mapping[str, PortStatistics]],
+        answers: Callable[[LiveReport], Answers] = lambda _: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._live, self._ports, self._clock = live, ports, clock
+        self._live, self._ports, self._answers, self._clock = live, ports, answers, clock
         self._counters: dict[str, int] = {}
         self._at = clock()
         self._rates: dict[str, int] = {}
@@ -32,7 +33,7 @@ class LinkReader:
             carried = bytes_by_cluster(live, {name: port.counters for name, port in self._ports().items()})
             self._rates = settled(self._rates, _rates(self._counters, carried, now - self._at))
             self._counters, self._at = carried, now
-        return links_of(live, self._rates)
+        return links_of(live, self._rates, self._answers(live))
 
 
 SPAN = 10.0  # seconds: least period of a rate; Open vSwitch updates its counters every 5 s

@@ -12,16 +12,18 @@ _EPILOG = """\
 examples:
   mcagent membertoken create east -n mcagent --cluster-id east -o east.yaml
   mcagent membertoken create west -n mcagent --cluster-id west -o west.yaml \
-      --allow-cidr 10.97.0.0/16 --allow-cidr 10.20.0.0/14 --allow-namespace shop --max-exports 50
+      --allow-cidr 10.97.0.0/16 --allow-cidr 10.20.0.0/14 --allow-gateway 192.0.2.0/28 \
+      --allow-namespace shop --max-exports 50
   mcagent membertoken get -n mcagent
   mcagent membertoken get east -n mcagent --secret-file east.yaml
   mcagent membertoken delete east -n mcagent
 
 All on the leader. A token stands for one cluster: what its ServiceAccount is annotated with decides which objects
-it may write. --allow-cidr, --allow-namespace and --max-exports become the annotations mcagent.io/allowed-cidrs,
-mcagent.io/allowed-namespaces and mcagent.io/max-exports, which kubectl annotate changes at any time. A namespace
-that is named for a member is reserved: members for which it is not named cannot export Services of it. Files with
-a token are readable by their owner only, and never written over.
+it may write. --allow-cidr, --allow-gateway, --allow-namespace and --max-exports become the annotations
+mcagent.io/allowed-cidrs, mcagent.io/allowed-gateways, mcagent.io/allowed-namespaces and mcagent.io/max-exports,
+which kubectl annotate changes at any time. A namespace that is named for a member is reserved: members for which
+it is not named cannot export Services of it. Files with a token are readable by their owner only, and never
+written over.
 """
 
 
@@ -44,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="CIDR",
         help="its CIDRs and endpoints must lie in one of these [what members.allowedCIDRs says]",
+    )
+    create.add_argument(
+        "--allow-gateway",
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="its gateways' addresses must lie in one of these [what members.allowedGateways says]",
     )
     create.add_argument(
         "--allow-namespace",
@@ -74,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.controller.admin import listing, tokens
 
     creating = args.action == "create"
-    bounds = tokens.bounds(args.allow_cidr, args.allow_namespace, args.max_exports) if creating else {}
+    bounds: dict[str, str] = {}
+    if creating:
+        bounds = tokens.bounds(args.allow_cidr, args.allow_namespace, args.max_exports, args.allow_gateway)
     cluster = open_cluster(args)
     if creating:
         tokens.create(cluster, args.namespace, args.name, args.cluster_id, args.output_file, bounds=bounds)

@@ -110,7 +110,12 @@ def _cluster_info(obj: ApiClusterInfoImport, now: float) -> Sequence[Sequence[st
 
 
 def _token(obj: ServiceAccount, now: float) -> Sequence[Sequence[str]]:
-    keys = (names.ALLOWED_CIDRS_ANNOTATION, names.ALLOWED_NAMESPACES_ANNOTATION, names.MAX_EXPORTS_ANNOTATION)
+    keys = (
+        names.ALLOWED_CIDRS_ANNOTATION,
+        names.ALLOWED_GATEWAYS_ANNOTATION,
+        names.ALLOWED_NAMESPACES_ANNOTATION,
+        names.MAX_EXPORTS_ANNOTATION,
+    )
     bounds = (obj.annotation(key) or "-" for key in keys)
     return [(obj.namespace, obj.name, bound_cluster(obj) or "-", *bounds, age(obj, now))]
 
@@ -154,7 +159,7 @@ LISTINGS: Mapping[str, Listing] = {
     ),
     MEMBER_TOKEN: Listing(
         kind=Kind.SERVICE_ACCOUNT,
-        head=("NAMESPACE", "NAME", "CLUSTER", "CIDRS", "NAMESPACES", "MAX EXPORTS", "AGE"),
+        head=("NAMESPACE", "NAME", "CLUSTER", "CIDRS", "ALLOWED GATEWAYS", "NAMESPACES", "MAX EXPORTS", "AGE"),
         rows=_token,
         aliases=("membertokens",),
     ),

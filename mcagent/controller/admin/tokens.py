@@ -37,17 +37,21 @@ _MADE = (Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT, Kind.SECRET)
 
 
 def bounds(
-    cidrs: Sequence[str] = (), namespaces: Sequence[str] = (), max_exports: int | None = None
+    cidrs: Sequence[str] = (),
+    namespaces: Sequence[str] = (),
+    max_exports: int | None = None,
+    gateways: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the annotations that limit a member; without a value there is no annotation. Raises InputError."""
     texts = {
         names.ALLOWED_CIDRS_ANNOTATION: ",".join(cidrs),
+        names.ALLOWED_GATEWAYS_ANNOTATION: ",".join(gateways),
         names.ALLOWED_NAMESPACES_ANNOTATION: ",".join(namespaces),
         names.MAX_EXPORTS_ANNOTATION: "" if max_exports is None else str(max_exports),
     }
     annotations = {key: text for key, text in texts.items() if text}
     if errors := annotation_errors(annotations):
-        raise InputError("--allow-cidr, --allow-namespace, --max-exports", "", errors)
+        raise InputError("--allow-cidr, --allow-gateway, --allow-namespace, --max-exports", "", errors)
     return annotations
 
 

@@ -22,9 +22,10 @@ from mcagent.controller.contract.cidr_claims import (
     without,
 )
 from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.leader.claims import granted_in, proved_in
 from mcagent.controller.leader.exports.bounds import bounds_of_accounts, cluster_id_of, defaults_of
 from mcagent.controller.leader.exports.payloads import read_cluster_info
-from mcagent.controller.leader.ledger import allowed_ranges, granted_in, refusals
+from mcagent.controller.leader.ledger import allowed_ranges, refusals
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 
@@ -43,7 +44,9 @@ def refuse_claims(
         return None
     accounts = (a for a in lookup.service_accounts(request.namespace) if cluster_id_of(a) == cluster)
     bounds = bounds_of_accounts(accounts, defaults_of(lookup.limits))
-    refused = refusals(new_claims, cluster, bounds, allowed_ranges(lookup.limits))
+    texts = {claim.text for claim in new_claims}
+    reasons = refusals(claims_in(new), cluster, bounds, allowed_ranges(lookup.limits))
+    refused = {text: reason for text, reason in reasons.items() if text in texts}
     unrefused = [claim for claim in new_claims if claim.text not in refused]
     conflicts = _conflicts(request.namespace, cluster, unrefused, lookup)
     refused |= conflicts
@@ -66,16 +69,21 @@ def _brings_more(
 
 
 def _conflicts(area: str, cluster: str, claims: Sequence[CidrClaim], lookup: Lookup) -> dict[str, str]:
-    """Return, by the text of a claim that another cluster has been granted, a sentence with that cluster."""
+    """Return, by the text of a claim that another cluster has been granted, a sentence with that cluster.
+
+    The address of a gateway that has not proved itself may be claimed: the ledger grants it to the cluster that
+    answers there.
+    """
     values = {value for claim in claims for value in asked_for(claim)}
     conflicts: dict[str, str] = {}
     for grants in lookup.granted(area, [place(area, value) for value in sorted(values)]):
-        holder = grants.cluster_id
+        holder, proved = grants.cluster_id, proved_in(grants)
         for granted, since in granted_in(grants).items() if holder != cluster else ():
             if values.isdisjoint(filed_under(granted)):
                 continue
             for claim in claims:
-                if claim.text not in conflicts and collide(claim, granted):
+                disputed = claim.gateway and claim.text == granted.text and claim.text not in proved
+                if claim.text not in conflicts and collide(claim, granted) and not disputed:
                     conflicts[claim.text] = (
                         f"{claim} is not granted: cluster {holder} has had {granted} since {since}"
                     )

@@ -67,6 +67,8 @@ SETTING_ANNOTATIONS = {  # with the key of the configuration
 
 # Limits of a member's claims: annotations of its ServiceAccount, written by the leader's administrator.
 ALLOWED_CIDRS_ANNOTATION = "mcagent.io/allowed-cidrs"
+ALLOWED_GATEWAYS_ANNOTATION = "mcagent.io/allowed-gateways"
+PROVED_ANNOTATION = "mcagent.io/proved-gateways"  # of a ResourceImport: addresses, by the leader
 ALLOWED_NAMESPACES_ANNOTATION = "mcagent.io/allowed-namespaces"
 MAX_EXPORTS_ANNOTATION = "mcagent.io/max-exports"
 # The clusters whose endpoints are in a ResourceImport of kind Endpoints, or that have Pods of a LabelIdentity (a

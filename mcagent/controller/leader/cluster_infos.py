@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, without
+from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, gateway_claim, without
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.leader.claims import granted_in
 from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
     bounds_of,
@@ -31,7 +32,8 @@ from mcagent.controller.leader.exports.header import (
 )
 from mcagent.controller.leader.exports.payloads import read_cluster_info
 from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
-from mcagent.controller.leader.ledger import Ledger, granted_in, touched
+from mcagent.controller.leader.ledger import Ledger, touched
+from mcagent.controller.leader.proofs import ANSWERS, reported_answers
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject
@@ -53,7 +55,7 @@ class ClusterInfoCopy:
         local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
     )
     writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
-    indexes = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER)
+    indexes = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER, ANSWERS)
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings, self._ledger = settings, Ledger(settings.limits)
@@ -65,9 +67,12 @@ class ClusterInfoCopy:
             return []
         match change.object:
             case MemberClusterAnnounce():
-                return [
-                    key for cluster_id in changed_members(change) for key in _colliding(view, area, cluster_id)
-                ]
+                members = changed_members(change)
+                keys = [key for cluster_id in members for key in _colliding(view, area, cluster_id)]
+                before, after = reported_answers(old), reported_answers(new)
+                addresses = {a for a in before.keys() | after.keys() if before.get(a) != after.get(a)}
+                gateways = [claim for address in addresses if (claim := gateway_claim(address)) is not None]
+                return dict.fromkeys([*keys, *(f"{area}/{name}" for name in touched(view, area, gateways))])
             case ServiceAccount():
                 ids = {*map(cluster_id_of, changed_accounts(change))} - {""}
                 return [f"{area}/{names.cluster_info(cluster_id)}" for cluster_id in ids]
@@ -122,6 +127,7 @@ class ClusterInfoCopy:
         annotations = {
             **_settings(export),
             CLAIMS_ANNOTATION: granted_text(decision.times),
+            names.PROVED_ANNOTATION: ",".join(sorted(decision.proved)) or None,
             names.MAX_EXPORTS_ANNOTATION: str(bounds.max_exports),  # the member's namespaces share it
         }
         spec = _spec(header, without(info, decision.refused))
@@ -130,9 +136,7 @@ class ClusterInfoCopy:
             body={"metadata": {"annotations": annotations}, "spec": spec},
             status=_status(present, header.cluster_id, now),
         )
-        return DesiredObjects(
-            steps=[copy, succeeded(export, now, note)], events=events, again=_AGAIN if decision.waits else None
-        )
+        return DesiredObjects(steps=[copy, succeeded(export, now, note)], events=events, again=decision.again)
 
 
 def _colliding(view: View, area: str, cluster_id: str) -> Iterable[str]:
@@ -158,7 +162,6 @@ def _shown(notes: Sequence[str]) -> str:
 
 
 _SHOWN = 8  # refused claims that are named in a message
-_AGAIN = 1.0  # seconds after which a claim is decided again that another cluster is about to get
 
 
 def _settings(export: ResourceExport) -> dict[str, str | None]:

@@ -5,12 +5,13 @@ can only read them. A granted claim precedes a requested one. Of two granted cla
 two leaders at the same time) the older grant stands; of two requested ones, that of the older export. So the
 first claim stands, in whatever order clusters are reconciled. A claim is ignored if it is withdrawn, its cluster
 is not a member, or its export is being deleted. A claim that can never be granted blocks no other cluster.
+`ranking` says which of two claims precedes: gateways must prove themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from mcagent.controller.contract import names
@@ -19,26 +20,22 @@ from mcagent.controller.contract.cidr_claims import (
     GRANTED,
     CidrClaim,
     asked_for,
-    claims_in,
-    claims_of,
     colliding,
     filed_under,
 )
+from mcagent.controller.leader.claims import ClusterClaims, claims_of_cluster, claims_of_member
 from mcagent.controller.leader.exports.bounds import Bounds, bounds_of, defaults_of
-from mcagent.controller.leader.exports.header import is_member, read_header
-from mcagent.controller.leader.exports.payloads import read_cluster_info
-from mcagent.controller.machinery.reconciler import Ref, View
+from mcagent.controller.leader.proofs import is_shown
+from mcagent.controller.leader.ranking import TRIAL, Rank, Ranking
+from mcagent.controller.machinery.reconciler import View
 from mcagent.controller.settings import MemberLimits
 from mcagent.core.addresses.ownership import AddressClaim, losing_claims
-from mcagent.model.api.base import ApiObject
-from mcagent.model.api.multicluster import ResourceExport, ResourceImport
-from mcagent.model.errors import InputError
-from mcagent.model.net import Network, contains, parse_network
-from mcagent.model.objects import Kind
-from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
+from mcagent.model.api.multicluster import ResourceExport
+from mcagent.model.net import Network, contains, host_network, parse_address, parse_network
+from mcagent.model.parsing.granted import REFUSED, at, to_microseconds
 
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")  # RFC 1918, RFC 6598
-_Rank = tuple[str, ...]
+_SOON = 1.0  # seconds until a claim is decided again that another cluster is about to get
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +44,8 @@ class ClaimsDecision:
 
     times: Mapping[str, str]  # the time of the grant, or REFUSED
     refused: Mapping[str, str]  # a message for each refused claim
-    waits: bool  # a claim lost to one that is not granted yet: decide again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterClaims:
-    """The current claims of one cluster."""
-
-    cluster_id: str
-    created: str  # the export's creation time
-    granted: Mapping[CidrClaim, str]  # with the time of the grant
-    requested: Sequence[CidrClaim]  # and not granted
-
-    def rank(self, claim: CidrClaim) -> _Rank:
-        """Return the sort key of a claim: the lowest stands."""
-        time = self.granted.get(claim)
-        return ("0" if time is not None else "1", time or "", self.created, self.cluster_id)
+    proved: frozenset[str]  # granted gateways at which members have reported the answers of the cluster
+    again: float | None  # seconds after which the decision may be another one; None: only after a change
 
 
 class Ledger:
@@ -75,29 +58,32 @@ class Ledger:
     def decide(self, view: View, export: ResourceExport, now: float) -> ClaimsDecision:
         """Return the decision on the claims of a member's valid ClusterInfo export."""
         area = export.namespace
-        own = _claims_of_member(view, area, export.spec.cluster_id, export)
+        own = claims_of_member(view, area, export.spec.cluster_id, export)
         claims = [*own.granted, *own.requested]
         refused = self.refusals(view, area, own.cluster_id, claims)
         allowed = [claim for claim in claims if claim.text not in refused]
-        winners = self._winners(own, allowed, self._rivals(_ClaimsByCluster(view, area), own, allowed))
+        ranking = Ranking(view, area, now)
+        rivals = self._rivals(_ClaimsByCluster(view, area), ranking, own, allowed)
+        winners = self._winners(ranking, own, allowed, rivals)
         for claim, (winner, other) in winners.items():
-            since = other.granted.get(winner)
-            winner_text = str(winner) if winner.text != claim.text else "it"
-            why = f"cluster {other.cluster_id} has had {winner_text} since {since}" if since else (
-                f"cluster {other.cluster_id} asks for {winner_text} too, and its export is older"
-            )  # fmt: skip
-            refused[claim.text] = f"{claim} is not granted: {why}"
+            refused[claim.text] = f"{claim} is not granted: {ranking.reason(own, claim, other, winner)}"
         fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
         times = {c.text: REFUSED if c.text in refused else own.granted.get(c) or fresh for c in claims}
-        waits = any(winner not in other.granted for winner, other in winners.values())
-        return ClaimsDecision(times=times, refused=refused, waits=waits)
+        gateways = [claim.text for claim in claims if claim.gateway and claim.text not in refused]
+        proved = {text for text in gateways if text in own.proved or is_shown(view, area, text, own.cluster_id)}
+        again = None
+        if any(winner not in other.granted for winner, other in winners.values()):
+            again = _SOON
+        elif any(claim.gateway for rival in rivals for claim in (*rival.granted, *rival.requested)):
+            again = TRIAL  # a gateway that has not proved itself by then loses its address
+        return ClaimsDecision(times=times, refused=refused, proved=frozenset(proved), again=again)
 
     def refusals(self, view: View, area: str, cluster_id: str, claims: Sequence[CidrClaim]) -> dict[str, str]:
         """Return the claims that a cluster may not have: the reasons, by their text (`refusals`)."""
         return refusals(claims, cluster_id, bounds_of(view, area, cluster_id, self._defaults), self._allowed)
 
     def _rivals(
-        self, clusters: _ClaimsByCluster, own: ClusterClaims, claims: Sequence[CidrClaim]
+        self, clusters: _ClaimsByCluster, ranking: Ranking, own: ClusterClaims, claims: Sequence[CidrClaim]
     ) -> list[ClusterClaims]:
         """Return the other clusters whose claims collide with `claims`, with only those claims."""
         values = {value for claim in claims for value in asked_for(claim)}
@@ -105,38 +91,42 @@ class Ledger:
         for cluster_id in _clusters(clusters.view, clusters.area, claims) - {own.cluster_id}:
             other = clusters.of(cluster_id)
             collisions = [c for c in (*other.granted, *other.requested) if not values.isdisjoint(filed_under(c))]
-            rivals.append(
-                ClusterClaims(
-                    cluster_id=cluster_id,
-                    created=other.created,
-                    granted={c: other.granted[c] for c in collisions if c in other.granted},
-                    requested=self._open(clusters, cluster_id, [c for c in collisions if c not in other.granted]),
-                )
-            )
+            granted = {claim: since for claim, since in other.granted.items() if claim in collisions}
+            requested = [claim for claim in collisions if claim not in other.granted]
+            open_claims = self._open(clusters, ranking, other, requested)
+            rivals.append(replace(other, granted=granted, requested=open_claims))
         return rivals
 
-    def _open(self, clusters: _ClaimsByCluster, cluster_id: str, claims: Sequence[CidrClaim]) -> list[CidrClaim]:
-        """Return the claims that can be granted to a cluster: allowed, and without a colliding granted claim."""
+    def _open(
+        self, clusters: _ClaimsByCluster, ranking: Ranking, cluster: ClusterClaims, claims: Sequence[CidrClaim]
+    ) -> list[CidrClaim]:
+        """Return the claims that can be granted to a cluster: allowed, and before all holders in rank."""
         view, area = clusters.view, clusters.area
-        refused = self.refusals(view, area, cluster_id, claims) if claims else {}
+        everything = [*cluster.granted, *cluster.requested]
+        refused = self.refusals(view, area, cluster.cluster_id, everything) if claims else {}
         open_claims = []
         for claim in claims:
             holders = colliding([claim], area, lambda value: view.indexed(GRANTED, value))
-            ids = {holder.cluster_id for holder in holders} - {cluster_id}
+            ids = {holder.cluster_id for holder in holders} - {cluster.cluster_id}
             values = set(asked_for(claim))
-            if claim.text not in refused and all(values.isdisjoint(clusters.granted_values(i)) for i in ids):
+            if claim.text not in refused and all(
+                values.isdisjoint(filed_under(granted)) or ranking.outranks(cluster, claim, holder, granted)
+                for holder in map(clusters.of, ids)
+                for granted in holder.granted
+            ):
                 open_claims.append(claim)
         return open_claims
 
     def _winners(
-        self, own: ClusterClaims, claims: Sequence[CidrClaim], rivals: Sequence[ClusterClaims]
+        self, ranking: Ranking, own: ClusterClaims, claims: Sequence[CidrClaim], rivals: Sequence[ClusterClaims]
     ) -> dict[CidrClaim, tuple[CidrClaim, ClusterClaims]]:
         """Return the winning claim and its cluster for each of one's own `claims` that loses."""
         by_address: dict[AddressClaim, list[tuple[CidrClaim, ClusterClaims]]] = {}
-        by_key: dict[str, tuple[_Rank, CidrClaim, ClusterClaims]] = {}
-        for cluster in (own, *rivals):
+        by_key: dict[str, tuple[Rank, CidrClaim, ClusterClaims]] = {}
+        clusters = (own, *rivals)
+        for cluster in clusters:
             for claim in claims if cluster is own else (*cluster.granted, *cluster.requested):
-                rank = cluster.rank(claim)
+                rank = ranking.rank(cluster, claim, [rival for rival in clusters if rival is not cluster])
                 if claim.range is None:
                     entry = (rank, claim, cluster)
                     by_key[claim.text] = min(by_key.get(claim.text, entry), entry, key=lambda item: item[0])
@@ -158,20 +148,12 @@ class _ClaimsByCluster:
     def __init__(self, view: View, area: str) -> None:
         self.view, self.area = view, area
         self._claims: dict[str, ClusterClaims] = {}
-        self._granted_values: dict[str, frozenset[str]] = {}
 
     def of(self, cluster_id: str) -> ClusterClaims:
         """Return the claims of a cluster."""
         if cluster_id not in self._claims:
             self._claims[cluster_id] = claims_of_cluster(self.view, self.area, cluster_id)
         return self._claims[cluster_id]
-
-    def granted_values(self, cluster_id: str) -> frozenset[str]:
-        """Return the index values (`filed_under`) of the granted claims of a cluster."""
-        if cluster_id not in self._granted_values:
-            granted = self.of(cluster_id).granted
-            self._granted_values[cluster_id] = frozenset(v for claim in granted for v in filed_under(claim))
-        return self._granted_values[cluster_id]
 
 
 def allowed_ranges(limits: MemberLimits) -> tuple[Network, ...]:
@@ -182,79 +164,51 @@ def allowed_ranges(limits: MemberLimits) -> tuple[Network, ...]:
 def refusals(
     claims: Iterable[CidrClaim], cluster_id: str, bounds: Bounds, allowed: Iterable[Network]
 ) -> dict[str, str]:
-    """Return the claims that a cluster may not have, independently of other clusters: the reasons, by their text.
+    """Return which claims a cluster may not have, whoever else asks for them, and why, by their text.
 
-    Only CIDRs are limited: a gateway has the address of its machine.
+    `claims`: all of the cluster, so that its gateways are counted.
     """
+    account = f"cluster {cluster_id}'s ServiceAccount on the leader"
+    gateways = 0
     reasons: dict[str, str] = {}
     for claim in claims:
-        if claim.range is None or claim.gateway:
+        if claim.range is None:
             continue
-        network = parse_network(claim.text)[0]
-        why = ""
-        if not any(contains(outer, network) for outer in allowed):
-            why = (
-                "it does not lie in a range that clusters may have: allowedClusterCIDRs of the leader's "
-                "configuration, by default private networks"
-            )
-        elif bounds.problem:
-            why = bounds.problem
-        elif not bounds.allows_network(network):
-            why = (
-                f"neither annotation {names.ALLOWED_CIDRS_ANNOTATION} of cluster {cluster_id}'s ServiceAccount on "
-                "the leader holds it, nor members.allowedCIDRs"
-            )
-        if why:
-            reasons[claim.text] = f"{claim} is not granted: {why}"
+        gateways += claim.gateway
+        reason = _refuse_gateway(claim, gateways, account, bounds) if claim.gateway else (
+            _refuse_cidr(claim, account, bounds, allowed)
+        )  # fmt: skip
+        if reason:
+            reasons[claim.text] = f"{claim} is not granted: {reason}"
     return reasons
 
 
-def claims_of_cluster(view: View, area: str, cluster_id: str) -> ClusterClaims:
-    """Return the claims of a cluster; none if it is not a member, or its export is missing or being deleted."""
-    ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=names.cluster_info(cluster_id))
-    export = view.get(ref, ResourceExport)
-    if export is None or export.is_deleting or not is_member(view, area, cluster_id):
-        return ClusterClaims(cluster_id=cluster_id, created="", granted={}, requested=())
-    return _claims_of_member(view, area, cluster_id, export)
+def _refuse_gateway(claim: CidrClaim, number: int, account: str, bounds: Bounds) -> str:
+    """Return why a member may not have an address as that of its gateway, the `number`th; "" if it may."""
+    if bounds.problem:
+        return bounds.problem
+    if number > bounds.max_gateways:
+        return f"a member may have {bounds.max_gateways} gateways (members.maxGateways of the leader)"
+    if not bounds.allows_gateway(host_network(parse_address(claim.text))):
+        annotation = names.ALLOWED_GATEWAYS_ANNOTATION
+        return f"neither annotation {annotation} of {account} holds it, nor members.allowedGateways"
+    return ""
 
 
-def _claims_of_member(view: View, area: str, cluster_id: str, export: ResourceExport) -> ClusterClaims:
-    """Return the claims of a member. An invalid export keeps the granted claims of its last valid one."""
-    ref = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))
-    granted = granted_in(view.get(ref, ResourceImport))
-    claims = read_claims(export)
-    if claims is not None:
-        granted = {claim: granted[claim] for claim in claims if claim in granted}
-    return ClusterClaims(
-        cluster_id=cluster_id,
-        created=export.metadata.creation_timestamp,
-        granted=granted,
-        requested=[claim for claim in claims or () if claim not in granted],
-    )
-
-
-def granted_in(obj: ApiObject | None) -> dict[CidrClaim, str]:
-    """Return the claims that a ResourceImport grants, with the time of each grant.
-
-    Without the annotation, which early versions did not write, the time is that of its creation.
-    """
-    if obj is None:
-        return {}
-    created = to_microseconds(obj.metadata.creation_timestamp)
-    try:
-        times = read_granted(obj.annotation(CLAIMS_ANNOTATION) or "{}")
-    except ValueError:
-        times = {}
-    return {claim: times.get(claim.text) or created for claim in claims_in(obj)}
-
-
-def read_claims(export: ResourceExport) -> tuple[CidrClaim, ...] | None:
-    """Return the claims of an export; None if it is invalid."""
-    try:
-        read_header(export)
-        return claims_of(read_cluster_info(export))
-    except InputError:
-        return None
+def _refuse_cidr(claim: CidrClaim, account: str, bounds: Bounds, allowed: Iterable[Network]) -> str:
+    """Return why a member may not have a CIDR; "" if it may."""
+    network = parse_network(claim.text)[0]
+    if not any(contains(range_, network) for range_ in allowed):
+        return (
+            "it does not lie in a range that clusters may have: allowedClusterCIDRs of the leader's "
+            "configuration, by default private networks"
+        )
+    if bounds.problem:
+        return bounds.problem
+    if not bounds.allows_network(network):
+        annotation = names.ALLOWED_CIDRS_ANNOTATION
+        return f"neither annotation {annotation} of {account} holds it, nor members.allowedCIDRs"
+    return ""
 
 
 def touched(view: View, area: str, changed: Iterable[CidrClaim]) -> list[str]:

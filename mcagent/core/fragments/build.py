@@ -16,7 +16,7 @@ from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import GTSM_TTL, TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
-from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS
+from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS, cluster_fingerprint
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.tunnels import OwnEnds
@@ -76,6 +76,7 @@ def environment(
         published_pods=local.published_pods,
         userspace_conntrack=datapath is DatapathType.NETDEV,
         snat_ports=snat_ports(datapath, tunnel_port(config)),
+        fingerprint=cluster_fingerprint(config.cluster_id) if config.cluster_id else None,
     )
 
 

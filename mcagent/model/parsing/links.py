@@ -7,6 +7,7 @@ MemberClusterAnnounce, which comes from other clusters and is not trusted. Knows
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ MAX_REPORTED = 64  # links that a member reports to the leader: those that tell 
 MAX_READ = 1024  # of a Gateway; more than clusters in a ClusterSet
 MAX_TEXT = 32 * 1024  # characters of the annotation that are read
 MAX_WHY = 160
+MAX_ANSWERS = 8  # gateways of a link whose answers are reported
 _MAX_RATE = 10**15
+_FINGERPRINT = re.compile("[0-9a-f]{12}")
 _MAX_TUNNELS = 10_000
 
 
@@ -27,7 +30,9 @@ _MAX_TUNNELS = 10_000
 class ClusterLink:
     """The way to another cluster. `since`: when a tunnel last went up or down (RFC 3339, UTC; "" if not known).
 
-    `bytes_per_second` is of both directions together, and only about right: it is written rarely.
+    `bytes_per_second` is of both directions together, and only about right: it is written rarely. `answers`: the
+    addresses of gateways that answer probes, each with the fingerprint of the cluster that answers there
+    (`core.ids.cluster_fingerprint`, 12 hexadecimal digits), sorted.
     """
 
     cluster: str
@@ -36,6 +41,7 @@ class ClusterLink:
     since: str = ""
     why: str = ""  # a tunnel that is not live: what is the matter
     bytes_per_second: int = 0
+    answers: tuple[tuple[str, str], ...] = ()
 
     @property
     def up(self) -> bool:
@@ -52,6 +58,8 @@ def to_json(link: ClusterLink) -> dict[str, object]:
         fields["why"] = link.why[:MAX_WHY]
     if link.bytes_per_second:
         fields["bytesPerSecond"] = link.bytes_per_second
+    if link.answers:
+        fields["answers"] = dict(link.answers[:MAX_ANSWERS])
     return fields
 
 
@@ -118,6 +126,7 @@ def _one(cluster: str, links: list[ClusterLink]) -> ClusterLink:
         since=max(link.since for link in links),
         why=worst.why,
         bytes_per_second=sum(link.bytes_per_second for link in links),
+        answers=tuple(sorted({answer for link in links for answer in link.answers}))[:MAX_ANSWERS],
     )
 
 
@@ -131,4 +140,19 @@ def _link(field: Field) -> ClusterLink:
         since=field.get("since").timestamp(),
         why=printable(field.get("why").text(""), MAX_WHY),
         bytes_per_second=0 if rate.absent else rate.integer(0, _MAX_RATE),
+        answers=_answers(field.get("answers")),
     )
+
+
+def _answers(field: Field) -> tuple[tuple[str, str], ...]:
+    """Return the answers of a link. Raises InputError."""
+    if field.absent:
+        return ()
+    if not isinstance(field.value, Mapping):
+        raise field.error("must be an object: a fingerprint by the address of each gateway")
+    answers = sorted(field.value.items())[:MAX_ANSWERS]
+    for address, fingerprint in answers:
+        Field(field.subject, address, field.path).address()
+        if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
+            raise field.error("must have 12 hexadecimal digits for each address, as 1a2b3c4d5e6f")
+    return tuple(answers)

@@ -21,7 +21,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.leader.exports.header import BY_KIND, by_kind
 from mcagent.controller.machinery.reconciler import Index, ObjectChange, Side, View
-from mcagent.controller.settings import MAX_EXPORTS, MemberLimits
+from mcagent.controller.settings import MAX_EXPORTS, MAX_GATEWAYS, MemberLimits
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ResourceExport
@@ -30,7 +30,12 @@ from mcagent.model.parsing.field import printable
 
 ANY = "*"
 MAX_NAMED = 4096  # namespaces or CIDRs in one annotation
-_KEYS = (names.ALLOWED_CIDRS_ANNOTATION, names.ALLOWED_NAMESPACES_ANNOTATION, names.MAX_EXPORTS_ANNOTATION)
+_KEYS = (
+    names.ALLOWED_CIDRS_ANNOTATION,
+    names.ALLOWED_GATEWAYS_ANNOTATION,
+    names.ALLOWED_NAMESPACES_ANNOTATION,
+    names.MAX_EXPORTS_ANNOTATION,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,8 @@ class Bounds:
     """What one member may claim. None: no limit."""
 
     cidrs: tuple[Network, ...] | None = None
+    gateways: tuple[Network, ...] | None = None
+    max_gateways: int = MAX_GATEWAYS
     namespaces: frozenset[str] | None = None
     max_exports: int = MAX_EXPORTS
     problem: str = ""  # the error in an annotation; then nothing is allowed
@@ -46,11 +53,17 @@ class Bounds:
         """Tell whether a CIDR lies in one of `cidrs`."""
         return self.cidrs is None or any(_within(network, allowed) for allowed in self.cidrs)
 
+    def allows_gateway(self, address: Network) -> bool:
+        """Tell whether an address, given as a network of one, lies in one of `gateways`."""
+        return self.gateways is None or any(_within(address, allowed) for allowed in self.gateways)
+
 
 def defaults_of(limits: MemberLimits) -> Bounds:
     """Return the bounds of a member whose ServiceAccount has no annotations."""
     return Bounds(
         cidrs=tuple(parse_network(text)[0] for text in limits.allowed_cidrs) or None,
+        gateways=tuple(parse_network(text)[0] for text in limits.allowed_gateways) or None,
+        max_gateways=limits.max_gateways,
         namespaces=frozenset(limits.allowed_namespaces) or None,
         max_exports=limits.max_exports,
     )
@@ -64,12 +77,13 @@ def read_bounds(account: ServiceAccount, defaults: Bounds) -> Bounds:
         error = f"{account.fault.errors[0].path} {account.fault.errors[0].reason}"
     if error:
         problem = f"{account.subject}: {error}: nothing is allowed until it is fixed"
-        return Bounds(cidrs=(), namespaces=frozenset(), max_exports=0, problem=problem)
-    cidrs, namespaces, max_exports = texts.values()
+        return Bounds(cidrs=(), gateways=(), namespaces=frozenset(), max_exports=0, problem=problem)
+    cidrs, gateways, namespaces, max_exports = texts.values()
     bounds = defaults
     if cidrs is not None:
-        allowed = None if cidrs == ANY else tuple(parse_network(text)[0] for text in _entries(cidrs))
-        bounds = replace(bounds, cidrs=allowed)
+        bounds = replace(bounds, cidrs=_networks(cidrs))
+    if gateways is not None:
+        bounds = replace(bounds, gateways=_networks(gateways))
     if namespaces is not None:
         bounds = replace(bounds, namespaces=None if namespaces == ANY else frozenset(_entries(namespaces)))
     return bounds if max_exports is None else replace(bounds, max_exports=int(max_exports))
@@ -172,8 +186,12 @@ def _error(key: str, text: str) -> str:
     entries = [] if text == ANY else _entries(text)
     if len(entries) > MAX_NAMED:
         return f"has {len(entries)} entries, at most {MAX_NAMED} allowed"
-    check = _cidr_error if key == names.ALLOWED_CIDRS_ANNOTATION else _namespace_error
+    check = _namespace_error if key == names.ALLOWED_NAMESPACES_ANNOTATION else _cidr_error
     return next(filter(None, map(check, entries)), "")
+
+
+def _networks(text: str) -> tuple[Network, ...] | None:
+    return None if text == ANY else tuple(parse_network(entry)[0] for entry in _entries(text))
 
 
 def _cidr_error(text: str) -> str:
@@ -188,21 +206,28 @@ def _namespace_error(text: str) -> str:
     return "" if names.is_label(text) else f'has "{printable(text)}", which is no namespace'
 
 
+def _common(a: tuple[Network, ...] | None, b: tuple[Network, ...] | None) -> tuple[Network, ...] | None:
+    """Return the networks in both. They are nested or disjoint: the smaller ones count. None: all networks."""
+    if a is None or b is None:
+        return b if a is None else a
+    smaller = [n for n in a if any(_within(n, other) for other in b)]
+    smaller += [n for n in b if any(_within(n, other) for other in a)]
+    return tuple(dict.fromkeys(smaller))
+
+
 def _within(network: Network, other: Network) -> bool:
     return network.version == other.version and network.subnet_of(other)  # type: ignore[arg-type]
 
 
 def _intersection(a: Bounds, b: Bounds) -> Bounds:
-    """Return the bounds within those of both accounts. CIDRs are nested or disjoint: the smaller ones are used."""
-    cidrs = b.cidrs if a.cidrs is None else a.cidrs
-    if a.cidrs is not None and b.cidrs is not None:
-        smaller = [n for n in a.cidrs if b.allows_network(n)] + [n for n in b.cidrs if a.allows_network(n)]
-        cidrs = tuple(dict.fromkeys(smaller))
+    """Return the bounds within those of both accounts."""
     namespaces = b.namespaces if a.namespaces is None else a.namespaces
     if a.namespaces is not None and b.namespaces is not None:
         namespaces = a.namespaces & b.namespaces
     return Bounds(
-        cidrs=cidrs,
+        cidrs=_common(a.cidrs, b.cidrs),
+        gateways=_common(a.gateways, b.gateways),
+        max_gateways=min(a.max_gateways, b.max_gateways),
         namespaces=namespaces,
         max_exports=min(a.max_exports, b.max_exports),
         problem=a.problem or b.problem,
