@@ -164,7 +164,7 @@ def allowed_ranges(limits: MemberLimits) -> tuple[Network, ...]:
 def refusals(
     claims: Iterable[CidrClaim], cluster_id: str, bounds: Bounds, allowed: Iterable[Network]
 ) -> dict[str, str]:
-    """Return which claims a cluster may not have, whoever else asks for them, and why, by their text.
+    """Return the claims that a cluster may not have, independently of other clusters: the reasons, by their text.
 
     `claims`: all of the cluster, so that its gateways are counted.
     """
