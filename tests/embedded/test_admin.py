@@ -223,7 +223,8 @@ def test_a_token_is_an_account_a_binding_and_a_secret(site: Site, tmp_path: Path
 
 def test_a_token_can_bound_its_member(site: Site) -> None:
     """What it may claim becomes annotations of its account, and `get` shows them."""
-    bounds = ("--allow-cidr", "10.97.0.0/16", "--allow-cidr", "10.20.0.0/14", "--allow-namespace", "shop")
+    cidrs = ("--allow-cidr", "10.97.0.0/16", "--allow-cidr", "10.20.0.0/14", "--allow-gateway", "192.0.2.0/28")
+    bounds = (*cidrs, "--allow-namespace", "shop")
     code, _, err = make_token(site, "east", *bounds, "--allow-namespace", "pay", "--max-exports", "50")
     assert code == 0, err
     account = site.get(Kind.SERVICE_ACCOUNT, "east")
@@ -231,11 +232,13 @@ def test_a_token_can_bound_its_member(site: Site) -> None:
     assert account["metadata"]["annotations"] == CREATED | {
         names.CLUSTER_ID_ANNOTATION: "east",
         names.ALLOWED_CIDRS_ANNOTATION: "10.97.0.0/16,10.20.0.0/14",
+        names.ALLOWED_GATEWAYS_ANNOTATION: "192.0.2.0/28",
         names.ALLOWED_NAMESPACES_ANNOTATION: "shop,pay",
         names.MAX_EXPORTS_ANNOTATION: "50",
     }
     _, out, _ = site.run("membertoken", "get", "-n", AREA)
-    assert out.splitlines()[1].split()[2:6] == ["east", "10.97.0.0/16,10.20.0.0/14", "shop,pay", "50"]
+    row = out.splitlines()[1].split()
+    assert row[2:7] == ["east", "10.97.0.0/16,10.20.0.0/14", "192.0.2.0/28", "shop,pay", "50"]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from devtools.ports import free_port
 from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.run import Controller
+from mcagent.controller.settings import MemberSettings
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.kinds import object_path
@@ -85,7 +86,7 @@ class Cluster:
         """Return a token of a ServiceAccount."""
         return self.api.accounts.issue(self.home, name)
 
-    def start(self, **more: Any) -> Controller:
+    def start(self, member: MemberSettings = MemberSettings(), **more: Any) -> Controller:  # noqa: B008 (frozen)
         """Start a controller with its own rights."""
         file = self.path / f"{self.role}-{self.port}-{len(self.controllers)}"
         file.write_text(json.dumps(token_kubeconfig(self.api.url, b"", self.token("mcagent-controller"))))
@@ -95,6 +96,7 @@ class Cluster:
             listen="127.0.0.1:0",
             webhook_host="127.0.0.1",
             webhook_port=self.port,
+            member=member,
             **more,
         )
         controller = Controller(self.role, settings)
@@ -183,7 +185,7 @@ def test_a_service_is_imported_behind_the_webhooks_and_withdrawn(cluster: Callab
     leader.objects.put(
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
-    member = east.start(service_cidr="10.97.0.0/16")
+    member = east.start(MemberSettings(service_cidr="10.97.0.0/16"))
     east.join(leader, "east", leader.bind_member("east"))
     until(lambda: ready(east.objects, MEMBER_HOME), timeout=20)
     until(lambda: ready(leader.objects, COMMON_AREA), timeout=20)
@@ -229,7 +231,7 @@ def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cl
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
     member = cluster(ControllerRole.MEMBER)
-    running = member.start(service_cidr="10.96.0.0/16")
+    running = member.start(MemberSettings(service_cidr="10.96.0.0/16"))
     member.join(leader, "east", leader.bind_member("west"))
     until(
         lambda: any("denied the request" in why for why in running.engine.written.failures().values()), timeout=20
@@ -246,7 +248,7 @@ def test_a_member_is_ready_once_the_leader_takes_its_announcement(cluster: Calla
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
     member = cluster(ControllerRole.MEMBER)
-    member.start(service_cidr="10.96.0.0/16")
+    member.start(MemberSettings(service_cidr="10.96.0.0/16"))
     member.join(leader, "east", leader.bind_member("east"))
 
     def said() -> dict[str, Any]:
@@ -271,7 +273,7 @@ def test_a_token_that_may_not_be_read_is_told(cluster: Callable[..., Cluster]) -
         Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     )
     member = cluster(ControllerRole.MEMBER)
-    running = member.start(service_cidr="10.96.0.0/16")
+    running = member.start(MemberSettings(service_cidr="10.96.0.0/16"))
     member.api.faults.add(Fault(kind=FaultKind.STATUS, code=403, path="leader-access"))
     member.join(leader, "east", leader.bind_member("east"))
 

@@ -12,6 +12,7 @@ import yaml
 
 from devtools.ports import free_port
 from mcagent.controller.config import ControllerRole
+from mcagent.controller.settings import MemberSettings
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.objects import Kind
 from mcagent.observe.standard import metrics_text
@@ -44,7 +45,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     kind = "text/plain; version=0.0.4"
     pages = {"/metrics": lambda: Page(body=metrics_text(metrics.registry), content_type=kind)}
     agent = HttpServer(("127.0.0.1", 0), pages)
-    running = {"leader": leader.start(), "member": member.start(service_cidr="10.96.0.0/16")}
+    running = {"leader": leader.start(), "member": member.start(MemberSettings(service_cidr="10.96.0.0/16"))}
     member.join(leader, "east", leader.bind_member("east"))
     ports = {"agent": agent.port, **{name: one.port for name, one in running.items()}}
     targets = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
