@@ -58,9 +58,12 @@ GROUPS = {
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-ADMIN = frozenset(
-    {"clusterset", "deploy", "dns", "get", "membertoken", "migrate", "uninstall"}
-)  # their modules are in mcagent.cli.admin
+# The packages of mcagent.cli with the modules of commands; those of other commands are in mcagent.cli itself.
+_PACKAGES = {
+    "admin": ("clusterset", "deploy", "dns", "get", "membertoken", "migrate", "uninstall"),
+    "inspect": ("doctor", "gateways", "page", "plan", "policy", "status", "top", "trace"),
+    "node": ("agent", "cleanup", "config", "controller", "openvswitch"),
+}
 
 _EPILOG = f"""\
 `mcagent COMMAND --help` explains a command and gives examples.
@@ -111,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command_of(name: str) -> Command:
     """Return the module of one of `COMMANDS`."""
-    module = f"mcagent.cli.{'admin.' if name in ADMIN else ''}{name}"
-    return cast(Command, importlib.import_module(module))
+    package = next((f".{package}" for package, commands in _PACKAGES.items() if name in commands), "")
+    return cast(Command, importlib.import_module(f"mcagent.cli{package}.{name}"))
 
 
 def parser_of(command: Command, program: str) -> argparse.ArgumentParser:

@@ -13,9 +13,9 @@ from mcagent.agent.config import Settings
 from mcagent.api.codec import to_json
 from mcagent.api.doctor import CheckFinding, ClusterReport, FindingLevel, NodeReport
 from mcagent.api.status import ProblemStatus
-from mcagent.cli import doctor as command
 from mcagent.cli.common import agent_config, agents
 from mcagent.cli.common.agents import Answer
+from mcagent.cli.inspect import doctor as command
 from mcagent.controller.admin.fields import name_of
 from mcagent.controller.admin.manifests import InstalledRole
 from mcagent.controller.contract.conditions import time_text

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from mcagent.agent.reports.reporter import NodeRecorder
 from mcagent.api.status import PassStatus, Status
-from mcagent.cli import gateways as command
+from mcagent.cli.inspect import gateways as command
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of

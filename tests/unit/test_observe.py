@@ -18,7 +18,7 @@ import pytest
 from mcagent.agent.lock import BusyError, node_lock
 from mcagent.api.codec import from_json
 from mcagent.api.status import BackendStatus, PassStatus, Status
-from mcagent.cli.status import text
+from mcagent.cli.inspect.status import text
 from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort, TunnelType

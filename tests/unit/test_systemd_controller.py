@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.cli import controller as controller_command
 from mcagent.cli.common import exit_codes
+from mcagent.cli.node import controller as controller_command
 from mcagent.controller.config import SCHEMA, ControllerRole
 from mcagent.controller.run import TURN
 

@@ -13,9 +13,9 @@ import pytest
 
 from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.loop import IDLE_TURN, STALLED
-from mcagent.cli import agent as agent_command
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import load_settings
+from mcagent.cli.node import agent as agent_command
 from mcagent.dataplane.wireguard.userspace import SOCKETS
 
 UNIT = Path(__file__).parents[2] / "systemd" / "mcagent-agent.service"

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from mcagent.api.codec import from_json
 from mcagent.api.status import Status
-from mcagent.cli import top
 from mcagent.cli.common.live import interval_of, show
+from mcagent.cli.inspect import top
 from mcagent.cli.main import main
 from mcagent.http.server import HttpServer, Page, Query
 from mcagent.model.errors import InputError

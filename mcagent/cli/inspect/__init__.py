@@ -1,0 +1,1 @@
+"""Commands that read: the state of agents and clusters, and what would happen."""

@@ -1,0 +1,1 @@
+"""Commands that run, configure and remove the components of a Node and of a control plane."""
