@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from devtools.lab.topology import DIRECT_PORT, POD_PORT
@@ -20,8 +21,10 @@ from devtools.nodes import netns
 from devtools.traffic.datagrams import roomy_socket
 
 BUFFER = 65536
+BATCH = 64  # datagrams answered at once: a queue that grew while the process had no processor must drain
 
 
+@lru_cache(maxsize=4096)
 def hello(name: str, peer: tuple[str, int]) -> bytes:
     """Return the line by which a server names itself and the peer that it sees."""
     return json.dumps({"pod": name, "source": peer[0], "port": peer[1]}).encode() + b"\n"
@@ -69,8 +72,12 @@ class Servers:
             connection.close()
 
     def _datagram(self, udp: socket.socket, name: str) -> None:
-        data, peer = udp.recvfrom(BUFFER)
-        udp.sendto(hello(name, peer) + data, peer)
+        for _ in range(BATCH):
+            try:
+                data, peer = udp.recvfrom(BUFFER)
+            except BlockingIOError:
+                return
+            udp.sendto(hello(name, peer) + data, peer)
 
     def run(self) -> None:
         """Serve for ever."""
