@@ -44,7 +44,7 @@ def carried(document: object) -> RawObject:
 
 def imported(document: object = NETWORK_POLICY, name: str = IMPORT) -> RawObject:
     """Return the leader's ResourceImport."""
-    spec = {"kind": names.KUBERNETES_POLICY, "name": "deny-all", "namespace": "", "raw": carried(document)}
+    spec = {"kind": names.KUBERNETES_POLICY, "name": "deny-all", "raw": carried(document)}
     return {"kind": "ResourceImport", "metadata": {"name": name, "namespace": NORTH}, "spec": spec}
 
 

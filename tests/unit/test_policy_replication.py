@@ -36,7 +36,7 @@ def policy(name: str = "strict", payload: Any = POLICY, export_name: str = "") -
 
 def imported(payload: RawObject | None = None) -> RawObject:
     """Return the leader's ResourceImport."""
-    spec = {"kind": names.POLICY, "name": "strict", "namespace": "", "clusternetworkpolicy": payload or POLICY}
+    spec = {"kind": names.POLICY, "name": "strict", "clusternetworkpolicy": payload or POLICY}
     return {"kind": "ResourceImport", "metadata": {"name": IMPORT, "namespace": NORTH}, "spec": spec}
 
 

@@ -167,7 +167,7 @@ class PolicyCopies:
             why = f"is missing: an export of kind {form.kind} has it"
             raise InputError(export.subject, f"spec.{form.exported}", why, code="Missing")
         content = only(policy, _imported(present, form))
-        body = {"kind": form.kind, "name": name, "namespace": "", form.imported: content}
+        body = {"kind": form.kind, "name": name, form.imported: content}
         return Wanted(ref=target, body={"spec": body})
 
     def _events(self, view: View, target: Ref, name: str) -> list[Event]:
