@@ -45,7 +45,7 @@ def test_from_export_to_import() -> None:
     assert south.imported() == {"web": {"10.96.200.1", "10.97.200.1"}}
     found = south.api.get(Kind.SERVICE_IMPORT, "shop", "web")
     assert found is not None
-    assert found["status"] == {"clusters": [{"cluster": "east"}, {"cluster": "west"}]}
+    assert found["status"]["clusters"] == [{"cluster": "east"}, {"cluster": "west"}]
     for member in (east, west):
         export = member.api.get(Kind.SERVICE_EXPORT, "shop", "web")
         assert conditions_of(export) == GOOD

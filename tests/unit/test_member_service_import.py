@@ -17,6 +17,7 @@ from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
 
+DERIVED_SERVICE = "multicluster.kubernetes.io/derived-service"
 HTTP = ({"name": "http", "port": 80, "protocol": "TCP"},)
 
 
@@ -123,9 +124,21 @@ def test_an_import_becomes_service_slice_and_service_import() -> None:
     assert imported is not None
     assert imported["spec"]["ips"] == [found["spec"]["clusterIP"]]
     assert imported["spec"]["type"] == "ClusterSetIP"
-    assert imported["status"] == {"clusters": [{"cluster": "west"}]}
+    assert imported["status"] == {"endpointSliceObjects": "Present", "clusters": [{"cluster": "west"}]}
     assert names_of(view.local, Kind.ENDPOINTS) == []
     assert controller.all_events() == []
+
+
+@pytest.mark.parametrize("type_", ["ClusterSetIP", "Headless"])
+def test_a_service_import_names_its_service_and_announces_slices(type_: str) -> None:
+    """Gateways read both (KEP-1645, GEP-1748). Slices are announced even while no endpoint is ready."""
+    view, controller = world(service_import(type=type_))
+    controller.settle()
+    found = made(view, Kind.SERVICE_IMPORT)
+    named = found["metadata"]["annotations"][DERIVED_SERVICE]
+    assert view.local.get(Kind.SERVICE, "shop", named) is not None
+    assert names_of(view.local, Kind.ENDPOINT_SLICE) == []
+    assert found["status"]["endpointSliceObjects"] == "Present"
 
 
 def test_a_second_look_writes_nothing() -> None:
@@ -353,7 +366,7 @@ def test_endpoints_that_this_cluster_exports_are_taken() -> None:
     assert endpoints(view) == {"10.96.7.7": [80], "10.97.0.5": [80]}
     found = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
     assert found is not None
-    assert found["status"] == {"clusters": [{"cluster": "east"}, {"cluster": "west"}]}
+    assert found["status"]["clusters"] == [{"cluster": "east"}, {"cluster": "west"}]
     north_of(view).put(own_export("10.96.8.8", name="other"))
     north_of(view).put(own_export())
     controller.run()
@@ -414,7 +427,7 @@ def test_the_leaders_word_on_the_exporting_clusters_is_used() -> None:
     view, _ = world(service_import(), raw)
     found = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
     assert found is not None
-    assert found["status"] == {"clusters": [{"cluster": "south"}, {"cluster": "west"}]}
+    assert found["status"]["clusters"] == [{"cluster": "south"}, {"cluster": "west"}]
 
 
 def test_endpoints_objects_are_written_where_they_are_asked_for() -> None:
@@ -500,7 +513,7 @@ def test_each_clusters_endpoints_are_slices_of_its_own(said: str | None, owners:
         "west": [([owners["west"]], ["http"])],
         "north": [([owners["north"]], ["admin", "http"])],
     }
-    assert made(view, Kind.SERVICE_IMPORT)["status"] == {"clusters": [{"cluster": "north"}, {"cluster": "west"}]}
+    assert made(view, Kind.SERVICE_IMPORT)["status"]["clusters"] == [{"cluster": "north"}, {"cluster": "west"}]
     view.local.writes.clear()
     raw["spec"]["endpoints"]["subsets"][1]["addresses"].append({"ip": "10.98.0.6"})
     north_of(view).put(raw)
@@ -576,7 +589,7 @@ def test_exported_labels_and_annotations_are_on_the_service_import() -> None:
     controller.run()
     meta = made(view, Kind.SERVICE_IMPORT)["metadata"]
     assert meta["labels"] == {"app.kubernetes.io/managed-by": "mcagent", "mine": "1"}
-    assert meta["annotations"] == {"mine": "1"}
+    assert meta["annotations"] == {DERIVED_SERVICE: "antrea-mc-web", "mine": "1"}
 
 
 def test_what_exporters_say_of_traffic_is_on_the_service_import_under_another_name() -> None:
@@ -587,12 +600,13 @@ def test_what_exporters_say_of_traffic_is_on_the_service_import_under_another_na
     own = {"metadata": {"annotations": {"mcagent.io/traffic": "any"}}}
     view.local.change(Kind.SERVICE_IMPORT, "shop", "web", own)
     controller.settle()
-    own["metadata"]["annotations"]["mcagent.io/exported-traffic"] = "local > *"
-    assert made(view, Kind.SERVICE_IMPORT)["metadata"]["annotations"] == own["metadata"]["annotations"]
+    expected = {DERIVED_SERVICE: "antrea-mc-web", "mcagent.io/traffic": "any"}
+    exported = {"mcagent.io/exported-traffic": "local > *"}
+    assert made(view, Kind.SERVICE_IMPORT)["metadata"]["annotations"] == expected | exported
     raw["metadata"]["annotations"] = {"mcagent.io/traffic": "!"}
     north_of(view).put(raw)
     controller.run()
-    assert made(view, Kind.SERVICE_IMPORT)["metadata"]["annotations"] == {"mcagent.io/traffic": "any"}
+    assert made(view, Kind.SERVICE_IMPORT)["metadata"]["annotations"] == expected
 
 
 def ready_told(view: MemoryView) -> dict[str, str | None]:

@@ -51,6 +51,8 @@ SLICE_MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
 SLICE_MANAGED_BY = "controller.mcagent.io"
 MCS_SERVICE_NAME_LABEL = "multicluster.kubernetes.io/service-name"  # of the slices of a ServiceImport (KEP-1645)
 MCS_SOURCE_CLUSTER_LABEL = "multicluster.kubernetes.io/source-cluster"
+# Of a ServiceImport: the name of its Service. Gateway API implementations read it (GEP-1748).
+DERIVED_SERVICE_ANNOTATION = "multicluster.kubernetes.io/derived-service"
 SLICE_MIRRORED_BY = "endpointslicemirroring-controller.k8s.io"  # made from Endpoints by Kubernetes itself
 SKIP_MIRROR_LABEL = "endpointslice.kubernetes.io/skip-mirror"
 MEMBER_FINALIZER = "mcagent.io/member"  # of a member's ClusterSet: until all it brought is cleaned up

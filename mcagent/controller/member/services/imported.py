@@ -194,8 +194,11 @@ def service_import_of(
     }
     return Wanted(
         ref=target.service_import,
-        body={"metadata": _metadata(definition, present), "spec": spec},
-        status={"clusters": [{"cluster": cluster} for cluster in clusters]},
+        body={"metadata": _metadata(target, definition, present), "spec": spec},
+        status={
+            "endpointSliceObjects": "Present",  # slices are published, also if no endpoint is ready yet
+            "clusters": [{"cluster": cluster} for cluster in clusters],
+        },
     )
 
 
@@ -205,7 +208,7 @@ def _addresses(service: ApiService | None) -> list[str]:
     return list(service.spec.cluster_ips) or [*filter(None, (service.spec.cluster_ip,))]
 
 
-def _metadata(definition: ServiceSpec, present: ApiServiceImport | None) -> Json:
+def _metadata(target: ImportedService, definition: ServiceSpec, present: ApiServiceImport | None) -> Json:
     """Return labels and annotations. Those that are not exported any more are removed; foreign ones stay."""
     before = _keys_before(present)
     keys = {
@@ -214,6 +217,7 @@ def _metadata(definition: ServiceSpec, present: ApiServiceImport | None) -> Json
     }
     labels = _changed(before.get("labels"), definition.labels) | managed_labels()
     annotations = _changed(before.get("annotations"), definition.annotations)
+    annotations[names.DERIVED_SERVICE_ANNOTATION] = target.service.name
     annotations[EXPORTED_TRAFFIC_ANNOTATION] = definition.traffic or None
     annotations[names.EXPORTED_KEYS_ANNOTATION] = json.dumps(keys) if any(keys.values()) else None
     return {"labels": labels, "annotations": annotations}
