@@ -12,6 +12,7 @@ from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.controller.machinery.reconciler import Index, Object, Side
 from mcagent.controller.machinery.view import DeclaredView
 from mcagent.controller.settings import LeaderSettings
+from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView, change_of
@@ -246,6 +247,35 @@ def test_a_leader_of_one_namespace_leaves_others_alone() -> None:
     leader.put(service("east", area="mcs-b"))
     leader.settle()
     assert not [write for write in leader.api.writes if "mcs-b" in write]
+
+
+def of_v1alpha1(claim: str) -> tuple[RawObject, RawObject]:
+    """Return a leader's ClusterSet without clusterID, as v1alpha1 has it, and the ClusterClaim of its cluster."""
+    old = cluster_set()
+    del old["spec"]["clusterID"]
+    named = {"kind": "ClusterClaim", "metadata": {"name": "id.k8s.io", "namespace": AREA}, "value": claim}
+    return old, named
+
+
+def test_a_leader_of_v1alpha1_gets_its_cluster_id_from_the_claim() -> None:
+    """In either order, and with the status as always; a claim that names another cluster changes nothing."""
+    old, claim = of_v1alpha1("north")
+    for first, second in ((old, claim), (claim, old)):
+        leader = Leader("east")
+        leader.api.remove(Kind.CLUSTER_SET, AREA, SET)
+        leader.controller.run()
+        leader.put(first)
+        leader.put(second)
+        found = leader.api.get(Kind.CLUSTER_SET, AREA, SET)
+        assert found is not None
+        assert found["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+        assert found["status"]["readyClusters"] == 1
+    leader = Leader("east")
+    leader.api.remove(Kind.CLUSTER_SET, AREA, SET)
+    leader.put(*of_v1alpha1("south"))
+    found = leader.api.get(Kind.CLUSTER_SET, AREA, SET)
+    assert found is not None
+    assert "clusterID" not in found["spec"]
 
 
 def test_the_members_clusterset_of_a_dual_role_cluster_is_not_the_leaders() -> None:

@@ -5,6 +5,8 @@ clock of this process measures for how long an announcement has been unchanged; 
 with itself. So a wrong clock on either side makes no member Disconnected. A Disconnected member stays so until
 its heartbeat differs from that in the condition's message, which a restarted leader reads too. The status is
 written when it changes, not with every heartbeat.
+
+It also fills an empty `spec.clusterID` from the ClusterClaim that held it in older versions.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, Condition, condition_of
-from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
+from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
@@ -58,7 +61,9 @@ class ClusterSetStatus:
 
     name = "cluster-set-status"
     needs_leader = False
-    reads = Access(local={Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT})
+    reads = Access(
+        local={Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT}
+    )
     writes = Access(local={Kind.CLUSTER_SET})
     indexes = (CLUSTER_INFOS,)
 
@@ -125,7 +130,7 @@ class ClusterSetStatus:
             "conditions": [_overall(conditions, statuses, ready, now), consistent],
             "clusterStatuses": statuses,
         }
-        step = Wanted(ref=ref, status=status, create=False)
+        step = Wanted(ref=ref, body=_cluster_id(cluster_set, view), status=status, create=False)
         return DesiredObjects(steps=[step], events=events, again=min(again, default=None))
 
     def _ready(
@@ -142,6 +147,18 @@ class ClusterSetStatus:
         )
         earlier = before if lost_before else ()
         return condition(earlier, READY, FALSE, reason="Disconnected", message=message, now=now)
+
+
+def _cluster_id(cluster_set: ClusterSet, view: View) -> Json:
+    """Return the body that fills an empty cluster ID; {} if the ClusterClaim names no leader of the ClusterSet."""
+    own = claimed(view.list(ClusterClaim, namespace=cluster_set.namespace))
+    if (
+        cluster_set.spec.cluster_id
+        or not own
+        or own not in {leader.cluster_id for leader in cluster_set.spec.leaders}
+    ):
+        return {}
+    return {"spec": {"clusterID": own}}
 
 
 def _overall(before: Sequence[Condition], statuses: Sequence[Json], ready: int, now: float) -> Json:
