@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,10 @@ from mcagent.model.parsing.document import decode
 from mcagent.model.parsing.field import printable
 
 _SHOWN = 600  # characters of a server's message that are shown
-_GONE = 410
+_FORBIDDEN, _GONE = 403, 410
+# How an API server begins the refusals of webhooks and ValidatingAdmissionPolicies, which also have status 403
+_DENIED = re.compile(r"admission webhook .* denied the request|ValidatingAdmissionPolicy .* denied request")
+_ADMISSION = "refused by admission"
 _HINTS = {
     401: "the credentials were refused",
     403: "not allowed: the role lacks a rule for it",
@@ -74,9 +78,10 @@ def status_error(where: str, status: Mapping[str, Any], *, retry_after: float = 
     """Return the error for a Status object with an integer `code`."""
     code, reason = status["code"], str(status.get("reason", ""))
     message = printable(str(status.get("message", "")), _SHOWN)
+    hint = _ADMISSION if code == _FORBIDDEN and _DENIED.search(message) else _HINTS.get(code, f"HTTP {code}")
     kind = ExpiredError if code == _GONE or reason in ("Expired", "Gone") else ApiRefusalError
     return kind(
-        f"{where}: {_HINTS.get(code, f'HTTP {code}')}" + (f": {message}" if message else ""),
+        f"{where}: {hint}" + (f": {message}" if message else ""),
         code=code,
         reason=reason,
         retry_after=retry_after,

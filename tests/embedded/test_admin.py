@@ -20,10 +20,10 @@ from devtools.lab import certificates
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.admin import join_config, tokens
-from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.admin.listing import since
 from mcagent.controller.contract import names
+from mcagent.controller.contract.commands import TOKEN_ROLE
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject

@@ -266,7 +266,7 @@ def test_a_member_is_ready_once_the_leader_takes_its_announcement(cluster: Calla
 
 
 def test_a_token_that_may_not_be_read_is_told(cluster: Callable[..., Cluster]) -> None:
-    """While the Secret may not be read the controller says which it is, and goes on once it may."""
+    """While the Secret may not be read the controller names it and the commands, and goes on once it may."""
     leader = cluster(ControllerRole.LEADER)
     until(leader.start().ready)
     leader.objects.put(
@@ -279,7 +279,10 @@ def test_a_token_that_may_not_be_read_is_told(cluster: Callable[..., Cluster]) -
 
     def told() -> bool:
         found = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
-        return "Secret kube-system/leader-access cannot be read" in json.dumps(found.get("status") or {})
+        text = json.dumps(found.get("status") or {})
+        return "Secret kube-system/leader-access cannot be read" in text and (
+            "kubectl -n kube-system create role mcagent-leader-token" in text
+        )
 
     until(told, timeout=20)
     assert running.engine.view.leader is not None

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from mcagent.cli.admin import clusterset, get, membertoken
-from mcagent.controller.admin.cluster_sets import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOKEN_TYPE
 from mcagent.controller.contract import names
+from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.parsing.decode import read_as

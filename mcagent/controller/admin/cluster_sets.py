@@ -12,6 +12,7 @@ from pathlib import Path
 from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, check_id, check_name, made_by_command
 from mcagent.controller.admin.join_config import JoinConfig
+from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, condition_of
@@ -23,8 +24,6 @@ from mcagent.model.parsing.decode import read_as
 JOIN_TIMEOUT = 60.0  # seconds, as antctl waits
 LEAVE_TIMEOUT = 60.0
 MEMBER_NAMESPACE = "kube-system"
-TOKEN_ROLE = "mcagent-leader-token"  # noqa: S105 (the name of a Role)
-CONTROLLER = "mcagent-controller"  # the member's ServiceAccount
 _RBAC = "rbac.authorization.k8s.io"
 _NEXT = {  # the next step for a ClusterSet that is not Ready, by its reason
     "Disconnected": "check that this cluster's Pods reach the leader's API server, and that CA and token match it",

@@ -29,8 +29,8 @@ from mcagent.model.parsing.field import printable
 
 Rows = Callable[[Any, float], Sequence[Sequence[str]]]  # of an object of the kind, and the time
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)
-_BEGIN, _END = 60, 180  # characters of a longer message: the subject, and the cause at the end
-_CELL = 260  # characters of a cell: a name has up to 253
+_BEGIN, _END = 60, 340  # characters of a longer message: the subject, and cause or remedy at the end
+_CELL = 420  # characters of a cell: a name has up to 253
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import Any
 
 from mcagent.config.reader import ConfigError
 from mcagent.controller.admin.cluster import Cluster
-from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
 from mcagent.controller.admin.fields import items_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
 from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
+from mcagent.controller.contract.commands import TOKEN_ROLE, let_read_token
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import address_of
 from mcagent.controller.leader.exports.payloads import granted_networks
@@ -300,12 +300,9 @@ def _secret(objects: Objects, cluster_set: ClusterSet) -> Iterator[Finding]:
         secret = leader.secret
         rules = (rule for role in objects.roles if name_of(role) == TOKEN_ROLE for rule in items_at(role, "rules"))
         if not any(secret in texts_at(rule, "resourceNames") for rule in rules):
-            make, account = f"kubectl -n {where} create", f"{where}:mcagent-controller"
-            verbs = f"--verb=get,list,watch --resource=secrets --resource-name={secret}"
             yield Finding(
                 level=Level.MUST,
                 about=f"Role {where}/{TOKEN_ROLE}",
                 text=f"is missing, or not for Secret {secret}, which has the leader's token",
-                command=f"{make} role {TOKEN_ROLE} {verbs} && "
-                f"{make} rolebinding {TOKEN_ROLE} --role={TOKEN_ROLE} --serviceaccount={account}",
+                command=let_read_token(where, secret),
             )

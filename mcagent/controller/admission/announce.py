@@ -16,6 +16,7 @@ from mcagent.controller.admission.decision import (
 )
 from mcagent.controller.admission.identity import ambiguous_with, bound_cluster, bound_clusters
 from mcagent.controller.contract import names
+from mcagent.controller.contract.commands import bind_account
 from mcagent.model.api.multicluster import MemberClusterAnnounce
 from mcagent.model.parsing.field import printable
 
@@ -64,9 +65,11 @@ def _refuse_identity(
     cluster = (new if request.operation is Operation.CREATE else old).cluster_id
     if bound_cluster(account) is None:
         # Accounts made before Antrea 2.7, by its manifests too, are not annotated.
+        command = bind_account(caller.namespace, caller.name, cluster)
         return denied(
             f'cluster ID "{printable(cluster)}" is not permitted for {caller}, which stands for no cluster: an '
             f"administrator of the leader annotates it with {names.CLUSTER_ID_ANNOTATION}, if it is that cluster's"
+            + (f": {command}" if command else "")
         )
     if not cluster or bound_cluster(account) != cluster:
         return denied(f'cluster ID "{cluster}" is not permitted for {caller}: see {names.CLUSTER_ID_ANNOTATION}')

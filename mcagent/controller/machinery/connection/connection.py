@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from mcagent.controller.contract.commands import let_read_token
 from mcagent.controller.contract.names import LABEL_SOURCE_CLUSTER_ID
 from mcagent.controller.machinery.cache import Cache, SideSink
 from mcagent.controller.machinery.connection.addresses import LeaderAddresses
@@ -203,7 +204,7 @@ class LeaderConnection:
             if self._secret.error and self._credentials is None:
                 self._say(
                     f"Secret {self._namespace}/{target.secret} cannot be read: {self._secret.error}. "
-                    "This needs a Role for that name (docs/multicluster.md, Join)"
+                    f"If its Role is missing: {let_read_token(self._namespace, target.secret)}"
                 )
                 return self._switch(target, None)
             return False
