@@ -29,6 +29,7 @@ GROUPS = {
         "clusterset": "Create, join, leave or destroy a ClusterSet",
         "membertoken": "Create, show or delete the token of a member cluster",
         "dns": "Configure the cluster's CoreDNS for names of shared Services",
+        "mc": "Run a command line of `antctl mc`",
         "migrate": "Check what a migration from Antrea's multi-cluster controller needs",
         "uninstall": "Remove mcagent from a cluster, in the right order",
     },
