@@ -117,7 +117,7 @@ def test_what_a_member_reports_is_an_event() -> None:
     world.controller.run()
     (event,) = world.controller.all_events()
     assert (event.subject, event.reason) == (f"ResourceImport {AREA}/{IMPORT}", "PolicyImportFailed")
-    assert event.message == "cluster west does not have the policy: no such kind"
+    assert event.message == "cluster west does not fully apply the policy: no such kind"
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_what_a_member_reports_is_an_event_with_its_name() -> None:
         world.api.change(Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, names.announce("west"), {"metadata": notes})
         world.controller.run()
         found = [(e.subject, e.reason, e.message) for e in world.controller.all_events()]
-        message = "cluster west does not have the policy: there is no Tier securityops"
+        message = "cluster west does not fully apply the policy: there is no Tier securityops"
         assert found == ([(f"ResourceImport {AREA}/{IMPORT}", "ACNPImportFailed", message)] if text else [])
 
 
@@ -153,6 +153,17 @@ def test_a_member_makes_repairs_and_removes_the_policy() -> None:
     north_of(view).remove(Kind.RESOURCE_IMPORT, NORTH, IMPORT)
     controller.run()
     assert spec_of(view) is None
+
+
+def test_a_policy_without_effect_inside_the_cluster_is_reported() -> None:
+    """Antrea's controller sets status.phase within a minute; without it only mcagent enforces the policy."""
+    view, controller = antrea("securityops")
+    north_of(view).put(imported())
+    assert report(view, controller) == {}
+    view.local.clock.forward(61.0)
+    assert "no effect inside the cluster" in report(view, controller)["strict"]
+    view.local.change(Kind.CLUSTER_NETWORK_POLICY, "", OURS, {"status": {"phase": "Realized"}})
+    assert report(view, controller) == {}
 
 
 def test_a_missing_tier_is_reported_and_what_comes_later_counts() -> None:

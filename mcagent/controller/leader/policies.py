@@ -3,8 +3,8 @@
 One for each form. A key is "area/name" of the policy. Administrators of the leader write these exports; admission
 refuses those of members. It owns the ResourceImport, and the exports' status and finalizers. Of several exports of
 one policy the oldest is copied, and the status of the others names it. The API servers of members validate the
-policy. A member without it reports the reason in its announcement, and the leader makes that an Event of the
-ResourceImport, with the cluster's ID.
+policy. A member that does not fully apply it reports the reason in its announcement, and the leader makes that an
+Event of the ResourceImport, with the cluster's ID.
 """
 
 from __future__ import annotations
@@ -171,12 +171,12 @@ class PolicyCopies:
         return Wanted(ref=target, body={"spec": body})
 
     def _events(self, view: View, target: Ref, name: str) -> list[Event]:
-        """Return the reports of members that do not have the policy."""
+        """Return the reports of members that do not fully apply the policy."""
         events = []
         for announce in view.list(MemberClusterAnnounce, namespace=target.namespace):
             if announces(announce) and (why := _problems(announce).get(self._form.report_name(name))):
                 cluster = printable(announce.cluster_id)
-                message = f"cluster {cluster} does not have the policy: {printable(why, 256)}"
+                message = f"cluster {cluster} does not fully apply the policy: {printable(why, 256)}"
                 events.append(Event(subject=str(target), reason=self._form.reason, message=message))
         return events
 
@@ -188,7 +188,7 @@ class PolicyCopies:
 
 
 def _problems(announce: ApiObject | None) -> dict[str, str]:
-    """Return why a member does not have policies, by name. Never raises; invalid entries are ignored."""
+    """Return why a member does not fully apply policies, by name. Never raises; invalid entries are ignored."""
     text = (announce.annotation(names.POLICY_PROBLEMS_ANNOTATION) if announce is not None else None) or ""
     try:
         report = json.loads(text) if text and len(text) <= _MAX_REPORT else {}

@@ -73,7 +73,7 @@ class Announce:
         notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
         notes[links.ANNOTATION] = _links(view)
         if leader.synced:  # else the policies are unknown
-            notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view)
+            notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view, now)
         body = {
             "metadata": {"annotations": notes},
             "clusterID": leader.cluster_id,
@@ -87,9 +87,9 @@ class Announce:
         return DesiredObjects(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
 
 
-def _policy_problems(view: View) -> str | None:
-    """Return the reasons why policies are not applied here, as JSON by name; None: all are applied."""
-    problems = sorted(report(view).items())
+def _policy_problems(view: View, now: float) -> str | None:
+    """Return the reasons why policies are not fully applied here, as JSON by name; None: all are applied."""
+    problems = sorted(report(view, now).items())
     return json.dumps({name: why[:SHOWN] for name, why in problems[:MAX_REPORTED]}) if problems else None
 
 

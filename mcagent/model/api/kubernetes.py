@@ -326,10 +326,18 @@ class AntreaNetworkPolicy(PolicyObject, frozen=True):
     KIND: ClassVar[Kind] = Kind.ANTREA_NETWORK_POLICY
 
 
+class AntreaPolicyStatus(ApiPart, frozen=True):
+    """crd.antrea.io/v1beta1 NetworkPolicyStatus. Antrea's controller sets the phase; "" where it does not run."""
+
+    phase: str = ""
+
+
 class ClusterNetworkPolicy(PolicyObject, frozen=True):
     """crd.antrea.io/v1beta1 ClusterNetworkPolicy."""
 
     KIND: ClassVar[Kind] = Kind.CLUSTER_NETWORK_POLICY
+
+    status: AntreaPolicyStatus = AntreaPolicyStatus()
 
 
 class TierSpec(ApiPart, frozen=True):

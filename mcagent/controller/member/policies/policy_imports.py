@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.policies import CARRIED, Carried, only, read_carried
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -34,7 +35,7 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.kubernetes import ApiNamespace, ApiTier, PolicyObject
+from mcagent.model.api.kubernetes import ApiNamespace, ApiTier, ClusterNetworkPolicy, PolicyObject
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
@@ -44,6 +45,7 @@ from mcagent.model.parsing.field import Field
 POLICY_KINDS = (Kind.CLUSTER_NETWORK_POLICY, *CARRIED)
 REPORTED_KINDS = frozenset({*POLICY_KINDS, Kind.TIER, Kind.NAMESPACE})
 """The kinds of this cluster that `report` reads."""
+_ANTREA_BEGINS = 60.0  # seconds within which Antrea's controller sets the phase of a new policy
 
 
 class PolicyImports:
@@ -101,8 +103,8 @@ class PolicyImports:
         return DesiredObjects(steps=[*steps, *(copy for copy in copies if copy != ref)])
 
 
-def report(view: View) -> dict[str, str]:
-    """Return the reasons why policies are not applied here.
+def report(view: View, now: float) -> dict[str, str]:
+    """Return the reasons why policies are not, or not fully, applied here.
 
     The names are those of Antrea's policies, and of the ResourceImports of Kubernetes' policies.
     """
@@ -110,7 +112,8 @@ def report(view: View) -> dict[str, str]:
     for resource_import in view.indexed(POLICIES, ALL):
         policy, why = _read(resource_import)
         if policy is not None:
-            why = _obstacle(view, policy, resource_import.name) or view.failure(_ref(policy))
+            ref = _ref(policy)
+            why = _obstacle(view, policy, resource_import.name) or view.failure(ref) or _unenforced(view, ref, now)
         is_antrea = resource_import.spec.kind == names.POLICY
         problems[resource_import.spec.name if is_antrea else resource_import.name] = why
     return {name: why for name, why in problems.items() if why}
@@ -162,6 +165,15 @@ def _obstacle(view: View, policy: Carried, key: str) -> str:
     present = view.get(ref, TYPES[ref.kind])
     is_foreign = present is not None and _imports_of(present) != [key]
     return f"there is a {ref.kind} {ref.name} that was not made for this import" if is_foreign else ""
+
+
+def _unenforced(view: View, ref: Ref, now: float) -> str:
+    """Return why an Antrea policy has no effect inside the cluster; "" if Antrea enforces it, or may begin to."""
+    policy = view.get(ref, ClusterNetworkPolicy) if ref.kind is Kind.CLUSTER_NETWORK_POLICY else None
+    created = time_of(policy.metadata.creation_timestamp) if policy is not None else None
+    if policy is None or policy.status.phase or created is None or now < created + _ANTREA_BEGINS:
+        return ""
+    return "it has no effect inside the cluster: no Antrea runs there (status.phase is empty)"
 
 
 def _ref(policy: Carried) -> Ref:
