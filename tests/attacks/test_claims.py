@@ -538,6 +538,38 @@ def test_beyond_what_an_administrator_allows() -> None:
     assert names.ALLOWED_CIDRS_ANNOTATION in leader.verdict("attacker-clusterinfo")["message"]
 
 
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="break agents of Antrea, which do not check it, with two CIDRs in `serviceCIDR` or IPv6 in CIDRs",
+    stopped_by="the leader: serviceCIDR is one IPv4 CIDR, podCIDRs are IPv4; the last valid content stays",
+)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"serviceCIDR": "10.1.0.0/16,10.3.0.0/16"},
+        {"serviceCIDR": "10.1.0.0/16 10.3.0.0/16"},
+        {"serviceCIDR": "10.1.0.0/16,fd00:1::/112"},
+        {"serviceCIDR": "fd00:1::/112"},
+        {"podCIDRs": ["10.30.0.0/16", "fd00:30::/64"]},
+        {"podCIDRs": ["::ffff:10.30.0.0/112"]},
+        {"podCIDRs": ["10.30.0.0/16,10.31.0.0/16"]},
+        {"gatewayInfos": [{"gatewayIP": "192.168.5.1,192.168.5.2"}]},
+    ],
+    ids=str,
+)
+def test_fields_that_antreas_agents_read_unchecked(changes: dict[str, Any]) -> None:
+    """No member is told of the value, not even of a part of it, and the export's status names the field."""
+    leader = world()
+    before = info(leader, "attacker")
+    leader.put(edited(**changes))
+    assert info(leader, "attacker") == before
+    verdict = leader.verdict("attacker-clusterinfo")
+    assert verdict["type"] == "Failure"
+    assert next(iter(changes)) in verdict["message"]
+    unharmed(leader)
+
+
 # --- what a member's controller is given ----------------------------------------------------------------------
 
 
