@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
     words, remarks = translate(args.line)
     for remark in remarks:
         print(f"mcagent mc: {remark}", file=sys.stderr)
-    name, *rest = words
-    return run_command(command_of(name), f"mcagent {name}", rest)
+    name, *arguments = words
+    return run_command(command_of(name), f"mcagent {name}", arguments)
 
 
 def translate(line: Sequence[str]) -> tuple[list[str], list[str]]:
