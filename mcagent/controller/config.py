@@ -13,10 +13,7 @@ from typing import Annotated, Any
 from mcagent.config.reader import ConfigSource, ParsedConfig, read
 from mcagent.config.schema import LogFormat, LogLevel, Schema
 from mcagent.controller.admission.accounts import Accounts, accounts_of
-from mcagent.controller.settings import (
-    LeaderSettings,
-    MemberSettings,
-)
+from mcagent.controller.settings import LeaderSettings, MemberSettings, ReplicatedPolicies
 from mcagent.http.listening import Authentication
 from mcagent.model.keys import values as kinds
 from mcagent.model.keys.key import Key, keys_of, make_settings
@@ -105,7 +102,7 @@ class ControllerSettings:
         namespace = self.read_namespace(home)
         return replace(
             self,
-            member=replace(self.member, namespace=namespace),
+            member=replace(self.member, namespace=namespace, home=home),
             leader=replace(self.leader, namespace=namespace),
         )
 
@@ -157,5 +154,8 @@ def _conflicts(reading: ParsedConfig, role: ControllerRole) -> None:
         reading.conflict(f"{lease}.renewDeadline", "must be less than leaderElection.leaseDuration")
     if values[f"{lease}.retryPeriod"] * _JITTER >= values[f"{lease}.renewDeadline"]:
         reading.conflict(f"{lease}.retryPeriod", f"{_JITTER:g} times it must be less than renewDeadline")
+    replicated = "replicatedPolicies"
+    if values[f"{replicated}.namespaces"] and values[f"{replicated}.networkPolicies"] is ReplicatedPolicies.NONE:
+        reading.conflict(f"{replicated}.namespaces", f"needs {replicated}.networkPolicies: isolate, or allow")
     if values["heartbeatPeriod"] >= values["heartbeatTimeout"]:
         reading.conflict("heartbeatPeriod", "must be less than heartbeatTimeout")

@@ -6,7 +6,8 @@ YAML are those of Antrea's MultiClusterConfig where it has them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -42,7 +43,20 @@ class WriteEndpoints(StrEnum):
     NEVER = "never"
 
 
+class ReplicatedPolicies(StrEnum):
+    """The policies of the leader, of some kinds, that a member's administrator accepts."""
+
+    NONE = "none"  # none: they are neither read nor written, and the controller needs no rights on them
+    REMOVE = "remove"  # none: those that were applied are deleted
+    ISOLATE = "isolate"  # those that only deny
+    ALLOW = "allow"  # all
+
+
 _NAMESPACE = kinds.text(r"|\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace, "" or "*"')
+_NAMESPACES = replace(
+    kinds.names(r"\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace, or "*"', 'a list of namespaces, or ["*"]'),
+    show=lambda names: json.dumps(list(names)),  # * without quotes is an alias in YAML
+)
 _PRECEDENCE = kinds.choice(IpPrecedence, aliases=(("private", "internal"), ("public", "external")))
 
 
@@ -70,8 +84,9 @@ class ClusterSetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings(ClusterSetSettings):
-    """The keys that the reconcilers of a member need."""
+    """The keys that the reconcilers of a member need. `home` is the controller's own namespace."""
 
+    home: str = ""
     # fmt: off
     service_cidr: Annotated[str | None, Key("serviceCIDR", kinds.cidr(),
         'Member: Service CIDR of this cluster. "": it is discovered.', antrea=True)] = None
@@ -100,6 +115,20 @@ class MemberSettings(ClusterSetSettings):
         "them.")] = WriteEndpoints.AUTO
     heartbeat_period: Annotated[float, Key("heartbeatPeriod", kinds.duration(1, 3600),
         "Member: how often it tells the leader that it is there.")] = 10.0
+    replicated_network_policies: Annotated[ReplicatedPolicies,
+        Key("replicatedPolicies.networkPolicies", kinds.choice(ReplicatedPolicies),
+        "Member: which NetworkPolicies of the leader are applied, in `replicatedPolicies.namespaces`. none: none, "
+        "and the controller needs no rights on them. remove: none; those that were applied are deleted. "
+        "isolate: those without ingress and egress rules, which isolate Pods and open none. allow: all "
+        "([policies.md](policies.md#consent-of-a-member)).")] = ReplicatedPolicies.NONE
+    replicated_namespaces: Annotated[tuple[str, ...], Key("replicatedPolicies.namespaces", _NAMESPACES,
+        'Member: the namespaces in which NetworkPolicies of the leader are applied. "*": all but those whose '
+        "names begin with kube-, the controller's own and the ClusterSet's, which must be named.")] = ()
+    replicated_cluster_policies: Annotated[ReplicatedPolicies,
+        Key("replicatedPolicies.clusterPolicies", kinds.choice(ReplicatedPolicies),
+        "Member: likewise the policies of the leader for the whole cluster: Antrea's ClusterNetworkPolicies, and "
+        "those of policy.networking.k8s.io. isolate: those whose rules all have the action Drop, Reject or "
+        "Deny.")] = ReplicatedPolicies.NONE
     # fmt: on
 
 

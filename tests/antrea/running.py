@@ -33,6 +33,7 @@ _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _POLICIES = ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
 # Antrea's own kinds: its members' controllers clean up nothing where they are missing.
 _ANTREA = (Kind.CLUSTER_NETWORK_POLICY, Kind.TIER)
+_CONSENT: Json = {"replicatedPolicies": {"clusterPolicies": "isolate"}}  # Antrea's members accept all policies
 RESYNC = 2  # seconds, of our members: what is written again and again shows soon
 
 
@@ -62,7 +63,7 @@ class Controllers:
             cluster.put(Kind.NAMESPACE, AREA)  # Antrea's guide makes it by hand
         if who == OURS:
             parts = {Part(role), Part.CRDS, Part.ADMISSION_POLICIES}
-            found = objects(parts, Site(config={Part(role): self._settings}))
+            found = objects(parts, Site(config={Part(role): self._settings | _CONSENT}))
         else:
             found = manifests(who, role)
         found += [definition(kind) for kind in _ANTREA if role == "member"]
@@ -112,6 +113,7 @@ class Controllers:
                     "podNamespace": namespace,
                     "logLevel": "info",
                     "resyncPeriod": RESYNC,
+                    **_CONSENT,
                 } | self.only_ours
                 run = controller(role, kubeconfig, namespace, cluster.directory, **settings)
                 self.ours[role] = stack.enter_context(run)

@@ -39,6 +39,8 @@ class Attacker(StrEnum):
 
     MEMBER = "a member cluster"
     """Writes whatever its token allows into the Common Area, and sends whatever it likes through its gateways."""
+    LEADER = "the leader"
+    """Writes whatever it likes into the Common Area, as its administrator or an intruder there."""
     POD = "a Pod"
     """Sends whatever packets its network namespace can, unprivileged or as root."""
     USER = "a namespace user"

@@ -30,6 +30,8 @@ ALL = {
         "imagePullSecrets[0].name=registry",
         "member.networkPolicy.webhookFrom={10.0.0.0/8,192.168.0.0/16}",
         "dns.configureCoreDNS=true",
+        "member.config.replicatedPolicies.networkPolicies=isolate",
+        "member.config.replicatedPolicies.clusterPolicies=allow",
         "dns.coreDNS.version=1.15.0",
         "agent.config.clusterID=east",
         "agent.config.wireGuard.port=51900",
@@ -205,12 +207,18 @@ DEPLOYED = (
     *("openvswitch.deploy=always", "agent.config.clusterID=east", "agent.config.podCIDRs={10.2.0.0/16}"),
     *("agent.config.wireGuard.port=51900", "member.config.maxActiveGateways=3", "leader.config.staleAfter=1h"),
     "member.config.enableStretchedNetworkPolicy=true",
+    *(
+        "member.config.replicatedPolicies.networkPolicies=Isolate",
+        "member.config.replicatedPolicies.namespaces={shop}",
+    ),
 )
 DEPLOY = (
     *("--role", "all", "--with", "leader-all-namespaces", "--clusterid", "east"),
     *("--image", "reg/mcagent:v7", "--openvswitch", "always", "--set", "agent.config.podCIDRs=[10.2.0.0/16]"),
     *("--set", "agent.config.wireGuard.port=51900", "--set", "member.config.maxActiveGateways=3"),
     *("--set", "leader.config.staleAfter=1h", "--set", "member.config.enableStretchedNetworkPolicy=true"),
+    *("--set", "member.config.replicatedPolicies.networkPolicies=Isolate"),
+    *("--set", "member.config.replicatedPolicies.namespaces=[shop]"),
 )
 
 

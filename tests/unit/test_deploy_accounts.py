@@ -12,11 +12,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/deploy.md"
 START = "<!-- accounts: compared by tests/unit/test_deploy_accounts.py -->"
 END = "<!-- end of accounts -->"
-FILES = ("agent.yaml", "leader.yaml", "member.yaml", "examples/member-east-clusterset.yaml")
+FILES = (
+    "agent.yaml",
+    "leader.yaml",
+    "member.yaml",
+    "member-policies.yaml",
+    "examples/member-east-clusterset.yaml",
+)
 ACCOUNTS = {
     "agent.yaml": "agent",
     "leader.yaml": "leader's controller",
     "member.yaml": "member's controller",
+    "member-policies.yaml": "member's controller, with `replicatedPolicies`",
     "examples/member-east-clusterset.yaml": "member's controller",
 }
 MEMBER_ROLE = "antrea-mc-member-cluster-role"

@@ -51,6 +51,18 @@ def test_a_role_has_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert not {"DaemonSet mcagent-openvswitch", "Deployment mcagent-member"} & fewer.keys()
 
 
+def test_rights_on_policies_come_with_consent(capsys: pytest.CaptureFixture[str]) -> None:
+    """A member that accepts policies of the leader gets the ClusterRole, with the rules of what it accepts."""
+    role = "ClusterRole mcagent-member-policies"
+    key = "member.config.replicatedPolicies.networkPolicies"
+    assert role not in objects(capsys)
+    assert role not in objects(capsys, "--role", "all")
+    assert role not in objects(capsys, "--set", f"{key}=none")
+    (rule,) = objects(capsys, "--set", f"{key}=isolate")[role]["rules"]
+    assert rule["resources"] == ["networkpolicies"]
+    assert len(objects(capsys, "--with", "member-policies")[role]["rules"]) == 4
+
+
 def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """For people and GitOps; configuration is readable in it."""
     known = objects(capsys, "--clusterid", "east")

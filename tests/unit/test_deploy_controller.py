@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from mcagent.controller.admin.manifests import PARTS, Site, objects
+from mcagent.controller.admin.manifests import PARTS, Part, Site, objects
 from mcagent.controller.config import ControllerRole, ControllerSettings, load
+from mcagent.controller.member.policies.consent import CLUSTER_KINDS
 from mcagent.controller.run import reconcilers_of
-from mcagent.controller.settings import MemberSettings, WriteEndpoints
+from mcagent.controller.settings import MemberSettings, ReplicatedPolicies, WriteEndpoints
 from mcagent.http.listening import Authentication
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
@@ -112,6 +113,39 @@ def test_rights_are_what_reconcilers_declare(role: ControllerRole) -> None:
     written = {(group, name.partition("/")[0]) for (group, name), verbs in granted.items() if verbs & WRITES}
     assert watched == resources({kind for r in found for kind in r.reads.local})
     assert written - RUNNING == resources({kind for r in found for kind in r.writes.local})
+
+
+@pytest.mark.parametrize(
+    ("network", "cluster"), [("isolate", "allow"), ("remove", "none"), ("none", "Isolate"), ("none", "none")]
+)
+def test_rights_on_policies_are_those_that_the_configuration_accepts(network: str, cluster: str) -> None:
+    """A member that accepts no policies of the leader gets no right on any; the plain file has all."""
+    accepted = {"networkPolicies": network, "clusterPolicies": cluster}
+    site = Site(config={Part.MEMBER: {"replicatedPolicies": accepted}})
+    roles = [obj for obj in objects([Part.MEMBER], site) if obj["kind"] == "ClusterRole"]
+    granted = {
+        (group, resource): set(rule["verbs"])
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    settings = MemberSettings(
+        write_endpoints=WriteEndpoints.ALWAYS,
+        replicated_network_policies=ReplicatedPolicies(network),
+        replicated_cluster_policies=ReplicatedPolicies(cluster.lower()),
+    )
+    reconcilers = reconcilers_of(ControllerRole.MEMBER, ControllerSettings(member=settings), "x")
+    policies = resources({*CLUSTER_KINDS, Kind.NETWORK_POLICY, Kind.TIER})
+    read = resources({kind for r in reconcilers for kind in r.reads.local}) & policies
+    written = resources({kind for r in reconcilers for kind in r.writes.local}) & policies
+    assert granted.keys() & policies == read
+    assert {key for key in read if granted[key] & WRITES} == written
+    bindings = [obj for obj in objects([Part.MEMBER], site) if obj["kind"] == "ClusterRoleBinding"]
+    assert {obj["roleRef"]["name"] for obj in bindings} >= {role["metadata"]["name"] for role in roles}
+    (plain,) = (obj for obj in objects([Part.MEMBER_POLICIES], Site()) if obj["kind"] == "ClusterRole")
+    in_file = {(g, name) for rule in plain["rules"] for g in rule["apiGroups"] for name in rule["resources"]}
+    assert in_file == policies
 
 
 @pytest.mark.parametrize("role", list(ControllerRole))

@@ -12,6 +12,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.policies.policy_imports import PolicyImports
+from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
@@ -49,13 +50,24 @@ def imported(document: object = NETWORK_POLICY, name: str = IMPORT) -> RawObject
 
 
 def joined(*namespaces: str) -> tuple[MemoryView, Controller]:
-    """Return a member with these Namespaces, that has announced itself."""
+    """Return a member with these Namespaces, that has announced itself and accepts policies that isolate."""
     view = member()
     for namespace in namespaces:
         view.local.put({"kind": "Namespace", "metadata": {"name": namespace}})
-    controller = Controller(view, [PolicyImports(settings()), Announce(settings()), Cleanup(settings())])
+    return view, started(
+        view,
+        replicated_network_policies=ReplicatedPolicies.ISOLATE,
+        replicated_namespaces=("till",),
+        replicated_cluster_policies=ReplicatedPolicies.ISOLATE,
+    )
+
+
+def started(view: MemoryView, **keys: Any) -> Controller:
+    """Start the member's controller with these keys."""
+    config = settings(**keys)
+    controller = Controller(view, [PolicyImports(config), Announce(config), Cleanup(config)])
     controller.settle()
-    return view, controller
+    return controller
 
 
 def report(view: MemoryView, controller: Controller) -> dict[str, str]:

@@ -11,6 +11,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.policies.policy_imports import PolicyImports
+from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
@@ -45,7 +46,8 @@ def antrea(*tiers: str) -> tuple[MemoryView, Controller]:
     view = member()
     for tier in tiers:
         view.local.put({"kind": "Tier", "metadata": {"name": tier}, "spec": {"priority": 50}})
-    controller = Controller(view, [PolicyImports(settings()), Announce(settings()), Cleanup(settings())])
+    config = settings(replicated_cluster_policies=ReplicatedPolicies.ISOLATE)
+    controller = Controller(view, [PolicyImports(config), Announce(config), Cleanup(config)])
     controller.settle()
     return view, controller
 

@@ -24,10 +24,13 @@ examples:
   mcagent deploy --clusterid east --image registry.example/mcagent:0.1.0 --apply
   mcagent deploy --clusterid east --set agent.config.enablePodToPodConnectivity=true \\
       --set 'agent.config.podCIDRs=[10.2.0.0/16]' --set 'member.config.podCIDRs=[10.2.0.0/16]' --apply
+  mcagent deploy --clusterid east --set member.config.replicatedPolicies.networkPolicies=isolate \\
+      --set 'member.config.replicatedPolicies.namespaces=[shop]' --apply
   mcagent deploy --clusterid east --without openvswitch --apply --dry-run
 
 parts: crds, admission-policies and metrics-reader of every cluster; member, openvswitch and agent of a member;
-leader of a leader; by --with also leader-all-namespaces. Kubernetes 1.30 or newer is required.
+leader of a leader; by --with also leader-all-namespaces; member-policies with a member whose configuration
+accepts policies of the leader. Kubernetes 1.30 or newer is required.
 
 The objects are those that the Helm chart makes of the same values, which knows more of them. Applied again, by
 this or another version, they change in place: an upgrade, a roll-back. The configuration given before is kept
@@ -105,8 +108,18 @@ def run(args: argparse.Namespace) -> int:
         print(_text(objects, args.output), end="")
     else:
         timeout = 0.0 if args.no_wait else args.timeout
-        deployment.deploy(cluster, objects, force=args.force, dry_run=args.dry_run, timeout=timeout)
+        withdrawn = _withdrawn(site, parts)
+        deployment.deploy(cluster, objects, withdrawn, force=args.force, dry_run=args.dry_run, timeout=timeout)
     return exit_codes.OK
+
+
+def _withdrawn(site: Site, parts: set[Part]) -> list[dict[str, Any]]:
+    """Return the rights on policies that a member without consent to policies of the leader must not keep."""
+    from mcagent.controller.admin import manifests
+    from mcagent.controller.admin.manifests import Part
+
+    keeps = Part.MEMBER_POLICIES in parts or Part.MEMBER not in parts or manifests.accepted_policies(site)
+    return [] if keeps else manifests.objects({Part.MEMBER_POLICIES}, site)
 
 
 def _with_given_config(cluster: Cluster, parts: set[Part], site: Site) -> Site:

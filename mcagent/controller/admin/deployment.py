@@ -39,15 +39,23 @@ def is_ours(obj: RawObject) -> bool:
 
 
 def deploy(
-    cluster: Cluster, objects: Sequence[RawObject], *, force: bool, dry_run: bool, timeout: float = TIMEOUT
+    cluster: Cluster,
+    objects: Sequence[RawObject],
+    withdrawn: Sequence[RawObject] = (),
+    *,
+    force: bool,
+    dry_run: bool,
+    timeout: float = TIMEOUT,
 ) -> None:
     """Apply objects in their order, and wait until workloads are rolled out (`timeout` 0: do not wait).
+
+    `withdrawn`: objects that an earlier configuration needed; those of mcagent are deleted.
 
     Nothing is written if the API server is too old, a kind is missing, or an object belongs to a Helm release.
     Raises McagentError.
     """
     cluster.require_supported_version()
-    before = {shown(obj): _present(cluster, obj) for obj in objects}
+    before = {shown(obj): _present(cluster, obj) for obj in (*objects, *withdrawn)}
     absent = {obj["metadata"]["name"] for obj in objects if obj["kind"] == NAMESPACE and not before[shown(obj)]}
     for obj in objects:
         name, present = shown(obj), before[shown(obj)]
@@ -59,6 +67,13 @@ def deploy(
         else:
             now = _apply(cluster, obj, force=force, dry_run=dry_run)
             cluster.report(f"{name} {_change(present, now)}{' (dry run)' if dry_run else ''}")
+    for obj in withdrawn:
+        present = before[shown(obj)]
+        if present is not None and is_ours(present):
+            if dry_run:
+                cluster.report(f"{shown(obj)} would be deleted (dry run)")
+            else:
+                cluster.remove(obj)
     if timeout and not dry_run:
         _wait(cluster, [obj for obj in objects if obj["kind"] in WORKLOADS], timeout)
 

@@ -31,6 +31,12 @@ _ACCOUNT = re.compile(r"(system:serviceaccount):([-a-z0-9]+):(?=mcagent-)")
 WORKLOADS = ("Deployment", "DaemonSet")
 _DIGEST = "checksum/config"
 GIVEN_CONFIG = "mcagent.io/given-config"  # annotation of a ConfigMap: the keys that differ from defaults, as JSON
+_POLICY_KEYS = {  # of `replicatedPolicies`, by the API group of rules in the part member-policies
+    "networking.k8s.io": "networkPolicies",
+    "crd.antrea.io": "clusterPolicies",
+    "policy.networking.k8s.io": "clusterPolicies",
+}
+_NONE = "none"  # the value without rights, and the default
 _PLACES = frozenset({MEMBER_NAMESPACE, LEADER_NAMESPACE})
 
 
@@ -51,6 +57,7 @@ class Part(StrEnum):
     LEADER = "leader"
     LEADER_ALL_NAMESPACES = "leader-all-namespaces"
     MEMBER = "member"
+    MEMBER_POLICIES = "member-policies"  # rights on policies, of a member that accepts policies of the leader
     OPENVSWITCH = "openvswitch"
     AGENT = "agent"
 
@@ -59,7 +66,7 @@ _EVERYWHERE = frozenset({Part.CRDS, Part.ADMISSION_POLICIES, Part.METRICS_READER
 PARTS: Mapping[InstalledRole, frozenset[Part]] = {
     InstalledRole.MEMBER: _EVERYWHERE | {Part.MEMBER, Part.OPENVSWITCH, Part.AGENT},
     InstalledRole.LEADER: _EVERYWHERE | {Part.LEADER},
-    InstalledRole.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES},
+    InstalledRole.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES, Part.MEMBER_POLICIES},
 }
 _LEADERS = frozenset({Part.LEADER, Part.LEADER_ALL_NAMESPACES})
 CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEADER: "controller.yaml"}
@@ -85,8 +92,13 @@ class Site:
 
 
 def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
-    """Return the objects of these parts, in the order in which they are applied. Raises InputError."""
+    """Return the objects of these parts, in the order in which they are applied. Raises InputError.
+
+    A member that accepts policies of the leader gets the rights for that.
+    """
     parts = set(parts)
+    if Part.MEMBER in parts and accepted_policies(site):
+        parts.add(Part.MEMBER_POLICIES)
     if parts >= {Part.LEADER, Part.MEMBER} and site.namespace == site.leader_namespace:
         raise InputError("--leader-namespace", "", f'must not be that of the member, "{site.namespace}"')
     objects_by_label: dict[str, RawObject] = {}  # a CRD of both roles is one
@@ -145,6 +157,8 @@ def _with_values(obj: RawObject, part: Part, site: Site) -> RawObject:
         moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
     if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
         moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
+    if kind == "ClusterRole" and part is Part.MEMBER_POLICIES and (accepted := accepted_policies(site)):
+        moved["rules"] = [rule for rule in moved["rules"] if _POLICY_KEYS.get(*rule["apiGroups"]) in accepted]
     if kind in WORKLOADS:
         (container,) = moved["spec"]["template"]["spec"]["containers"]
         image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
@@ -167,6 +181,13 @@ def _with_digest(part_objects: list[RawObject]) -> list[RawObject]:
         if obj["kind"] in WORKLOADS and configuration:
             obj["spec"]["template"]["metadata"]["annotations"][_DIGEST] = digest
     return part_objects
+
+
+def accepted_policies(site: Site) -> frozenset[str]:
+    """Return the keys of `replicatedPolicies` by which a member's controller needs rights on policies."""
+    replicated = site.config.get(Part.MEMBER, {}).get("replicatedPolicies")
+    values = replicated if isinstance(replicated, Mapping) else {}
+    return frozenset(key for key in _POLICY_KEYS.values() if str(values.get(key, _NONE)).lower() != _NONE)
 
 
 def _reads_pods(site: Site) -> bool:

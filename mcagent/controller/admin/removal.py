@@ -26,7 +26,7 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
 TIMEOUT = 120.0  # seconds, of each step
-_MEMBERS = (Part.MEMBER, Part.OPENVSWITCH, Part.AGENT)
+_MEMBERS = (Part.MEMBER, Part.MEMBER_POLICIES, Part.OPENVSWITCH, Part.AGENT)
 _LEADERS = (Part.LEADER, Part.LEADER_ALL_NAMESPACES)
 _SHARED = (Part.METRICS_READER, Part.ADMISSION_POLICIES)
 _COMPONENT = node_cleanup.COMPONENT

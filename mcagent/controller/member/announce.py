@@ -26,7 +26,8 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.membership import cluster_set_of, concerns_membership, joined_leader
-from mcagent.controller.member.policies.policy_imports import POLICIES, REPORTED_KINDS, report
+from mcagent.controller.member.policies.consent import read_kinds
+from mcagent.controller.member.policies.policy_imports import POLICIES, report
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import ApiGateway
@@ -45,12 +46,13 @@ class Announce:
 
     name = "announce"
     needs_leader = False
-    reads = Access(local={Kind.CLUSTER_SET, Kind.GATEWAY, *REPORTED_KINDS}, leader={Kind.RESOURCE_IMPORT})
     writes = Access(leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
     indexes = (POLICIES,)
 
     def __init__(self, settings: MemberSettings) -> None:
-        self._period = settings.heartbeat_period
+        self._settings, self._period = settings, settings.heartbeat_period
+        kinds = {Kind.CLUSTER_SET, Kind.GATEWAY, *read_kinds(settings)}
+        self.reads = Access(local=kinds, leader={Kind.RESOURCE_IMPORT})
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
         """Return KEY if membership changed, or a link went up or down."""
@@ -73,7 +75,7 @@ class Announce:
         notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
         notes[links.ANNOTATION] = _links(view)
         if leader.synced:  # else the policies are unknown
-            notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view, now)
+            notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view, leader, self._settings, now)
         body = {
             "metadata": {"annotations": notes},
             "clusterID": leader.cluster_id,
@@ -87,9 +89,9 @@ class Announce:
         return DesiredObjects(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
 
 
-def _policy_problems(view: View, now: float) -> str | None:
+def _policy_problems(view: View, leader: Leader, settings: MemberSettings, now: float) -> str | None:
     """Return the reasons why policies are not fully applied here, as JSON by name; None: all are applied."""
-    problems = sorted(report(view, now).items())
+    problems = sorted(report(view, leader, settings, now).items())
     return json.dumps({name: why[:SHOWN] for name, why in problems[:MAX_REPORTED]}) if problems else None
 
 

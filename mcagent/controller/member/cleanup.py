@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from mcagent.controller.contract import names
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.membership import is_joined, is_managed
-from mcagent.controller.member.policies.policy_imports import POLICY_KINDS, is_imported_policy
+from mcagent.controller.member.policies.consent import written_kinds
+from mcagent.controller.member.policies.policy_imports import is_imported_policy
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
@@ -22,15 +23,19 @@ from mcagent.model.api.multicluster import ApiServiceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import TYPES
 
-OWNED = (
+_OWNED = (
     Kind.SERVICE_IMPORT,
     Kind.SERVICE,
     Kind.ENDPOINT_SLICE,
     Kind.CLUSTER_INFO_IMPORT,
     Kind.GATEWAY,
     Kind.LABEL_IDENTITY,
-    *POLICY_KINDS,
 )
+
+
+def owned_kinds(settings: MemberSettings) -> tuple[Kind, ...]:
+    """Return the kinds of the objects of a membership."""
+    return (*_OWNED, *written_kinds(settings))
 
 
 class Cleanup:
@@ -38,12 +43,12 @@ class Cleanup:
 
     name = "cleanup"
     needs_leader = False
-    reads = Access(local={*OWNED, Kind.CLUSTER_SET})
-    writes = Access(local={*OWNED, Kind.ENDPOINTS})
     indexes = ()
 
     def __init__(self, settings: MemberSettings) -> None:
-        """Use no settings."""
+        self._kinds = owned_kinds(settings)
+        self.reads = Access(local={*self._kinds, Kind.CLUSTER_SET})
+        self.writes = Access(local={*self._kinds, Kind.ENDPOINTS})
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the objects to delete, once there is no ClusterSet."""
@@ -55,7 +60,7 @@ class Cleanup:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all objects to delete."""
-        return [] if is_joined(view) else [_key(obj) for obj in owned(view)]
+        return [] if is_joined(view) else [_key(obj) for obj in owned(view, self._kinds)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the deletion of the object, if it belongs to a membership."""
@@ -76,9 +81,9 @@ class Cleanup:
         return DesiredObjects(steps=steps)
 
 
-def owned(view: View) -> Iterator[ApiObject]:
-    """Yield the objects of a membership that are not being deleted."""
-    for kind in OWNED:
+def owned(view: View, kinds: Iterable[Kind]) -> Iterator[ApiObject]:
+    """Yield the objects of a membership, of these kinds, that are not being deleted."""
+    for kind in kinds:
         for obj in view.list(TYPES[kind]):
             if not obj.is_deleting and _is_ours(obj, view):
                 yield obj

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from mcagent.controller.contract import names
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.member.announce import announce_ref
-from mcagent.controller.member.cleanup import OWNED, owned
+from mcagent.controller.member.cleanup import owned, owned_kinds
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.membership import cluster_set_of, released
 from mcagent.controller.settings import MemberSettings
@@ -30,12 +30,12 @@ class Leave:
 
     name = "leave"
     needs_leader = False
-    reads = Access(local={Kind.CLUSTER_SET, *OWNED}, leader={Kind.RESOURCE_EXPORT})
     writes = Access(local={Kind.CLUSTER_SET}, leader={Kind.RESOURCE_EXPORT, Kind.MEMBER_CLUSTER_ANNOUNCE})
     indexes = (BY_CLUSTER,)
 
     def __init__(self, settings: MemberSettings) -> None:
-        """Use no settings."""
+        self._kinds = owned_kinds(settings)
+        self.reads = Access(local={Kind.CLUSTER_SET, *self._kinds}, leader={Kind.RESOURCE_EXPORT})
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the deleted ClusterSets if one changes; `desired` repeats the other checks each second."""
@@ -58,7 +58,7 @@ class Leave:
         if names.MEMBER_FINALIZER not in chosen.metadata.finalizers:
             return DesiredObjects()
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
-        if next(owned(view), None) is not None:
+        if next(owned(view, self._kinds), None) is not None:
             return DesiredObjects(again=LOOK)
         late = view.quiet_for(ref) >= PATIENCE
         if leader is not None and leader.connected and leader.synced and not late:

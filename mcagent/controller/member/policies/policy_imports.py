@@ -1,10 +1,12 @@
 """The reconciler of replicated policies: ResourceImports to policies of Antrea (if installed) and Kubernetes.
 
 A key is the name of a ResourceImport. It owns the policy in it, named `antrea-mc-<name>`, with exactly the spec
-that the leader has. A policy with that name that was not imported stays. An Antrea policy needs its Tier, a
-NetworkPolicy its Namespace. A kind that the API server does not serve, or on which this controller has no
-rights, is not imported. If a ResourceImport becomes invalid, its last valid policy stays. The announcement
-reports each reason to the leader (`member.announce`), which makes it an Event (`leader.policies`).
+that the leader has. A policy with that name that was not imported stays. A policy needs the consent of this
+cluster's administrator (`consent`), one of Antrea its Tier, a NetworkPolicy its Namespace. A kind that the API
+server does not serve, or on which this controller has no rights, is not imported. If a ResourceImport becomes
+invalid, or gets a policy without consent, its last accepted policy stays, until the consent to that one is
+withdrawn. The announcement reports each reason to the leader (`member.announce`), which makes it an Event
+(`leader.policies`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
     Index,
+    Leader,
     ObjectChange,
     Ref,
     Side,
@@ -33,6 +36,7 @@ from mcagent.controller.member.membership import (
     joined_leader,
     managed_labels,
 )
+from mcagent.controller.member.policies.consent import read_kinds, refusal, written_kinds
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiNamespace, ApiTier, ClusterNetworkPolicy, PolicyObject
@@ -42,23 +46,20 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import TYPES
 from mcagent.model.parsing.field import Field
 
-POLICY_KINDS = (Kind.CLUSTER_NETWORK_POLICY, *CARRIED)
-REPORTED_KINDS = frozenset({*POLICY_KINDS, Kind.TIER, Kind.NAMESPACE})
-"""The kinds of this cluster that `report` reads."""
 _ANTREA_BEGINS = 60.0  # seconds within which Antrea's controller sets the phase of a new policy
 
 
 class PolicyImports:
-    """Imports the policies of the ClusterSet."""
+    """Imports the policies of the ClusterSet to which this cluster's administrator consents."""
 
     name = "policy-import"
     needs_leader = True
-    reads = Access(local={*REPORTED_KINDS, Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
-    writes = Access(local={*POLICY_KINDS})
 
-    def __init__(self, settings: MemberSettings) -> None:  # noqa: ARG002
-        """Use no settings."""
-        self.indexes: tuple[Index[Any], ...] = (POLICIES, *COPIES.values())
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings, self._kinds = settings, written_kinds(settings)
+        self.reads = Access(local={*read_kinds(settings), Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
+        self.writes = Access(local=set(self._kinds))
+        self.indexes: tuple[Index[Any], ...] = (POLICIES, *(COPIES[kind] for kind in self._kinds))
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the imports that a change touches: all if a Tier or Namespace is created or deleted."""
@@ -77,7 +78,7 @@ class PolicyImports:
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all policies that are or were imported."""
         imports = (o.name for o in view.indexed(POLICIES, ALL))
-        copies = (o for kind in POLICY_KINDS for o in view.list(TYPES[kind]))
+        copies = (o for kind in self._kinds for o in view.list(TYPES[kind]))
         return dict.fromkeys((*imports, *(key for o in copies for key in _imports_of(o))))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
@@ -86,24 +87,23 @@ class PolicyImports:
         if leader is None:
             return DesiredObjects()  # leaving cleans up
         resource_import = view.get(import_ref(leader, key), ResourceImport)
+        objects = (o for kind in self._kinds for o in view.indexed(COPIES[kind], key))
+        copies = [_copied(o) for o in objects if isinstance(o, PolicyObject)]
         steps: list[Wanted | Ref] = []
         ref: Ref | None = None
         if resource_import is not None and _is_policy(resource_import) and is_for(resource_import, leader):
             policy, _ = _read(resource_import)
-            if policy is None:
-                return DesiredObjects()  # the last valid policy stays
+            if policy is None or refusal(policy, self._settings, leader):  # the last accepted policy stays
+                refused = [copy for copy in copies if refusal(copy, self._settings, leader)]
+                return DesiredObjects(steps=[_ref(copy) for copy in refused])
             if not _obstacle(view, policy, key):
                 ref = _ref(policy)
                 steps.append(_wanted(view, ref, policy, key))
-        copies = [
-            Ref(kind=kind, namespace=o.namespace, name=o.name)
-            for kind in POLICY_KINDS
-            for o in view.indexed(COPIES[kind], key)
-        ]
-        return DesiredObjects(steps=[*steps, *(copy for copy in copies if copy != ref)])
+        removed = [_ref(copy) for copy in copies if _ref(copy) != ref]
+        return DesiredObjects(steps=[*steps, *removed])
 
 
-def report(view: View, now: float) -> dict[str, str]:
+def report(view: View, leader: Leader, settings: MemberSettings, now: float) -> dict[str, str]:
     """Return the reasons why policies are not, or not fully, applied here.
 
     The names are those of Antrea's policies, and of the ResourceImports of Kubernetes' policies.
@@ -113,7 +113,8 @@ def report(view: View, now: float) -> dict[str, str]:
         policy, why = _read(resource_import)
         if policy is not None:
             ref = _ref(policy)
-            why = _obstacle(view, policy, resource_import.name) or view.failure(ref) or _unenforced(view, ref, now)
+            why = refusal(policy, settings, leader) or _obstacle(view, policy, resource_import.name)
+            why = why or view.failure(ref) or _unenforced(view, ref, now)
         is_antrea = resource_import.spec.kind == names.POLICY
         problems[resource_import.spec.name if is_antrea else resource_import.name] = why
     return {name: why for name, why in problems.items() if why}
@@ -176,6 +177,11 @@ def _unenforced(view: View, ref: Ref, now: float) -> str:
     return "it has no effect inside the cluster: no Antrea runs there (status.phase is empty)"
 
 
+def _copied(obj: PolicyObject) -> Carried:
+    """Return a policy that was made for an import, as it is now."""
+    return Carried(kind=obj.KIND, namespace=obj.namespace, name=obj.name, spec=obj.spec)
+
+
 def _ref(policy: Carried) -> Ref:
     return Ref(kind=policy.kind, namespace=policy.namespace, name=policy.name)
 
@@ -215,5 +221,6 @@ def _policies(resource_import: ResourceImport) -> Iterable[str]:
 ALL = "all"
 POLICIES = Index("imports-of-policies", ResourceImport, Side.LEADER, _policies)  # all under ALL
 COPIES = {
-    kind: Index(f"copies-{kind}", TYPES[kind], Side.LOCAL, _imports_of) for kind in POLICY_KINDS
+    kind: Index(f"copies-{kind}", TYPES[kind], Side.LOCAL, _imports_of)
+    for kind in (Kind.CLUSTER_NETWORK_POLICY, *CARRIED)
 }  # policies that were made for an import, under its name

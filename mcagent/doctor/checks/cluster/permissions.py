@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
 from mcagent.controller.admin.fields import name_of, namespace_of, text_at, texts_at, value_at
-from mcagent.controller.admin.manifests import LEADER_NAMESPACE, MEMBER_NAMESPACE, Part
+from mcagent.controller.admin.manifests import CONFIGURED, LEADER_NAMESPACE, MEMBER_NAMESPACE, Part
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.checks.cluster.agents import component_of, pods
 from mcagent.doctor.checks.cluster.controller import deployments
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
 from mcagent.doctor.readings.reviews import allowed
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import SourceError
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
 
 CHECK = DoctorCheck(
     name="permissions",
@@ -65,7 +71,7 @@ def reviews(cluster: ExaminedCluster) -> Reviews:
     count, end = 0, time.monotonic() + _REVIEWS_TIMEOUT
     for account in _accounts(cluster):
         cluster.progress(f"what {account.user} may do")
-        for right in sorted(_rights(account)):
+        for right in sorted(_rights(account, _config(cluster, account))):
             if time.monotonic() > end:
                 error = f"not all could be checked within {_REVIEWS_TIMEOUT:g} s"
                 return Reviews(forbidden=tuple(forbidden), checked=count, error=error)
@@ -93,17 +99,35 @@ def _accounts(cluster: ExaminedCluster) -> list[Account]:
     return [accounts[role] for role in sorted(accounts)]
 
 
-def _rights(account: Account) -> set[tuple[str, str, str, str]]:
-    """Return the rights in the roles of a part: namespace ("" for all), verb, group, resource."""
+def _config(cluster: ExaminedCluster, account: Account) -> Mapping[str, Any]:
+    """Return the configuration on which a role's rights depend; {} if it cannot be read. Raises SourceError."""
+    path = object_path(Kind.CONFIG_MAP, account.namespace, f"mcagent-{account.role}")
+    try:
+        config_map = cluster.client.request("GET", path, timeout=TIMEOUT)
+        content = yaml.safe_load(text_at(config_map, "data", CONFIGURED[_ROLES[account.role]]))
+    except (ApiRefusalError, yaml.YAMLError):
+        return {}
+    replicated = value_at(content, "replicatedPolicies")
+    values = replicated if isinstance(replicated, dict) else {}
+    return {"replicatedPolicies": {str(key): str(value) for key, value in values.items()}}
+
+
+def _rights(account: Account, config: Mapping[str, Any]) -> set[tuple[str, str, str, str]]:
+    """Return the rights in the roles of a part: namespace ("" for all), verb, group, resource.
+
+    Those of a member depend on its configuration (`replicatedPolicies`).
+    """
     part, home = _ROLES[account.role], account.namespace
     site = manifests.Site(
         namespace=home if part is not Part.LEADER else MEMBER_NAMESPACE,
         leader_namespace=home if part is Part.LEADER else LEADER_NAMESPACE,
+        config={part: config},
     )
+    roles = {f"mcagent-{part}", *([f"mcagent-{Part.MEMBER_POLICIES}"] if part is Part.MEMBER else [])}
     return {
         ("" if obj["kind"] == "ClusterRole" else namespace_of(obj), verb, group, resource)
         for obj in manifests.objects({part}, site)
-        if obj["kind"] in {"ClusterRole", "Role"} and name_of(obj) == f"mcagent-{part}"
+        if obj["kind"] in {"ClusterRole", "Role"} and name_of(obj) in roles
         for rule in obj.get("rules") or ()
         if not rule.get("resourceNames")
         for group in texts_at(rule, "apiGroups")
