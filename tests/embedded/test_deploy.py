@@ -21,6 +21,10 @@ from devtools.lab import certificates
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.admin import removal
+from mcagent.controller.admin.cluster import Cluster
+from mcagent.controller.admin.deployment import deploy
+from mcagent.controller.admin.manifests import Part, objects
+from mcagent.controller.admin.manifests import Site as InstalledSite
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
@@ -250,6 +254,23 @@ def test_what_was_configured_stays_when_it_is_applied_again(site: Site) -> None:
     assert pods() != before  # the agents are restarted with it
     assert site.run(*again, "--reset-config", "--clusterid", "east")[0] == 0
     assert config() == {"clusterID": "east"}
+
+
+def test_rights_that_the_configuration_no_longer_needs_are_deleted(site: Site) -> None:
+    """Those of mcagent, and not in a dry run; an object of the same name without its labels stays."""
+    roles, name = "/apis/rbac.authorization.k8s.io/v1/clusterroles", "mcagent-member-policies"
+    rights, messages = objects({Part.MEMBER_POLICIES}, InstalledSite()), list[str]()
+    cluster = Cluster(site.client, messages.append)
+    deploy(cluster, rights, force=False, dry_run=False, timeout=0)
+    deploy(cluster, [], rights, force=False, dry_run=True, timeout=0)
+    assert name in site.names(roles)
+    assert f"ClusterRole {name} would be deleted (dry run)" in messages
+    deploy(cluster, [], rights, force=False, dry_run=False, timeout=0)
+    assert name not in site.names(roles)
+    assert f"ClusterRole {name} deleted" in messages
+    site.post(roles, "ClusterRole", name, rules=[])
+    deploy(cluster, [], rights, force=False, dry_run=False, timeout=0)
+    assert name in site.names(roles)
 
 
 def test_a_crd_of_others_is_kept(site: Site) -> None:
