@@ -281,6 +281,7 @@ class ImportedCluster(ApiPart, frozen=True):
 class ServiceImportStatus(ApiPart, frozen=True):
     """v1alpha1 ServiceImportStatus."""
 
+    endpoint_slice_objects: str = ""
     clusters: tuple[ImportedCluster, ...] = ()
 
 
