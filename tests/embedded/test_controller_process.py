@@ -241,6 +241,38 @@ def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cl
     until(lambda: any("AnnounceFailed" in name for name in events(member)), timeout=20)
 
 
+def test_a_refused_member_is_never_ready_after_an_earlier_membership(cluster: Callable[..., Cluster]) -> None:
+    """Join, leave, and join with the token of another cluster: what the leader accepted before counts no more."""
+    leader = cluster(ControllerRole.LEADER)
+    until(leader.start().ready)
+    leader.objects.put(
+        Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    )
+    member = cluster(ControllerRole.MEMBER)
+    member.start(member=MemberSettings(service_cidr="10.96.0.0/16"))
+    conditions: list[tuple[str, str]] = []  # of Ready, one for each look
+
+    def ready(status: str, reason: str) -> bool:
+        cluster_set = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
+        present = (cluster_set.get("status") or {}).get("conditions") or []
+        conditions.extend((item["status"], item["reason"]) for item in present if item["type"] == "Ready")
+        return (status, reason) in conditions
+
+    def leave() -> None:
+        member.objects.remove(Kind.CLUSTER_SET, "blue")
+        until(lambda: member.objects.get(Kind.CLUSTER_SET, "blue") is None, timeout=20)
+        conditions.clear()
+
+    member.join(leader, "east", leader.bind_member("east"))
+    until(lambda: ready("True", "Connected"), timeout=20)
+    wrong_token = leader.bind_member("west")
+    for _ in range(2):  # after a membership, and after a refusal
+        leave()
+        member.join(leader, "east", wrong_token)
+        until(lambda: ready("False", "AnnounceFailed"), timeout=20)
+        assert ("True", "Connected") not in conditions
+
+
 def test_a_member_is_ready_once_the_leader_takes_its_announcement(cluster: Callable[..., Cluster]) -> None:
     """While nobody answers at the leader's webhook the ClusterSet says so; once somebody does it joins."""
     leader = cluster(ControllerRole.LEADER)

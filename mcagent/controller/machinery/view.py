@@ -65,7 +65,7 @@ class EngineView:
 
     def accepted(self, ref: Ref) -> bool:
         """Tell whether an object's last write went well, or none was needed; known from the first question on."""
-        return self._written.accepted(ref)
+        return self._written.accepted(ref, self._connection.epoch if self._connection is not None else 0)
 
     def dropped_fields(self, side: Side) -> Sequence[str]:
         """Return "Kind field" of what an API server drops of the objects written to it."""

@@ -92,7 +92,7 @@ class Worker:
         self._remember_events(entry, desired)
         result = self._carry_out(entry, queue, desired, epoch)
         if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
-            self._written.succeeded(refused)  # it may not be wanted any more
+            self._written.forget_failure(refused)  # the write may no longer be needed
         self.statistics.worked(name, result, time.perf_counter() - began)
         if desired.again is not None:
             queue.add_after(entry, desired.again)
@@ -114,7 +114,7 @@ class Worker:
             try:
                 present = writer.present(ref)
                 if (write := writer.plan(step, present)) is None:
-                    self._succeeded(entry, queue, ref)
+                    self._succeeded(entry, queue, step, epoch)
                     continue
                 if (wait := self._written.wait(write, time.monotonic())) > 0:
                     queue.add_after(entry, wait)
@@ -140,11 +140,11 @@ class Worker:
                 if self._written.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
                 return "failed"
-            self._succeeded(entry, queue, ref)
+            self._succeeded(entry, queue, step, epoch)
         return result
 
-    def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
-        if self._written.succeeded(ref):
+    def _succeeded(self, entry: Entry, queue: WorkQueue, step: Wanted | Ref, epoch: int) -> None:
+        if self._written.succeeded(_ref_of(step), epoch if isinstance(step, Wanted) else None):
             queue.add([entry])  # what reported the failure must go
 
     def _remember_events(self, entry: Entry, desired: DesiredObjects) -> None:

@@ -50,7 +50,8 @@ class WrittenObjects:
         self._cache, self._lock = cache, threading.Lock()
         self._read: dict[Ref, tuple[int, float, ApiObject]] = {}  # epoch and time of the read
         self._failures: dict[Ref, str] = {}
-        self._accepted: dict[Ref, bool] = {}  # only objects that a reconciler has asked about
+        # The epoch whose leader accepted the last write; only of objects that a reconciler has asked about.
+        self._accepted: dict[Ref, int | None] = {}
         self._dropped: dict[Ref, _Dropped] = {}
         self._repeats: dict[Ref, _Repeat] = {}
 
@@ -97,18 +98,26 @@ class WrittenObjects:
         with self._lock:
             is_new = self._failures.get(ref) != why
             self._failures[ref] = why
-            self._set_accepted(ref, accepted=False)
+            self._set_accepted(ref, None)
             return is_new
 
-    def succeeded(self, ref: Ref) -> bool:
-        """Forget a refusal: the object is as it should be. Returns whether there was one."""
+    def succeeded(self, ref: Ref, epoch: int | None) -> bool:
+        """Forget a refusal: the object is as it should be; `epoch` None: it is deleted.
+
+        Returns whether there was one.
+        """
         with self._lock:
-            self._set_accepted(ref, accepted=True)
+            self._set_accepted(ref, epoch)
             return self._failures.pop(ref, None) is not None
 
-    def _set_accepted(self, ref: Ref, *, accepted: bool) -> None:
+    def forget_failure(self, ref: Ref) -> None:
+        """Forget a refusal of a write that is no longer needed. The object is not accepted by that."""
+        with self._lock:
+            self._failures.pop(ref, None)
+
+    def _set_accepted(self, ref: Ref, epoch: int | None) -> None:
         if ref in self._accepted:
-            self._accepted[ref] = accepted
+            self._accepted[ref] = epoch
 
     def failure(self, ref: Ref) -> str:
         """Return why the last write of an object was refused; "" if it was not."""
@@ -120,10 +129,10 @@ class WrittenObjects:
         with self._lock:
             return dict(self._failures)
 
-    def accepted(self, ref: Ref) -> bool:
-        """Tell whether an object's last write since the first call succeeded, or none was needed."""
+    def accepted(self, ref: Ref, epoch: int) -> bool:
+        """Tell whether this leader accepted an object's last write since the first call, or none was needed."""
         with self._lock:
-            return self._accepted.setdefault(ref, False)
+            return self._accepted.setdefault(ref, None) == epoch
 
     # --- fields that an API server drops ------------------------------------------------------------------
 
