@@ -33,8 +33,10 @@ examples:
   mcagent drain node-3 --no-wait
   mcagent drain --local                         on the Node itself, without any API
 
-First the gateways of other clusters move away, then the Nodes of this cluster; no connection is lost. The agent of
-the Node does it, and goes on until `mcagent undrain`. It refuses when no other gateway of the cluster is live.
+First the gateways of other clusters move away, then the Nodes of this cluster. Connections stay open, except those
+that this gateway translates (source NAT): they end with it, and `mcagent plan --what-if 'node NAME drained'` shows
+their share. The agent of the Node drains, until `mcagent undrain`. It refuses if no other gateway of the cluster
+is live.
 
 The progress is read from the agent itself where it can be reached, else from the Events of the Node.
 """
