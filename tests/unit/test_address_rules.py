@@ -60,18 +60,18 @@ def test_addresses_beside_special_ranges(text: str) -> None:
 
 def test_outermost_networks_of_both_families() -> None:
     """IPv4 sorts before IPv6; of nested and equal networks one is left, and neighbours both are."""
-    given = networks(
+    nested = networks(
         "fd00::/64", "10.1.0.0/16", "fd00::/32", "10.0.0.0/8", "10.0.0.0/8", "11.0.0.0/8", "10.255.0.0/16"
     )
-    assert outermost_networks(given) == networks("10.0.0.0/8", "11.0.0.0/8", "fd00::/32")
+    assert outermost_networks(nested) == networks("10.0.0.0/8", "11.0.0.0/8", "fd00::/32")
     assert outermost_networks(networks("0.0.0.0/0", "::/0")) == networks("0.0.0.0/0", "::/0")
     assert outermost_networks(()) == ()
 
 
 def test_routable_networks_are_those_that_are_not_refused() -> None:
     """A refused network hides none inside it."""
-    given = networks("10.1.0.0/16", "8.0.0.0/7", "9.1.0.0/16", "fd00::/64", "127.0.0.0/8")
-    assert routable_networks(given) == networks("9.1.0.0/16", "10.1.0.0/16")
+    announced = networks("10.1.0.0/16", "8.0.0.0/7", "9.1.0.0/16", "fd00::/64", "127.0.0.0/8")
+    assert routable_networks(announced) == networks("9.1.0.0/16", "10.1.0.0/16")
 
 
 def test_merged_networks_have_the_same_addresses() -> None:
@@ -109,8 +109,8 @@ def test_a_reserved_network_is_found(network: str, expected: tuple[str, str] | N
             (ip_network("fd00::/32"), "IPv6"),
         ]
     )
-    found = reserved.overlapping(ip_network(network))
-    assert found == (None if expected is None else (ip_network(expected[0]), expected[1]))
+    overlapping = reserved.overlapping(ip_network(network))
+    assert overlapping == (None if expected is None else (ip_network(expected[0]), expected[1]))
     assert ReservedRanges(()).overlapping(ip_network(network)) is None
 
 
@@ -132,12 +132,14 @@ def test_the_address_that_is_selected(
     def text(address: object) -> str | None:
         return None if address is None else str(address)
 
-    given = addresses(*texts)
-    assert text(preferred_address(given, 4)) == ipv4
-    assert text(preferred_address(given, 6)) == ipv6
-    assert text(preferred_address(given)) == either
-    assert text(tunnel_address(given)) == tunnel
-    assert usable_tunnel_addresses(given) == tuple(a for a in given if str(a) not in ("127.0.0.1", "fe80::1"))
+    candidates = addresses(*texts)
+    assert text(preferred_address(candidates, 4)) == ipv4
+    assert text(preferred_address(candidates, 6)) == ipv6
+    assert text(preferred_address(candidates)) == either
+    assert text(tunnel_address(candidates)) == tunnel
+    assert usable_tunnel_addresses(candidates) == tuple(
+        a for a in candidates if str(a) not in ("127.0.0.1", "fe80::1")
+    )
 
 
 def test_addresses_that_stand_for_a_gateway() -> None:

@@ -196,13 +196,13 @@ def test_a_link_that_cannot_be_is_left_out(wrong: RawObject) -> None:
 
 def test_what_tells_most_is_reported() -> None:
     """First what is not up, then by traffic: the rest does not fit."""
-    found = [ClusterLink(cluster=f"c{n:03}", live=1, tunnels=1, bytes_per_second=n) for n in range(200)]
+    live_links = [ClusterLink(cluster=f"c{n:03}", live=1, tunnels=1, bytes_per_second=n) for n in range(200)]
     lost = ClusterLink(cluster="lost", live=0, tunnels=1)
-    kept = links.most_telling([*found, lost])
+    kept = links.most_telling([*live_links, lost])
     assert len(kept) == links.MAX_REPORTED
     assert lost in kept
-    assert found[199] in kept
-    assert found[0] not in kept
+    assert live_links[199] in kept
+    assert live_links[0] not in kept
 
 
 # --- from a gateway to the leader -----------------------------------------------------------------------
@@ -287,9 +287,9 @@ def test_what_the_api_server_does_not_keep_is_sent_once() -> None:
     assert len(server.writes) == 1
 
 
-def gateway(name: str, *found: ClusterLink) -> RawObject:
+def gateway(name: str, *reported: ClusterLink) -> RawObject:
     """Return a Gateway with links in its status."""
-    status = {"links": [links.to_json(link) for link in found]}
+    status = {"links": [links.to_json(link) for link in reported]}
     return {"kind": "Gateway", "metadata": {"name": name, "namespace": HOME}, "status": status}
 
 
