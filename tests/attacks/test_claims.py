@@ -18,18 +18,16 @@ from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Objec
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
-from mcagent.core.ids import cluster_fingerprint
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
-from mcagent.model.parsing.links import ANNOTATION, ClusterLink, as_text
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, stage
 from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of
+from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
 from tests.unit.member_world import AREA as NORTH
 from tests.unit.member_world import HOME, leader, member, node, north_of, settings, slice_of
 from tests.unit.memory_objects import START, timestamp
@@ -120,21 +118,6 @@ PROOF = "the leader's ledger of claims: a gateway that has never proved itself l
 NEXT = "192.168.77.7"  # the address of the Node that becomes the victim's gateway
 
 
-def reporting(member: str, answers: dict[str, str]) -> RawObject:
-    """Return a member's announcement with a report of the clusters that answer at gateways' addresses."""
-    raw = announce(member, START)
-    link = ClusterLink(
-        cluster="x", live=1, tunnels=1, answers=tuple((a, fingerprint(c)) for a, c in answers.items())
-    )
-    raw["metadata"]["annotations"][ANNOTATION] = as_text([link])
-    return raw
-
-
-def fingerprint(cluster: str) -> str:
-    """Return how a member reports that a cluster answers."""
-    return f"{cluster_fingerprint(cluster):012x}"
-
-
 def squatted(*, encrypted: bool = False) -> Leader:
     """Return a leader that has granted the attacker the address which the victim's next gateway has."""
     leader = world()
@@ -162,8 +145,8 @@ def test_the_address_of_the_next_gateway() -> None:
     leader.put(reporting("third", {NEXT: "victim"}))
     assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
     assert info(leader, "attacker")["gatewayInfos"] == [{"gatewayIP": gateway_of("attacker")}]
-    said = leader.verdict("attacker-clusterinfo")["message"]
-    assert f"members report that the gateway of cluster victim answers at {NEXT}" in said
+    refusal = leader.verdict("attacker-clusterinfo")["message"]
+    assert f"members report that the gateway of cluster victim answers at {NEXT}" in refusal
     leader.put(announce("third", START))  # what has proved itself stays
     leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": NEXT}]))
     leader.settle()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.settings import LeaderSettings
+from mcagent.core.ids import cluster_fingerprint
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.links import ANNOTATION, ClusterLink, as_text
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.memory_objects import START, Clock, MemoryObjects, timestamp
 
@@ -40,6 +42,15 @@ def announce(cluster: str, beat: float | None = None, area: str = AREA, cluster_
         "clusterSetID": cluster_set,
         "leaderClusterID": "north",
     }
+
+
+def reporting(member: str, answers: Mapping[str, str]) -> RawObject:
+    """Return a member's announcement with a report of the cluster that answers at each gateway's address."""
+    raw = announce(member, START)
+    fingerprints = tuple((address, f"{cluster_fingerprint(cluster):012x}") for address, cluster in answers.items())
+    link = ClusterLink(cluster="x", live=1, tunnels=1, answers=fingerprints)
+    raw["metadata"]["annotations"][ANNOTATION] = as_text([link])
+    return raw
 
 
 def account(cluster: str, area: str = AREA, **bounds: str) -> RawObject:

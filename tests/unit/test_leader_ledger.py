@@ -17,7 +17,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED
-from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of
+from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
 from tests.unit.memory_objects import START, timestamp, typed
 
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
@@ -320,6 +320,22 @@ def test_a_disputed_gateway_is_decided_again() -> None:
     raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": gateway_of("west")}]
     leader.put(raw)
     assert [decision(leader, cluster).again for cluster in ("east", "west")] == [TRIAL, None]
+
+
+def test_a_rival_for_another_address_may_report() -> None:
+    """Who disputes the reporter's own gateway, too, does not silence its report of another one."""
+    shared = "192.168.77.7"
+    leader = Leader("east", "west", "third")
+    leader.put(cluster_info("third", "10.3.0.0/16"))
+    raw = cluster_info("east", "10.1.0.0/16")
+    raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": shared}]
+    leader.put(raw)
+    leader.controller.closed = True
+    raw["spec"]["clusterInfo"]["gatewayInfos"].append({"gatewayIP": gateway_of("third")})
+    west = cluster_info("west", "10.2.0.0/16")
+    west["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": shared}]
+    leader.put(raw, west, reporting("third", {shared: "west"}))
+    assert set(decision(leader, "east").refused) == {shared, gateway_of("third")}
 
 
 def test_exports_that_a_change_concerns() -> None:

@@ -25,7 +25,7 @@ from mcagent.controller.contract.cidr_claims import (
 )
 from mcagent.controller.leader.claims import ClusterClaims, claims_of_cluster, claims_of_member
 from mcagent.controller.leader.exports.bounds import Bounds, bounds_of, defaults_of
-from mcagent.controller.leader.proofs import is_shown
+from mcagent.controller.leader.proofs import is_confirmed
 from mcagent.controller.leader.ranking import TRIAL, Rank, Ranking
 from mcagent.controller.machinery.reconciler import View
 from mcagent.controller.settings import MemberLimits
@@ -70,7 +70,9 @@ class Ledger:
         fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
         times = {c.text: REFUSED if c.text in refused else own.granted.get(c) or fresh for c in claims}
         gateways = [claim.text for claim in claims if claim.gateway and claim.text not in refused]
-        proved = {text for text in gateways if text in own.proved or is_shown(view, area, text, own.cluster_id)}
+        proved = {
+            text for text in gateways if text in own.proved or is_confirmed(view, area, text, own.cluster_id)
+        }
         again = None
         if any(winner not in other.granted for winner, other in winners.values()):
             again = _SOON
@@ -175,9 +177,10 @@ def refusals(
         if claim.range is None:
             continue
         gateways += claim.gateway
-        reason = _refuse_gateway(claim, gateways, account, bounds) if claim.gateway else (
-            _refuse_cidr(claim, account, bounds, allowed)
-        )  # fmt: skip
+        if claim.gateway:
+            reason = _refuse_gateway(claim, gateways, account, bounds)
+        else:
+            reason = _refuse_cidr(claim, account, bounds, allowed)
         if reason:
             reasons[claim.text] = f"{claim} is not granted: {reason}"
     return reasons

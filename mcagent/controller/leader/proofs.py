@@ -36,7 +36,7 @@ def _answers(text: str) -> Mapping[str, frozenset[str]]:
     return answers
 
 
-def is_shown(view: View, area: str, address: str, cluster_id: str, rivals: Collection[str] = ()) -> bool:
+def is_confirmed(view: View, area: str, address: str, cluster_id: str, rivals: Collection[str] = ()) -> bool:
     """Tell whether more members report that a cluster answers at an address than that others do.
 
     Reports of the cluster itself and of `rivals` (cluster IDs) do not count.

@@ -15,7 +15,7 @@ from mcagent.controller.contract.cidr_claims import CidrClaim
 from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.leader.claims import ClusterClaims, publishes_key
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref
-from mcagent.controller.leader.proofs import is_shown, reported_answers
+from mcagent.controller.leader.proofs import is_confirmed, reported_answers
 from mcagent.controller.machinery.reconciler import View
 from mcagent.model.api.multicluster import MemberClusterAnnounce
 
@@ -24,14 +24,17 @@ Rank = tuple[str, ...]
 
 
 class ClaimStanding(StrEnum):
-    """How firmly a cluster has a claim; the first stands before the second, whatever their ages."""
+    """The standing of a claim: the first value precedes the second, whatever the ages of the claims.
+
+    Other values than GRANTED and REQUESTED are of gateways whose address several clusters claim.
+    """
 
     PROVED = "0"  # granted, and its cluster has answered there
-    SHOWN = "1"  # not granted, but its cluster answers there
+    CONFIRMED = "1"  # not granted, but members report that its cluster answers there
     GRANTED = "2"
     CHALLENGING = "3"  # not granted, and can prove itself only once it is
     UNPROVED = "4"  # granted for `TRIAL` without a proof, where there should be one
-    ASKED = "5"
+    REQUESTED = "5"
 
 
 class Ranking:
@@ -57,7 +60,7 @@ class Ranking:
         """Return why a claim is lost."""
         claimed = str(winning_claim) if winning_claim.text != claim.text else "it"
         since = winner.granted.get(winning_claim)
-        if self._standing(winner, winning_claim, [loser]) in (ClaimStanding.PROVED, ClaimStanding.SHOWN):
+        if self._standing(winner, winning_claim, [loser]) in (ClaimStanding.PROVED, ClaimStanding.CONFIRMED):
             return (
                 f"members report that the gateway of cluster {winner.cluster_id} answers at {winning_claim.text}"
             )
@@ -73,18 +76,19 @@ class Ranking:
         self, cluster: ClusterClaims, claim: CidrClaim, rivals: Sequence[ClusterClaims]
     ) -> ClaimStanding:
         since = cluster.granted.get(claim)
-        if not claim.gateway or not rivals:
-            return ClaimStanding.ASKED if since is None else ClaimStanding.GRANTED
+        ordinary = ClaimStanding.REQUESTED if since is None else ClaimStanding.GRANTED
+        contenders = [rival.cluster_id for rival in rivals if claim in rival.granted or claim in rival.requested]
+        if not claim.gateway or not contenders:
+            return ordinary
         if since is not None and claim.text in cluster.proved:
             return ClaimStanding.PROVED
-        names_of_rivals = [rival.cluster_id for rival in rivals]
-        if is_shown(self._view, self._area, claim.text, cluster.cluster_id, names_of_rivals):
-            return ClaimStanding.SHOWN if since is None else ClaimStanding.PROVED
-        if not self._provable([cluster.cluster_id, *names_of_rivals]):
-            return ClaimStanding.ASKED if since is None else ClaimStanding.GRANTED
+        if is_confirmed(self._view, self._area, claim.text, cluster.cluster_id, contenders):
+            return ClaimStanding.CONFIRMED if since is None else ClaimStanding.PROVED
+        if not self._provable([cluster.cluster_id, *contenders]):
+            return ordinary
         if since is None:
-            return ClaimStanding.CHALLENGING if cluster.encrypts else ClaimStanding.ASKED
-        return ClaimStanding.GRANTED if self._now - (time_of(since) or 0.0) < TRIAL else ClaimStanding.UNPROVED
+            return ClaimStanding.CHALLENGING if cluster.encrypts else ordinary
+        return ordinary if self._now - (time_of(since) or 0.0) < TRIAL else ClaimStanding.UNPROVED
 
     def _provable(self, contenders: Sequence[str]) -> bool:
         """Tell whether another member encrypts and reports answers: it would have reported this one's."""
