@@ -124,7 +124,7 @@ SCHEMA = Schema(
     file_variable="MCAGENT_CONFIG",
     default_file="/etc/mcagent/agent.yaml",
     # the controller's, the lab's and the tests' own; they may be set around an agent
-    others=("MCAGENT_CONTROLLER_", "MCAGENT_LAB_", "MCAGENT_TEST_"),
+    other_prefixes=("MCAGENT_CONTROLLER_", "MCAGENT_LAB_", "MCAGENT_TEST_"),
     nested="multicluster",
     ignored={"featureGates": "are Antrea's: ignored (enableGateway: false turns mcagent off on a Node)"},
     elsewhere={

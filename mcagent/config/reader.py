@@ -174,7 +174,8 @@ def _read_environment(parsed: ParsedConfig, environ: Mapping[str, str]) -> None:
     schema = parsed.schema
     by_env = {schema.variable(key): key for key in schema.keys}
     for name, text in sorted(environ.items()):
-        if not name.startswith(schema.prefix) or name == schema.file_variable or name.startswith(schema.others):
+        is_own = name.startswith(schema.prefix) and not name.startswith(schema.other_prefixes)
+        if not is_own or name == schema.file_variable:
             continue
         if name in by_env:
             parsed.put(by_env[name], text, f"environment {name}", "", text=True)

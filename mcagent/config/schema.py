@@ -29,7 +29,7 @@ class LogFormat(StrEnum):
 class Schema:
     """The configuration schema of a process.
 
-    A variable is `prefix` and the key's own name; variables that begin with one of `others` are ignored.
+    A variable is `prefix` and the key's own name; variables with one of `other_prefixes` are ignored.
     `elsewhere` maps keys that are not supported to what the user should do. Keys may also be below `nested`, if it
     is set. `constants` are keys that a file may have with exactly that value; `ignored` maps ignored keys to the
     reason.
@@ -39,7 +39,7 @@ class Schema:
     prefix: str
     file_variable: str  # names the file itself
     default_file: str  # read, if it exists, when no file is named
-    others: tuple[str, ...] = ()
+    other_prefixes: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     nested: str = ""
     constants: Mapping[str, str] = field(default_factory=dict)

@@ -64,7 +64,7 @@ _PRECEDENCE = kinds.choice(IpPrecedence, aliases=(("private", "internal"), ("pub
 class ClusterSetSettings:
     """The keys that reconcilers of members and leaders need.
 
-    Reconcilers get `namespace` resolved (`mcagent.controller.config.Settings.resolved`): "" means all namespaces.
+    Reconcilers get `namespace` resolved (`ControllerSettings.resolved`): "" means all namespaces.
     """
 
     # fmt: off

@@ -109,9 +109,9 @@ def test_a_removed_flag_is_refused_with_its_replacement(
     with pytest.raises(SystemExit) as end:
         main([name, *flag])
     assert end.value.code == 2
-    told = capsys.readouterr().err
-    assert "--ovsdb is no flag of this command" in told
-    assert "set ovsdb in the file of --config, or MCAGENT_OVSDB in the environment" in told
+    message = capsys.readouterr().err
+    assert "--ovsdb is no flag of this command" in message
+    assert "set ovsdb in the file of --config, or MCAGENT_OVSDB in the environment" in message
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,14 @@ def test_the_guides_command_lines_are_understood(line: str, command: str, values
 
 def test_ignored_flags_are_reported_with_what_to_do() -> None:
     """A default token for all members, a version of Antrea, a token on stdout."""
-    for line, told in (
+    for line, hint in (
         ("init -n ns --clusterset a --clusterid b --create-token", "--cluster-id ID"),
         ("deploy membercluster -n ns --antrea-version v2.4.0", "--image"),
         ("get joinconfig --member-token east", "--secret-file"),
     ):
         _, (remark,) = translate(line.split())
         assert "is ignored: " in remark
-        assert told in remark
+        assert hint in remark
 
 
 @pytest.mark.parametrize(

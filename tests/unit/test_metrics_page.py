@@ -45,22 +45,22 @@ def test_every_label_is_explained_and_every_name_is_plain() -> None:
 def test_time_series_stay_within_the_bounds_that_the_page_tells(size: Size) -> None:
     """Each family, and so all together, with what a gateway of so many clusters really serves."""
     gateways = size.clusters * size.gateways
-    tunnels = gateways + size.nodes + len([one for one in HOME if one.meta.kind is Kind.NODE]) - 1
+    tunnels = gateways + size.nodes + len([obj for obj in HOME if obj.meta.kind is Kind.NODE]) - 1
     numbers = {"T": tunnels, "G": gateways, "E": size.services, "K": len(Kind)}
-    bounds = {one.name.removesuffix("_total"): one.bound.of(numbers, one.factor) for one in agent_rows()}
-    found = series(agent_metrics(size).registry)
-    assert found["mcagent_tunnel_up"] == tunnels, "the world is not the one that was asked for"
-    assert {name: (count, bounds[name]) for name, count in found.items() if count > bounds[name]} == {}
+    bounds = {row.name.removesuffix("_total"): row.bound.of(numbers, row.factor) for row in agent_rows()}
+    counts = series(agent_metrics(size).registry)
+    assert counts["mcagent_tunnel_up"] == tunnels, "the world is not the one that was asked for"
+    assert {name: (count, bounds[name]) for name, count in counts.items() if count > bounds[name]} == {}
 
 
 def test_controllers_have_no_time_series_of_objects() -> None:
     """What is there before anything is read: reconcilers and kinds, whose number the program fixes."""
     with tempfile.TemporaryDirectory() as directory:
         for role in ("leader", "member"):
-            found = series(controller_metrics(ControllerRole(role), Path(directory)))
+            counts = series(controller_metrics(ControllerRole(role), Path(directory)))
             bounds = {
-                one.name.removesuffix("_total"): one.bound.of({"C": 20, "K": 2 * len(Kind)}, one.factor)
-                for one in controller_rows()
+                row.name.removesuffix("_total"): row.bound.of({"C": 20, "K": 2 * len(Kind)}, row.factor)
+                for row in controller_rows()
             }
-            assert found["mcagent_controller_queue_depth"] <= 20
-            assert {name: count for name, count in found.items() if count > bounds[name]} == {}
+            assert counts["mcagent_controller_queue_depth"] <= 20
+            assert {name: count for name, count in counts.items() if count > bounds[name]} == {}

@@ -39,24 +39,26 @@ def test_results_are_read_from_all_modules(tmp_path: Path) -> None:
 
 def test_packages_have_the_same_share_of_a_sample() -> None:
     """A small package is not crowded out by a large one, and what was tried is not tried again."""
-    made = [mutant(n) for n in range(100)] + [mutant(n, ADDRESSES) for n in range(3)] + [mutant(200, exit_code=1)]
-    drawn = mutants.sample(made, random.Random(1))
+    all_mutants = (
+        [mutant(n) for n in range(100)] + [mutant(n, ADDRESSES) for n in range(3)] + [mutant(200, exit_code=1)]
+    )
+    drawn = mutants.sample(all_mutants, random.Random(1))
     assert len(drawn) == 103
     assert {m.path for m in drawn[:2]} == {CORE, ADDRESSES}
     assert sum(m.path == ADDRESSES for m in drawn[:6]) == 3
-    assert drawn == mutants.sample(made, random.Random(1))
-    assert drawn != mutants.sample(made, random.Random(2))
+    assert drawn == mutants.sample(all_mutants, random.Random(1))
+    assert drawn != mutants.sample(all_mutants, random.Random(2))
 
 
 def test_a_fixed_sample_depends_on_the_seed_only() -> None:
     """Neither the order of the mutants nor results of earlier runs change it; a small package is tried whole."""
-    made = [mutant(n) for n in range(100)]
-    drawn = mutants.fixed_sample(made, 30, 1)
+    all_mutants = [mutant(n) for n in range(100)]
+    drawn = mutants.fixed_sample(all_mutants, 30, 1)
     assert len({m.name for m in drawn}) == 30
     tried = [mutant(n, exit_code=1) for n in reversed(range(100))]
     assert [m.name for m in mutants.fixed_sample(tried, 30, 1)] == [m.name for m in drawn]
-    assert {m.name for m in mutants.fixed_sample(made, 30, 2)} != {m.name for m in drawn}
-    assert len(mutants.fixed_sample(made[:7], 30, 1)) == 7
+    assert {m.name for m in mutants.fixed_sample(all_mutants, 30, 2)} != {m.name for m in drawn}
+    assert len(mutants.fixed_sample(all_mutants[:7], 30, 1)) == 7
 
 
 @pytest.mark.parametrize("package", mutants.TARGETS)

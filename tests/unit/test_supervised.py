@@ -24,16 +24,16 @@ PRODUCT = Path(supervised.__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def log_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Give what is logged, as text: records keep tracebacks, whose frames keep the thread."""
-    found: list[str] = []
+    lines: list[str] = []
 
     def note(form: str, *args: object, exc_info: BaseException) -> None:
-        found.append(form % args + "".join(traceback.format_exception(exc_info)))
+        lines.append(form % args + "".join(traceback.format_exception(exc_info)))
 
     monkeypatch.setattr(supervised, "RESTART", Backoff(first=0.001, most=0.002))
     monkeypatch.setattr(supervised.log, "error", note)
-    yield found
+    yield lines
     gc.collect()
     assert dead() == []  # of threads whose owners are gone nothing is told
 
@@ -43,7 +43,7 @@ def boom() -> None:
     raise KeyError("a\x1b[2J")
 
 
-def test_a_thread_that_dies_is_told_with_its_cause(said: list[str]) -> None:
+def test_a_thread_that_dies_is_told_with_its_cause(log_lines: list[str]) -> None:
     """Health names it and why, in printable words, for as long as its owner has it."""
     thread = Supervised(boom, name="reader")
     thread.start()
@@ -51,8 +51,8 @@ def test_a_thread_that_dies_is_told_with_its_cause(said: list[str]) -> None:
     (told,) = dead()
     assert told.startswith("reader (KeyError: ")
     assert told.isprintable()
-    assert "thread reader has died: KeyError" in said[0]
-    assert "in boom" in said[0]
+    assert "thread reader has died: KeyError" in log_lines[0]
+    assert "in boom" in log_lines[0]
     del thread
     gc.collect()
     assert dead() == []
@@ -157,7 +157,7 @@ def test_a_loop_calls_its_step_after_the_returned_time_and_when_woken() -> None:
     assert len(calls) == 4
 
 
-def test_a_loop_continues_after_an_exception_and_stops_within_a_pause(said: list[str]) -> None:
+def test_a_loop_continues_after_an_exception_and_stops_within_a_pause(log_lines: list[str]) -> None:
     """A step that raises is called again; `pause` ends with `stop`."""
     calls: list[int] = []
 
@@ -174,7 +174,7 @@ def test_a_loop_continues_after_an_exception_and_stops_within_a_pause(said: list
     loop.stop()
     assert not loop.alive
     assert len(calls) == 2
-    assert "thread loop broke: KeyError" in said[0]
+    assert "thread loop broke: KeyError" in log_lines[0]
 
 
 def test_every_thread_of_the_product_is_one() -> None:

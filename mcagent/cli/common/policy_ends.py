@@ -105,17 +105,17 @@ def steps(
     target: str,
     port: Port,
     here: ClusterPolicies,
-    there: ClusterPolicies | None = None,
+    target_side: ClusterPolicies | None = None,
     *,
     cluster: str = "",
 ) -> Iterator[PolicyStep]:
     """Yield what is decided between two ends, in the order in which a packet meets it. Raises InputError.
 
-    `there`: the target's cluster; None: only that of `here` is known. `cluster`: the sender's ID, "" if not told.
+    `target_side`: None: only `here` is known. `cluster`: the sender's ID, "" if not known.
     """
-    far = there or here
+    far = target_side or here
     own, other = _pod(here, source), _pod(far, target)
-    if own is not None and other is not None and there is None:
+    if own is not None and other is not None and target_side is None:
         reason = "is a Pod of the same cluster: policies between clusters do not apply (--to-context?)"
         raise InputError("explain", "--to", f"{target} {reason}")
     if own is not None:

@@ -63,9 +63,9 @@ def keys_of(settings: type) -> tuple[Key, ...]:
     return tuple(keys.values())
 
 
-def make_settings(settings: type[T], values: Mapping[str, object], **others: object) -> T:
-    """Return the dataclass with the values of keys, by path, and of `others`, fields that are no keys."""
-    arguments: dict[str, Any] = dict(others)
+def make_settings(settings: type[T], values: Mapping[str, object], **other_fields: object) -> T:
+    """Return the dataclass with the values of keys, by path, and of `other_fields`, fields that are no keys."""
+    arguments: dict[str, Any] = dict(other_fields)
     for name, declaration in _declarations(settings):
         if isinstance(declaration, type):
             arguments[name] = make_settings(declaration, values)
