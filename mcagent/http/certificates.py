@@ -55,8 +55,11 @@ def context_of(certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 def expiry(certificate: bytes) -> float:
-    """Return when a certificate (PEM) expires, in seconds since the epoch. Raises ValueError."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+    """Return when a certificate expires, in seconds since the epoch. Raises ssl.SSLError for unusable PEM."""
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+    except ValueError as error:
+        raise ssl.SSLError(f"tls.crt: {error}") from error
 
 
 def read_directory(directory: Path) -> tuple[bytes, bytes]:

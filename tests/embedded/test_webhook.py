@@ -26,6 +26,7 @@ from mcagent.http.certificates import context_of
 from mcagent.http.connection import Limits
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
+from mcagent.supervised import restarts
 from tests.embedded.controlworld import NAMESPACE, Objects, client_of
 from tests.waiting import until
 
@@ -341,6 +342,38 @@ def test_who_comes_to_lead_writes_the_authorities_at_once(api: ApiServer, tmp_pa
     until(lambda: "caBundle" in objects.get(kind, "mcagent-leader")["webhooks"][0]["clientConfig"])
     keeper.stop()
     assert not keeper.alive
+    server.close()
+
+
+def test_a_stored_certificate_without_a_readable_date_is_reported(api: ApiServer, tmp_path: Path) -> None:
+    """A replica that does not lead serves with it, and reports the error; its thread continues."""
+    stored = certificates.current(None, NAMES, datetime.now(UTC))
+    trusted = stored.certificate.replace(b" CERTIFICATE-", b" TRUSTED CERTIFICATE-")  # only OpenSSL reads this
+    values = {
+        "ca.crt": stored.authorities,
+        "ca.key": stored.authority_key,
+        "tls.crt": trusted,
+        "tls.key": stored.key,
+    }
+    data = {name: base64.b64encode(value).decode() for name, value in values.items()}
+    Objects(api).put(Kind.SECRET, "mcagent-leader-webhook", type="kubernetes.io/tls", data=data)
+    server = WebhookServer(("127.0.0.1", 0), {"/validate": decide})
+    keeper = SecretKeeper(
+        client_of(api, tmp_path),
+        server,
+        namespace=NAMESPACE,
+        service="mcagent-leader",
+        leading=lambda: False,
+        configurations=[],
+        look=0.05,
+        retry=0.05,
+    )
+    restarts_before = restarts().get("certificate", 0)
+    keeper.start()
+    until(lambda: "tls.crt" in keeper.error)
+    assert server.has_certificate
+    assert restarts().get("certificate", 0) == restarts_before
+    keeper.stop()
     server.close()
 
 

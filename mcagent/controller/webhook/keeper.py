@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -214,10 +213,7 @@ class DirectoryKeeper(Keeper):
             return
         self._server.use(context_of(*files))
         self._used = files
-        try:
-            self._expires = expiry(files[0])
-        except ValueError as err:
-            raise ssl.SSLError(f"tls.crt: {err}") from err
+        self._expires = expiry(files[0])
 
 
 def _data(material: Material) -> dict[str, str]:
