@@ -123,19 +123,19 @@ class HttpServer:
             return Page(body="only GET, HEAD and POST\n", status=501)
         if page is None:
             return Page(body="not found\n", status=404)
-        acts = isinstance(page, Action)
-        methods = ("POST",) if acts else _READS
+        is_action = isinstance(page, Action)
+        methods = ("POST",) if is_action else _READS
         if head.method not in methods:
             allowed = ", ".join(methods)
             return Page(body=f"only {allowed}\n", status=405, headers=(("Allow", allowed),))
         if isinstance(page, Public):
             return answer_of(page.answer)
         if self._guard is not None:
-            token, verb = bearer(head.headers.get("authorization", "")), "post" if acts else "get"
+            token, verb = bearer(head.headers.get("authorization", "")), "post" if is_action else "get"
             status = self._guard(token, head.path, source, verb)
             if status != 200:
                 return Page(body=f"{HTTPStatus(status).phrase}\n", status=status)
-        elif acts and not self._root_only:
+        elif is_action and not self._root_only:
             return Page(body="this page requires a token, or the Unix socket of root (status.sock)\n", status=403)
         if isinstance(page, Query | Action):
             return answer_of(partial(page.answer, head.query))

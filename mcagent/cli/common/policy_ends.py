@@ -111,7 +111,7 @@ def steps(
 ) -> Iterator[PolicyStep]:
     """Yield what is decided between two ends, in the order in which a packet meets it. Raises InputError.
 
-    `target_side`: None: only `here` is known. `cluster`: the sender's ID, "" if not known.
+    Without `target_side` only `here` is known. `cluster`: the sender's ID, "" if not known.
     """
     far = target_side or here
     own, other = _pod(here, source), _pod(far, target)
