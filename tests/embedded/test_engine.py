@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,11 +23,16 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
+from mcagent.controller.machinery.statistics import Statistics
+from mcagent.controller.machinery.writer import Writer
+from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.api.base import Metadata
 from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.event import Event
+from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
 from tests.waiting import until
 
@@ -432,6 +438,39 @@ def test_an_answer_that_comes_late_revives_nothing() -> None:
     assert cache.get(ref, ConfigMap) is not None
     cache.wrote(ref, made("8", "2", deleted="2024-01-01T00:00:00Z"))
     assert cache.get(ref, ConfigMap) is None
+
+
+def test_an_object_that_a_finalizer_holds_is_still_there_after_its_deletion(
+    api: ApiServer, local: Objects, tmp_path: Path
+) -> None:
+    """Also of kinds whose name in the API is not that of their Kind."""
+    kind = Kind.UPSTREAM_CLUSTER_NETWORK_POLICY
+    info = KINDS[kind]
+    api.registry.define(
+        {
+            "metadata": {"name": f"{info.plural}.{info.group}"},
+            "spec": {
+                "group": info.group,
+                "scope": "Cluster",
+                "names": {"plural": info.plural, "kind": info.name},
+                "versions": [{"name": info.version, "served": True, "storage": True}],
+            },
+        }
+    )
+    client, path = client_of(api, tmp_path), object_path(kind, "")
+    body = {"apiVersion": info.api_version, "kind": info.name}
+    client.request("POST", path, body=body | {"metadata": {"name": "a", "finalizers": ["example.org/hold"]}})
+    obj = read_object(kind, client.request("GET", f"{path}/a"))
+    cache, ref = Cache({Side.LOCAL: [kind]}), Ref(kind=kind, name="a")
+    cache.apply(Side.LOCAL, kind, WatchEvent(type=EventType.ADDED, object=obj))
+    written = WrittenObjects(cache)
+    writer = Writer(client, None, 0, lambda: math.inf, statistics=Statistics(), written=written)
+    deletion = writer.plan(ref, obj)
+    assert deletion is not None
+    assert writer.carry_out(ref, obj, deletion) == [deletion]
+    stored = writer.present(ref)
+    assert stored is not None
+    assert stored.is_deleting
 
 
 class Beats:

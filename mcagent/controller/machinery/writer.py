@@ -20,7 +20,7 @@ from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachable
 from mcagent.kube.source import checked_object, is_object
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.errors import SourceError
-from mcagent.model.kinds import object_path
+from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.parsing.decode import read_object
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Writer:
                     return _object(self._request(ref.side, "create", "POST", path, write.body), ref)
                 case Verb.DELETE:
                     answer = self._request(ref.side, "delete", "DELETE", _path(ref), write.body)
-                    is_stored = is_object(answer) and answer.get("kind") == ref.kind
+                    is_stored = is_object(answer) and answer.get("kind") == KINDS[ref.kind].name
                     return read_object(ref.kind, answer) if is_stored else None
                 case _:
                     path = _path(ref) + ("/status" if write.verb is Verb.STATUS else "")
