@@ -45,15 +45,6 @@ def assign_ids(names: Iterable[str], largest: int = CLUSTERS) -> dict[str, int]:
     return ids
 
 
-def cluster_fingerprint(cluster_id: str) -> int:
-    """Return the MAC address that stands for a cluster where it answers probes: 46 bits of the ID's SHA-256.
-
-    It is unicast and locally administered (IEEE 802, 8.4).
-    """
-    digest = int.from_bytes(sha256(cluster_id.encode("utf-8", "surrogatepass")).digest()[:6])
-    return digest & ~(0b11 << 40) | 0b10 << 40
-
-
 def tunnel_port_name(prefix: str, *identity: object) -> str:
     """Return a device name of 15 characters (the longest that Linux takes: IFNAMSIZ less the final NUL).
 

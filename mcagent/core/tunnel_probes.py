@@ -45,8 +45,8 @@ class ProbeState:
 
     `answers`: whether the peer answers probes (None: unknown). `mtu`: the size in bytes of the IP packet that a
     probe of full size represents; `full`: whether these pass (None: unknown). `counts`: round trips by bucket,
-    with one element more than BUCKETS. `answered_by`: the fingerprint (`core.ids.cluster_fingerprint`) in the last
-    answer; None: no answer, or by a version that sends none.
+    with one element more than BUCKETS. `answered_by`: the fingerprint in the last answer
+    (`model.net.cluster_fingerprint`); None: no answer, or by a version that sends none.
     """
 
     answers: bool | None = None

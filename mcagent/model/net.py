@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
@@ -87,3 +88,12 @@ def contains(outer: Network, inner: Network | Address) -> bool:
 def overlaps(a: Network, b: Network) -> bool:
     """Tell whether two networks share an address; never true across families."""
     return a.version == b.version and a.overlaps(b)
+
+
+def cluster_fingerprint(cluster_id: str) -> int:
+    """Return the MAC address that stands for a cluster where it answers probes: 46 bits of the ID's SHA-256.
+
+    It is unicast and locally administered (IEEE 802, 8.4).
+    """
+    digest = int.from_bytes(sha256(cluster_id.encode("utf-8", "surrogatepass")).digest()[:6])
+    return digest & ~(0b11 << 40) | 0b10 << 40

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mcagent.core.failover.liveness import PeerLiveness
-from mcagent.core.ids import cluster_fingerprint
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind
+from mcagent.model.net import cluster_fingerprint
 from mcagent.model.node_state import EncryptionState
-from mcagent.model.parsing.links import ClusterLink
+from mcagent.model.parsing.links import ClusterLink, fingerprint_text
 from mcagent.observe.gateways import LiveReport, TunnelCounters
 from mcagent.observe.standard import rfc3339
 from mcagent.observe.wireguard import WireGuardReport, ends_of, sessions
@@ -27,14 +27,14 @@ def answers_of(
     """Return which clusters answer at the gateways of each cluster: by probes, else by a WireGuard session."""
     gateways = ends_of(encryption)
     answers = {
-        cluster: dict.fromkeys(addresses, f"{cluster_fingerprint(cluster):012x}")
+        cluster: dict.fromkeys(addresses, fingerprint_text(cluster_fingerprint(cluster)))
         for cluster, addresses in sessions(encryption, wireguard).items()
     }
     for name, port in live.ports.items():
         state = probed.get(name)
         if port.peer_kind is PeerKind.REMOTE and state is not None and state.answers and state.answered_by:
             end = str(port.remote_ip)
-            answers.setdefault(port.peer, {})[gateways.get(end, end)] = f"{state.answered_by:012x}"
+            answers.setdefault(port.peer, {})[gateways.get(end, end)] = fingerprint_text(state.answered_by)
     return answers
 
 

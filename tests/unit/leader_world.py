@@ -9,8 +9,8 @@ from zlib import crc32
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.settings import LeaderSettings
-from mcagent.core.ids import cluster_fingerprint
 from mcagent.kube.source import RawObject
+from mcagent.model.net import cluster_fingerprint
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.links import ANNOTATION, ClusterLink, as_text
 from tests.unit.control_view import Controller, MemoryView

@@ -18,7 +18,6 @@ from mcagent.controller.leader.topology import topologies
 from mcagent.controller.member.announce import Announce
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
-from mcagent.core.ids import cluster_fingerprint
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.http.server import Public
 from mcagent.kube import links as publishing
@@ -28,6 +27,7 @@ from mcagent.model.backoff import Backoff
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.dataplane.wireguard import WireGuardPeerStatus
 from mcagent.model.errors import SourceError
+from mcagent.model.net import cluster_fingerprint
 from mcagent.model.node_state import EncryptionState, NodeState, RemoteEnd
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links

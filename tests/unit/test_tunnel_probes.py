@@ -15,9 +15,9 @@ from flows.pipeline.registers import MAC_ANSWER
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core import tunnel_probes as probes
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
-from mcagent.core.ids import cluster_fingerprint
 from mcagent.core.tunnel_probes import ProbeState, is_probe, probe_frame, read_answer, with_answer, with_loss
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
+from mcagent.model.net import cluster_fingerprint
 from tests.unit.core_inputs import tunnel_port
 
 TOKENS = st.binary(min_size=8, max_size=8)

@@ -14,9 +14,9 @@ from functools import lru_cache
 
 from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.machinery.reconciler import Index, Side, View
-from mcagent.core.ids import cluster_fingerprint
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import MemberClusterAnnounce
+from mcagent.model.net import cluster_fingerprint
 from mcagent.model.parsing import links
 
 
@@ -41,7 +41,7 @@ def is_confirmed(view: View, area: str, address: str, cluster_id: str, rivals: C
 
     Reports of the cluster itself and of `rivals` (cluster IDs) do not count.
     """
-    own = f"{cluster_fingerprint(cluster_id):012x}"
+    own = links.fingerprint_text(cluster_fingerprint(cluster_id))
     confirming = contradicting = 0
     for announce in view.indexed(ANSWERS, f"{area}/{address}"):
         if announce.cluster_id == cluster_id or announce.cluster_id in rivals:

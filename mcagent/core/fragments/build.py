@@ -16,7 +16,7 @@ from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import GTSM_TTL, TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
-from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS, cluster_fingerprint
+from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.tunnels import OwnEnds
@@ -31,7 +31,7 @@ from mcagent.model.dataplane.resources import (
     Resource,
     TunnelPort,
 )
-from mcagent.model.net import Address, Network, host_network
+from mcagent.model.net import Address, Network, cluster_fingerprint, host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeRole, RemoteEnd
 from mcagent.model.plan import Fragment
 

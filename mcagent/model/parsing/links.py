@@ -32,7 +32,7 @@ class ClusterLink:
 
     `bytes_per_second` is of both directions together, and only about right: it is written rarely. `answers`: the
     addresses of gateways that answer probes, each with the fingerprint of the cluster that answers there
-    (`core.ids.cluster_fingerprint`, 12 hexadecimal digits), sorted.
+    (`fingerprint_text`), sorted.
     """
 
     cluster: str
@@ -47,6 +47,11 @@ class ClusterLink:
     def up(self) -> bool:
         """Whether all tunnels are live, and there is one."""
         return 0 < self.live == self.tunnels
+
+
+def fingerprint_text(fingerprint: int) -> str:
+    """Return the fingerprint of a cluster (`model.net.cluster_fingerprint`) as reports have it."""
+    return f"{fingerprint:012x}"
 
 
 def to_json(link: ClusterLink) -> dict[str, object]:
