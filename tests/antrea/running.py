@@ -63,11 +63,11 @@ class Controllers:
             cluster.put(Kind.NAMESPACE, AREA)  # Antrea's guide makes it by hand
         if who == OURS:
             parts = {Part(role), Part.CRDS, Part.ADMISSION_POLICIES}
-            found = objects(parts, Site(config={Part(role): self._settings | _CONSENT}))
+            shipped = objects(parts, Site(config={Part(role): self._settings | _CONSENT}))
         else:
-            found = manifests(who, role)
-        found += [definition(kind) for kind in _ANTREA if role == "member"]
-        for manifest in sorted(found, key=lambda manifest: manifest["kind"] not in _FIRST):
+            shipped = manifests(who, role)
+        shipped += [definition(kind) for kind in _ANTREA if role == "member"]
+        for manifest in sorted(shipped, key=lambda manifest: manifest["kind"] not in _FIRST):
             if manifest["kind"] in _NOT_APPLIED or (manifest["kind"] == CRD and not crds):
                 continue
             if manifest["kind"] == "Service":  # leads to this machine

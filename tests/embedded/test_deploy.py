@@ -284,8 +284,8 @@ def test_a_crd_of_others_is_kept(site: Site) -> None:
     site.post(crds, "CustomResourceDefinition", f"gateways.{GROUP}", spec=spec)
     code, output = site.run("deploy", "--clusterid", "east", "--without", "member", "--apply", "--no-wait")
     assert code == 0, output
-    kept = f"CustomResourceDefinition gateways.{GROUP} kept: it exists, and belongs to another installation"
-    assert kept in output
+    message = f"CustomResourceDefinition gateways.{GROUP} kept: it exists, and belongs to another installation"
+    assert message in output
     assert f"CustomResourceDefinition clusterinfoimports.{GROUP} created" in output
 
 

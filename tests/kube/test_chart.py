@@ -173,8 +173,10 @@ def test_accounts_of_gateways_are_values(helm: Helm) -> None:
     """Policies always come along; further accounts write Gateways, and agents may have tokens without a Node."""
 
     def expressions(*values: str) -> dict[str, str]:
-        made = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(values))
-        policies = [obj for obj in yaml.safe_load_all(made) if obj and obj["kind"] == "ValidatingAdmissionPolicy"]
+        manifests = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(values))
+        policies = [
+            obj for obj in yaml.safe_load_all(manifests) if obj and obj["kind"] == "ValidatingAdmissionPolicy"
+        ]
         return {obj["metadata"]["name"]: str(obj["spec"]) for obj in policies}
 
     default = expressions()

@@ -148,11 +148,11 @@ def test_every_value_is_used() -> None:
 def test_namespaces_and_image_are_values() -> None:
     """No template names the default namespaces or image itself, but for accounts of Kubernetes and Antrea."""
     for name, text in TEMPLATES.items():
-        others = "generic-garbage-collector|namespace-controller|antrea-mc-controller|antrea-agent"
-        left = re.sub(rf"kube-system[:/]({others})", "", text)
-        assert "kube-system" not in left, name
-        assert "antrea-multicluster" not in left, name
-        assert "mcagent:0" not in left, name
+        accounts = "generic-garbage-collector|namespace-controller|antrea-mc-controller|antrea-agent"
+        remaining_text = re.sub(rf"kube-system[:/]({accounts})", "", text)
+        assert "kube-system" not in remaining_text, name
+        assert "antrea-multicluster" not in remaining_text, name
+        assert "mcagent:0" not in remaining_text, name
 
 
 def test_the_dockerfile_makes_what_the_manifests_run() -> None:

@@ -108,11 +108,11 @@ def test_rights_are_what_reconcilers_declare(role: ControllerRole) -> None:
     """What they read may be listed and watched, what they write written; of other things only what runs them."""
     granted = rules(role)
     settings = ControllerSettings(member=MemberSettings(write_endpoints=WriteEndpoints.ALWAYS))
-    found = reconcilers_of(role, settings, "x")
+    reconcilers = reconcilers_of(role, settings, "x")
     watched = {name for name, verbs in granted.items() if {"get", "list", "watch"} <= verbs}
     written = {(group, name.partition("/")[0]) for (group, name), verbs in granted.items() if verbs & WRITES}
-    assert watched == resources({kind for r in found for kind in r.reads.local})
-    assert written - RUNNING == resources({kind for r in found for kind in r.writes.local})
+    assert watched == resources({kind for r in reconcilers for kind in r.reads.local})
+    assert written - RUNNING == resources({kind for r in reconcilers for kind in r.writes.local})
 
 
 @pytest.mark.parametrize(

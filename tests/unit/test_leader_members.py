@@ -266,16 +266,16 @@ def test_a_leader_of_v1alpha1_gets_its_cluster_id_from_the_claim() -> None:
         leader.controller.run()
         leader.put(first)
         leader.put(second)
-        found = leader.api.get(Kind.CLUSTER_SET, AREA, SET)
-        assert found is not None
-        assert found["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
-        assert found["status"]["readyClusters"] == 1
+        stored_set = leader.api.get(Kind.CLUSTER_SET, AREA, SET)
+        assert stored_set is not None
+        assert stored_set["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+        assert stored_set["status"]["readyClusters"] == 1
     leader = Leader("east")
     leader.api.remove(Kind.CLUSTER_SET, AREA, SET)
     leader.put(*of_v1alpha1("south"))
-    found = leader.api.get(Kind.CLUSTER_SET, AREA, SET)
-    assert found is not None
-    assert "clusterID" not in found["spec"]
+    stored_set = leader.api.get(Kind.CLUSTER_SET, AREA, SET)
+    assert stored_set is not None
+    assert "clusterID" not in stored_set["spec"]
 
 
 def test_the_members_clusterset_of_a_dual_role_cluster_is_not_the_leaders() -> None:

@@ -134,11 +134,11 @@ def test_a_service_import_names_its_service_and_announces_slices(type_: str) -> 
     """Gateways read both (KEP-1645, GEP-1748). Slices are announced even while no endpoint is ready."""
     view, controller = world(service_import(type=type_))
     controller.settle()
-    found = made(view, Kind.SERVICE_IMPORT)
-    named = found["metadata"]["annotations"][DERIVED_SERVICE]
+    annotated_import = made(view, Kind.SERVICE_IMPORT)
+    named = annotated_import["metadata"]["annotations"][DERIVED_SERVICE]
     assert view.local.get(Kind.SERVICE, "shop", named) is not None
     assert names_of(view.local, Kind.ENDPOINT_SLICE) == []
-    assert found["status"]["endpointSliceObjects"] == "Present"
+    assert annotated_import["status"]["endpointSliceObjects"] == "Present"
 
 
 def test_a_second_look_writes_nothing() -> None:

@@ -74,9 +74,9 @@ def test_a_leader_that_is_ready_to_be_replaced() -> None:
         accounts=[account("member-east", "east"), account("default")],
         exports=[{"spec": {"kind": "ClusterInfo"}}, {"spec": {"kind": "AntreaClusterNetworkPolicy"}}],
     )
-    found = check(ControllerRole.LEADER, objects)
-    assert texts(found, Level.MUST) == texts(found, Level.LOST) == []
-    assert "2 exports, 0 imports: none is deleted" in texts(found, Level.KEPT)[0]
+    findings = check(ControllerRole.LEADER, objects)
+    assert texts(findings, Level.MUST) == texts(findings, Level.LOST) == []
+    assert "2 exports, 0 imports: none is deleted" in texts(findings, Level.KEPT)[0]
 
 
 def test_a_leader_with_everything_in_the_way() -> None:
@@ -90,12 +90,12 @@ def test_a_leader_with_everything_in_the_way() -> None:
         announces=[{"clusterID": "east"}, {"clusterID": "west"}],
         exports=[{"spec": {"kind": "ExternalEntity"}}, {"spec": {"kind": "LabelIdentity"}}],
     )
-    found = check(ControllerRole.LEADER, objects)
-    annotate, delete, stop = texts(found, Level.MUST)
+    findings = check(ControllerRole.LEADER, objects)
+    annotate, delete, stop = texts(findings, Level.MUST)
     assert "annotate serviceaccount member-west multicluster.antrea.io/cluster-id=west" in annotate
     assert "kubectl -n antrea-multicluster scale deployment antrea-mc-controller --replicas=0" in stop
     assert "kubectl delete validatingwebhookconfiguration antrea-multicluster-hook" in delete
-    entities, labels = texts(found, Level.LOST)
+    entities, labels = texts(findings, Level.LOST)
     assert "1 of kind ExternalEntity" in entities
     assert "enableStretchedNetworkPolicy: true" in labels
 
@@ -129,9 +129,9 @@ def test_an_account_that_no_member_needs() -> None:
         accounts=[account(default), account("member-east", "east")],
         announces=[{"clusterID": "east"}],
     )
-    found = check(ControllerRole.LEADER, objects)
-    assert texts(found, Level.MUST) == []
-    assert f"ServiceAccount {AREA}/{default}: stands for no cluster" in texts(found, Level.LOST)[0]
+    findings = check(ControllerRole.LEADER, objects)
+    assert texts(findings, Level.MUST) == []
+    assert f"ServiceAccount {AREA}/{default}: stands for no cluster" in texts(findings, Level.LOST)[0]
 
 
 @pytest.mark.parametrize(

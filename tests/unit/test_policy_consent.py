@@ -96,9 +96,9 @@ def test_without_consent_nothing_is_accepted(value: ReplicatedPolicies) -> None:
 def test_a_network_policy_isolates_if_it_has_no_rules(changes: RawObject, why: str) -> None:
     """NetworkPolicies are a union: each rule may open a Pod that another policy isolates."""
     spec = {**SPEC, **changes}
-    given = accepted(Kind.NETWORK_POLICY, spec, "till", **IN_TILL)
-    assert why in given
-    assert bool(given) is bool(why)
+    reason = accepted(Kind.NETWORK_POLICY, spec, "till", **IN_TILL)
+    assert why in reason
+    assert bool(reason) is bool(why)
     assert accepted(Kind.NETWORK_POLICY, spec, "till", **{**IN_TILL, "replicated_network_policies": ALLOW}) == ""
 
 
