@@ -168,6 +168,22 @@ def test_a_policy_without_effect_inside_the_cluster_is_reported() -> None:
     assert report(view, controller) == {}
 
 
+def test_a_policy_without_problems_hides_no_problem_of_the_same_name() -> None:
+    """Antrea's policies are reported by their name, those of Kubernetes by that of their ResourceImport."""
+    invalid = {
+        "kind": "ResourceImport",
+        "metadata": {"name": "strict", "namespace": NORTH},
+        "spec": {"kind": names.KUBERNETES_POLICY},
+    }
+    for imports in ((imported(), invalid), (invalid, imported())):
+        view, controller = antrea("securityops")
+        for resource_import in imports:
+            north_of(view).put(resource_import)
+            controller.run()
+        assert spec_of(view) == POLICY
+        assert report(view, controller) == {"strict": "spec.raw.data: is missing"}
+
+
 def test_a_missing_tier_is_reported_and_what_comes_later_counts() -> None:
     """With the Tier the policy comes at once, and goes with it; the report follows."""
     view, controller = antrea("application")

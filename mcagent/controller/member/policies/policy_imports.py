@@ -115,9 +115,10 @@ def report(view: View, leader: Leader, settings: MemberSettings, now: float) -> 
             ref = _ref(policy)
             why = refusal(policy, settings, leader) or _obstacle(view, policy, resource_import.name)
             why = why or view.failure(ref) or _unenforced(view, ref, now)
-        is_antrea = resource_import.spec.kind == names.POLICY
-        problems[resource_import.spec.name if is_antrea else resource_import.name] = why
-    return {name: why for name, why in problems.items() if why}
+        if why:
+            is_antrea = resource_import.spec.kind == names.POLICY
+            problems[resource_import.spec.name if is_antrea else resource_import.name] = why
+    return problems
 
 
 def is_imported_policy(obj: ApiObject) -> bool:
