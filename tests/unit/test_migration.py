@@ -134,6 +134,18 @@ def test_an_account_that_no_member_needs() -> None:
     assert f"ServiceAccount {AREA}/{default}: stands for no cluster" in texts(findings, Level.LOST)[0]
 
 
+def test_an_invalid_cluster_id_is_no_part_of_a_command() -> None:
+    """A member of Antrea's leader chooses the ID in its announcement, and an administrator pastes the command."""
+    objects = objects_of(
+        namespace=AREA,
+        bindings=[binding("member-west")],
+        accounts=[account("member-west")],
+        announces=[{"clusterID": "west; reboot"}],
+    )
+    (annotate,) = texts(check(ControllerRole.LEADER, objects), Level.MUST)
+    assert annotate.endswith("annotate serviceaccount member-west multicluster.antrea.io/cluster-id=CLUSTER_ID")
+
+
 @pytest.mark.parametrize(
     ("claims", "level", "said"),
     [

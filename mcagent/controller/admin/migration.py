@@ -18,7 +18,7 @@ from mcagent.controller.admission.identity import bound_cluster, bound_clusters
 from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
-from mcagent.controller.contract.commands import TOKEN_ROLE, let_read_token
+from mcagent.controller.contract.commands import TOKEN_ROLE, bind_account, let_read_token
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import address_of
 from mcagent.controller.leader.exports.payloads import granted_networks
@@ -199,14 +199,13 @@ def _leader(objects: Objects) -> Iterator[Finding]:
     for account in objects.accounts:
         if account.name not in members or bound_cluster(account):
             continue
-        cluster = next(iter(unknown)) if len(unknown) == 1 else "CLUSTER_ID"
+        cluster_id = next(iter(unknown)) if len(unknown) == 1 else ""
         yield Finding(
             level=Level.MUST if unknown else Level.LOST,
             about=f"ServiceAccount {objects.namespace}/{account.name}",
             text=f"stands for no cluster{_one_of(unknown)}, as accounts made before Antrea 2.7: "
             "what its member writes is refused",
-            command=f"kubectl -n {objects.namespace} annotate serviceaccount {account.name} "
-            f"{names.CLUSTER_ID_ANNOTATION}={cluster}",
+            command=bind_account(objects.namespace, account.name, cluster_id, placeholder="CLUSTER_ID"),
         )
     kinds = Counter(export.spec.kind for export in objects.exports)
     for kind, number in sorted(kinds.items()):

@@ -21,8 +21,11 @@ def let_read_token(namespace: str, secret: str) -> str:
     )
 
 
-def bind_account(namespace: str, account: str, cluster_id: str) -> str:
-    """Return the command, on the leader, by which a ServiceAccount stands for a cluster; "" for an invalid ID."""
-    if not names.is_cluster_id(cluster_id):
-        return ""
-    return f"kubectl -n {namespace} annotate serviceaccount {account} {names.CLUSTER_ID_ANNOTATION}={cluster_id}"
+def bind_account(namespace: str, account: str, cluster_id: str, *, placeholder: str = "") -> str:
+    """Return the command, on the leader, by which a ServiceAccount stands for a cluster.
+
+    The placeholder replaces an invalid cluster ID; without one the command is "".
+    """
+    value = cluster_id if names.is_cluster_id(cluster_id) else placeholder
+    command = f"kubectl -n {namespace} annotate serviceaccount {account} {names.CLUSTER_ID_ANNOTATION}={value}"
+    return command if value else ""
