@@ -17,6 +17,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
+from mcagent.controller.leader.claims import publishes_key
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
@@ -188,7 +189,7 @@ def _encrypts(export: ResourceExport) -> bool | None:
     info = export.spec.cluster_info
     if info is None or not info.gateway_infos:
         return None
-    return any(key.public_key for key in (info.wireguard, *(g.wireguard for g in info.gateway_infos)) if key)
+    return publishes_key(export)
 
 
 def _consistent(view: View, area: str, members: set[str], before: Sequence[Condition], now: float) -> Json:

@@ -100,7 +100,7 @@ def ask_leader(server: str, timeout: float = TIMEOUT) -> LeaderServer:
 def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     """Judge the ClusterSets of this cluster, and the API servers of their leaders."""
     sets, servers = cluster.read(cluster_sets), cluster.read(leader_servers)
-    joined = [(cluster_set, url) for cluster_set in sets if (url := _server(cluster_set))]
+    joined = [(cluster_set, url) for cluster_set in sets if (url := cluster_set.leader_server)]
     if not sets and not cluster.read(imports):
         yield CHECK.finding("NotJoined", "there is no ClusterSet")
         return
@@ -115,13 +115,8 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
             yield from clock_finding(CHECK, "LeaderClockOff", server.clock - cluster.clock, owner)
     if not findings:
         days = [(server.expires - cluster.now) / _DAY for server in servers if server.expires is not None]
-        expiry = f", certificate expires in {min(days):.0f} days" if days else ""
-        yield CHECK.passed(f"connected{expiry}" if joined else "no leader to connect to")
-
-
-def _server(cluster_set: ClusterSet) -> str:
-    """Return the URL of the leader; "" on the leader itself."""
-    return next((leader.server for leader in cluster_set.spec.leaders), "")
+        remaining = f", certificate expires in {min(days):.0f} days" if days else ""
+        yield CHECK.passed(f"connected{remaining}" if joined else "no leader to connect to")
 
 
 def _connection(cluster_set: ClusterSet, server: str) -> Iterator[CheckFinding]:
