@@ -36,7 +36,7 @@ from mcagent.doctor.checks.cluster import (
 )
 from mcagent.doctor.checks.cluster import agents as agent_check
 from mcagent.doctor.checks.cluster.admission_policies import InstalledPolicies, shipped_policies
-from mcagent.doctor.checks.cluster.crds import wanted_crds
+from mcagent.doctor.checks.cluster.crds import expected_crds
 from mcagent.doctor.checks.cluster.leader import LeaderServer
 from mcagent.doctor.checks.cluster.permissions import Account, Reviews
 from mcagent.doctor.checks.node import openvswitch
@@ -119,7 +119,7 @@ READERS = {
     "leaders": leader.leader_servers,
     "problems": cidrs.input_problems,
 }
-CRDS = {name_of(crd): served(crd) for crd in wanted_crds(InstalledRole.MEMBER)}
+CRDS = {name_of(crd): served(crd) for crd in expected_crds(InstalledRole.MEMBER)}
 POLICIES = InstalledPolicies(
     policies={name_of(policy): policy for policy in shipped_policies()},
     bindings={name_of(policy): {"spec": {"validationActions": ["Deny"]}} for policy in shipped_policies()},
@@ -420,7 +420,7 @@ def test_a_leader_is_judged_as_one() -> None:
     """It has other CRDs, and follows no leader."""
     seen = cluster(
         deployments=[labelled("leader", "mcagent-leader", "mcs") | {"status": {"readyReplicas": 1}}],
-        crds={name_of(crd): served(crd) for crd in wanted_crds(InstalledRole.LEADER)},
+        crds={name_of(crd): served(crd) for crd in expected_crds(InstalledRole.LEADER)},
         cluster_sets=[ClusterSet(metadata=Metadata(name="cs", namespace="mcs"))],
         leaders=[],
     )

@@ -158,7 +158,7 @@ def _with_values(obj: RawObject, part: Part, site: Site) -> RawObject:
     if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
         moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
     if kind == "ClusterRole" and part is Part.MEMBER_POLICIES and (accepted := accepted_policies(site)):
-        moved["rules"] = [rule for rule in moved["rules"] if _POLICY_KEYS.get(*rule["apiGroups"]) in accepted]
+        moved["rules"] = [rule for rule in moved["rules"] if _POLICY_KEYS[rule["apiGroups"][0]] in accepted]
     if kind in WORKLOADS:
         (container,) = moved["spec"]["template"]["spec"]["containers"]
         image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image

@@ -50,7 +50,7 @@ class MemberClusterSet:
         """Use no settings."""
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the ClusterSets that a change touches: all of this namespace: only one of them is joined."""
+        """Return the ClusterSets that a change touches: all of this namespace, of which one is joined."""
         touched = (
             change.side is Side.LOCAL
             and change.object.namespace == view.namespace

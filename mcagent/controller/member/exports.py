@@ -79,7 +79,7 @@ BY_CLUSTER = Index("exports-by-cluster", ResourceExport, Side.LEADER, _by_cluste
 
 # --- quota ------------------------------------------------------------------------------------------------
 
-REASON = "TooManyExports"
+TOO_MANY_EXPORTS = "TooManyExports"  # reason of a ServiceExport's conditions
 _OVER_QUOTA = "may export"  # in the leader's refusal, until the replaced export is deleted
 RETRY = 60.0  # seconds after which the decision on an export without a place is repeated
 

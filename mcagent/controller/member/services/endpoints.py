@@ -37,6 +37,7 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
 
 Announced = tuple[tuple[str, tuple[str, ...]], ...]  # cluster ID and CIDRs, of all other clusters
+_SHOWN = 3  # addresses of a refusal that are named
 
 
 def cidrs_of(obj: ApiObject | None) -> tuple[str, ...]:
@@ -55,9 +56,6 @@ def networks(announced: Announced, own: Iterable[str], allowed: Iterable[str] = 
     ]
     foreign = Networks((*bounds, cluster) for cluster, text in owned if (bounds := range_of(text)) is not None)
     return networks_of(own), foreign
-
-
-_SHOWN = 3  # addresses of a refusal that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,8 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.exports import (
     BY_CLUSTER,
     OWN_BY_KIND,
-    REASON,
     RETRY,
+    TOO_MANY_EXPORTS,
     Quota,
     export_ref,
     resource_export,
@@ -169,7 +169,7 @@ class ServiceExports:
         if not decision.refusal:
             place = QUOTA.place(view, leader, refs[0].name, export.namespace)
             if place.refusal:
-                decision, again = ExportDecision(reason=REASON, message=place.refusal), RETRY
+                decision, again = ExportDecision(reason=TOO_MANY_EXPORTS, message=place.refusal), RETRY
             for other in _key_of_export(place.replaced, leader) if place.replaced is not None else ():
                 steps += _removals(view, leader, _refs(leader, other))
         resource_exports = [view.get(ref, ResourceExport) for ref in refs]

@@ -41,7 +41,7 @@ def crds(cluster: ExaminedCluster) -> dict[str, RawObject]:
     return {name_of(crd): crd for crd in items}
 
 
-def wanted_crds(role: InstalledRole) -> list[RawObject]:
+def expected_crds(role: InstalledRole) -> list[RawObject]:
     """Return the CRDs of this version for a role."""
     parts = {Part.CRDS, *manifests.PARTS[role]}
     return [obj for obj in manifests.objects(parts, manifests.Site()) if obj["kind"] == CRD]
@@ -57,7 +57,7 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
         if "leader" in roles
         else InstalledRole.MEMBER
     )
-    installed, expected = cluster.read(crds), wanted_crds(role)
+    installed, expected = cluster.read(crds), expected_crds(role)
     findings = [finding for crd in expected for finding in _judge(crd, installed.get(name_of(crd)), role)]
     yield from findings or [CHECK.passed(f"{len(expected)} CRDs of this version")]
 
