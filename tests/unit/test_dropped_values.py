@@ -16,7 +16,7 @@ META = {"name": "west-clusterinfo", "uid": "u", "resourceVersion": "1"}
 KEY = {"publicKey": "k", "port": 51820}
 
 
-def wanted(**more: Any) -> Wanted:
+def desired_export(**more: Any) -> Wanted:
     """Return an export with fields that old CRDs drop, and a status."""
     infos = [{"gatewayIP": "192.168.1.1", "wireGuard": {**KEY, **more}}]
     return Wanted(ref=REF, body={"spec": {"infos": infos, "new": {"a": 1}, "id": "west"}}, status={"x": "y"})
@@ -24,34 +24,34 @@ def wanted(**more: Any) -> Wanted:
 
 def pruned(body: Any) -> Any:
     """Return what a server keeps that knows neither spec.new nor spec.infos[].wireGuard."""
-    found = copy.deepcopy(body)
-    found["spec"].pop("new", None)
-    for info in found["spec"].get("infos", ()):
+    stored = copy.deepcopy(body)
+    stored["spec"].pop("new", None)
+    for info in stored["spec"].get("infos", ()):
         info.pop("wireGuard", None)
-    return found | {"metadata": META}
+    return stored | {"metadata": META}
 
 
-def noted(present: Any = None) -> tuple[WrittenObjects, Any]:
-    """Return what is known after the object was created, and what there is."""
+def after_creation() -> tuple[WrittenObjects, Any]:
+    """Create the object: return the values that the server dropped, and the stored object."""
     memory = WrittenObjects(Cache({}))
-    first = plan(wanted(), present)
+    first = plan(desired_export(), None)
     assert first is not None
     assert first.verb is Verb.CREATE
-    there = pruned(first.body)
-    left = plan(wanted(), there)
-    assert left is not None
-    news = memory.add_dropped(REF, dropped_values(first.body, left.body, there), there, 1, 0.0)
+    stored = pruned(first.body)
+    remaining = plan(desired_export(), stored)
+    assert remaining is not None
+    news = memory.add_dropped(REF, dropped_values(first.body, remaining.body, stored), stored, 1, 0.0)
     assert news == {"spec.infos[].wireGuard", "spec.new.a"}
-    return memory, there
+    return memory, stored
 
 
 def test_what_is_not_kept_is_not_sent_again() -> None:
     """After the creation only the status is left to write."""
-    memory, there = noted()
-    write = plan(wanted(), there, memory.dropped(REF, there, 1, 1.0))
+    memory, stored = after_creation()
+    write = plan(desired_export(), stored, memory.dropped(REF, stored, 1, 1.0))
     assert write is not None
     assert write.verb is Verb.STATUS
-    assert plan(wanted(), there | {"status": {"x": "y"}}, memory.dropped(REF, there, 1, 1.0)) is None
+    assert plan(desired_export(), stored | {"status": {"x": "y"}}, memory.dropped(REF, stored, 1, 1.0)) is None
     assert memory.dropped_fields(Side.LEADER) == [
         "ResourceExport spec.infos[].wireGuard",
         "ResourceExport spec.new.a",
@@ -61,25 +61,25 @@ def test_what_is_not_kept_is_not_sent_again() -> None:
 
 def test_another_value_is_sent_and_so_is_what_somebody_changes() -> None:
     """A new key is news; so is a gateway that somebody else wrote."""
-    memory, there = noted()
-    rotated = plan(wanted(nextPublicKey="n"), there, memory.dropped(REF, there, 1, 1.0))
+    memory, stored = after_creation()
+    rotated = plan(desired_export(nextPublicKey="n"), stored, memory.dropped(REF, stored, 1, 1.0))
     assert rotated is not None
     assert list(rotated.body["spec"]) == ["infos"]
-    changed = copy.deepcopy(there)
+    changed = copy.deepcopy(stored)
     changed["spec"]["infos"][0]["gatewayIP"] = "192.168.1.66"
-    mended = plan(wanted(), changed, memory.dropped(REF, changed, 1, 1.0))
+    mended = plan(desired_export(), changed, memory.dropped(REF, changed, 1, 1.0))
     assert mended is not None
-    assert mended.body["spec"]["infos"] == wanted().body["spec"]["infos"]
+    assert mended.body["spec"]["infos"] == desired_export().body["spec"]["infos"]
 
 
 def test_other_objects_and_other_leaders_are_asked_anew() -> None:
     """Nothing is known of an object that was made again, of another leader, or after an hour."""
     for uid, epoch, now in (("v", 1, 1.0), ("u", 2, 1.0), ("u", 1, DROPPED_FOR + 1)):
-        memory, there = noted()
-        other = {**there, "metadata": {**META, "uid": uid}}
+        memory, stored = after_creation()
+        other = {**stored, "metadata": {**META, "uid": uid}}
         assert memory.dropped(REF, other, epoch, now) == {}
         assert memory.dropped_fields(Side.LEADER) == []
-    memory, _ = noted()
+    memory, _ = after_creation()
     memory.prune(DROPPED_FOR + 1)
     assert memory.dropped_fields(Side.LEADER) == []
 
@@ -93,6 +93,6 @@ def test_a_value_that_was_not_in_the_write_may_be_sent() -> None:
 def test_no_target_port_is_written_as_zero() -> None:
     """Leaders of Antrea up to 2.4 store targetPort 0 where a port has none: that is no difference."""
     body = {"spec": {"service": {"serviceSpec": {"ports": [{"name": "http", "port": 80}]}}}}
-    there: dict[str, Any] = {**copy.deepcopy(body), "metadata": META}
-    there["spec"]["service"]["serviceSpec"]["ports"][0]["targetPort"] = 0
-    assert plan(Wanted(ref=REF, body=body), there) is None
+    stored: dict[str, Any] = {**copy.deepcopy(body), "metadata": META}
+    stored["spec"]["service"]["serviceSpec"]["ports"][0]["targetPort"] = 0
+    assert plan(Wanted(ref=REF, body=body), stored) is None

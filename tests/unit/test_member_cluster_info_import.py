@@ -257,16 +257,16 @@ def test_what_cannot_be_found_out_says_what_to_configure(last: Any) -> None:
 
 def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
     """What is configured is not asked for; a refusal leaves the member without; one that is away is waited for."""
-    stop, known = threading.Event(), Answers()
+    stop, client = threading.Event(), Answers()
     configured = ControllerSettings(member=MemberSettings(service_cidr="10.96.0.0/16"))
-    assert complete(ControllerRole.MEMBER, configured, known, stop) == configured
-    assert known.requests == []
+    assert complete(ControllerRole.MEMBER, configured, client, stop) == configured
+    assert client.requests == []
     refused = Answers(ApiRefusalError("no", code=404), ApiRefusalError("forbidden", code=403))
     without = complete(ControllerRole.MEMBER, ControllerSettings(), refused, stop)
     names = {reconciler.name for reconciler in reconcilers_of(ControllerRole.MEMBER, without, HOME)}
     assert {"membership", "gateway-election", "service-export", "service-import"} <= names
-    told = (ApiRefusalError("no", code=404), ApiRefusalError(REFUSALS[0][0], code=422))
-    away = Answers(ApiUnreachableError("away"), *told)
+    responses = (ApiRefusalError("no", code=404), ApiRefusalError(REFUSALS[0][0], code=422))
+    away = Answers(ApiUnreachableError("away"), *responses)
     assert complete(ControllerRole.MEMBER, ControllerSettings(), away, stop).member.service_cidr == "10.96.0.0/12"
 
 
