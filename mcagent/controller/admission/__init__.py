@@ -1,9 +1,9 @@
-"""The webhook's admission rules, as pure functions of a request and what it may look up.
+"""The webhook's admission rules, as pure functions of a request and its look-ups.
 
 Owns the rules that depend on other objects or on the controller's configuration: which account may write what,
 quotas, and claims of CIDRs. Rules that depend on the request alone are ValidatingAdmissionPolicies
 (`deploy/admission-policies.yaml`), which the API server evaluates first. Identity rules and HTTP codes are those
-of Antrea's webhooks, with our ServiceAccounts beside Antrea's; accounts without a cluster ID, which Antrea's
+of Antrea's webhooks, with mcagent's ServiceAccounts beside Antrea's; accounts without a cluster ID, which Antrea's
 webhooks let pass, are refused.
 """
 

@@ -1,9 +1,9 @@
-"""Admission of a ClusterInfo by what other clusters have been granted. Pure.
+"""Admission of a ClusterInfo by the claims that other clusters have been granted. Pure.
 
-It answers early; `leader.ledger` decides, later and by the same rules, because what is seen here may be out of
-date. It refuses a request that would add nothing but claims that cannot be granted. A request that also brings
-something else passes, and the ledger leaves out what is not granted: a conflict must never keep a cluster from
-publishing a new gateway.
+An early answer: these look-ups may be out of date, so `leader.ledger` decides later, by the same rules. A request
+is refused if it adds only claims that cannot be granted. A request with other changes passes, and the ledger
+leaves out the claims that are not granted, because a conflict must never prevent that a cluster publishes a new
+gateway.
 """
 
 from __future__ import annotations

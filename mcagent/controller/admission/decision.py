@@ -1,4 +1,4 @@
-"""What an admission review is asked, may look up, and answers. Pure values; `controller.webhook` serves them."""
+"""Request, look-ups and decision of an admission review. Pure values; `controller.webhook` serves them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ALLOWED = AdmissionDecision(allowed=True)
 
 
 def denied(message: str, code: int = 403) -> AdmissionDecision:
-    """Return a refusal: 403 who may not, 412 what is there forbids it, 400 it cannot be understood."""
+    """Return a refusal. Codes: 403, the caller may not; 412, present objects forbid it; 400, invalid request."""
     return AdmissionDecision(allowed=False, code=code, message=message)
 
 
 class Lookup(Protocol):
-    """What a review may look up in the cluster that it runs in. Fresh: an account may be a second old."""
+    """The look-ups of a review, in its own cluster. They are up to date: an account may be one second old."""
 
     def service_account(self, namespace: str, name: str) -> ServiceAccount | None:
         """Return a ServiceAccount, None if there is none."""
@@ -60,15 +60,15 @@ class Lookup(Protocol):
 
     @property
     def limits(self) -> MemberLimits:
-        """Return what members may claim where their ServiceAccounts say nothing."""
+        """Return the limits of members whose ServiceAccounts have no annotations."""
         ...
 
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
-        """Return how many ResourceExports of a kind a member has, those included that are about to go."""
+        """Return the number of a member's ResourceExports of a kind, with those that are being deleted."""
         ...
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
-        """Return the ResourceImports that `cidr_claims.GRANTED` files under any of these, as far as known."""
+        """Return the ResourceImports with one of these values in `cidr_claims.GRANTED`, as far as known."""
         ...
 
     def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:
@@ -78,23 +78,23 @@ class Lookup(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewRequest:
-    """An AdmissionRequest (admission.k8s.io/v1), of which only this is read. Missing objects are {}."""
+    """The fields of an AdmissionRequest (admission.k8s.io/v1) that are read. Missing objects are {}."""
 
     operation: Operation
     kind: str
     namespace: str
     user: str
-    caller: Caller | None  # None: no ServiceAccount
+    caller: Caller | None  # None: not a ServiceAccount
     object: RawObject = field(default_factory=dict)
     old: RawObject = field(default_factory=dict)
 
     @property
     def subject(self) -> RawObject:
-        """Return the object that it is about: the new one, for DELETE the old one."""
+        """Return the reviewed object: the new one, for DELETE the old one."""
         return self.old if self.operation is Operation.DELETE else self.object
 
     def of(self, cls: type[Object]) -> tuple[Object, Object]:
-        """Return the old and the new object; empty ones where there is none."""
+        """Return the old and the new object; a missing one is empty."""
         return read_as(cls, self.old), read_as(cls, self.object)
 
 
@@ -118,16 +118,16 @@ def read_request(raw: Mapping[str, Any]) -> ReviewRequest | None:
 
 
 def no_account(request: ReviewRequest) -> AdmissionDecision:
-    """Return the refusal of a caller that is no ServiceAccount."""
+    """Return the refusal of a caller that is not a ServiceAccount."""
     return denied(
         f'the user is "{request.user}", and must be a ServiceAccount: {ACCOUNT}<namespace>:<name>', code=400
     )
 
 
 def changed_parts(old: RawObject, new: RawObject) -> set[str]:
-    """Return what an update changes: top-level fields by name, and `metadata.labels` and the like.
+    """Return the fields that an update changes: "spec", "metadata.labels" and the like.
 
-    Left out is what only the API server writes, and the status, which has a subresource of its own.
+    Without the fields that only the API server writes, and without the status, which is a subresource.
     """
     before, after = _parts(old), _parts(new)
     return {
@@ -147,4 +147,4 @@ def _parts(raw: RawObject) -> dict[str, object]:
 
 
 HOUSEKEEPING = frozenset({"metadata.finalizers", "metadata.ownerReferences"})
-"""What the garbage collector changes, and an administrator of an object that cannot go."""
+"""Fields that the garbage collector changes, and administrators, of objects whose deletion is blocked."""

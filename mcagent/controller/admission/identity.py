@@ -1,4 +1,4 @@
-"""Which member cluster a ServiceAccount stands for, and which cluster IDs cannot live together. Pure."""
+"""The member cluster that a ServiceAccount stands for, and cluster IDs that exclude each other. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mcagent.model.api.kubernetes import ServiceAccount
 
 
 def bound_cluster(account: ServiceAccount) -> str | None:
-    """Return the cluster ID that a ServiceAccount is annotated with; None when it is not annotated."""
+    """Return the cluster ID that a ServiceAccount is annotated with; None if it has no annotation."""
     return account.annotation(names.CLUSTER_ID_ANNOTATION)
 
 

@@ -1,7 +1,7 @@
-"""Admission of a member's ResourceExports by what an administrator allows it: size, namespaces, number. Pure.
+"""Admission of a member's ResourceExports by its limits: size, namespaces, number. Pure.
 
-The leader's reconciler applies the same rules once more (`services.offers`): what is seen here may be out of date,
-and exports can be older than the bounds.
+The leader's reconciler applies the same rules again (`services.offers`): these look-ups may be out of date, and
+exports can be older than the limits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcagent.model.parsing.field import printable
 
 
 def refuse_size(request: ReviewRequest, export: ResourceExport, lookup: Lookup) -> AdmissionDecision | None:
-    """Return the refusal of an export that is too large, before anything else looks into it."""
+    """Return the refusal of an export that is too large; checked before its content is read."""
     content = {key: value for key, value in request.object.items() if key != "status"}
     if isinstance(meta := content.get("metadata"), dict):
         content["metadata"] = {key: value for key, value in meta.items() if key != "managedFields"}

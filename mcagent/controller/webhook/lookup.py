@@ -1,4 +1,4 @@
-"""What admission rules may look up: the engine's cache, and the API server for what the cache may not have yet."""
+"""The look-ups of admission rules: in the engine's cache, and at the API server for what the cache may lack."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _TIMEOUT = 5.0  # seconds
 
 
 class ClusterLookup:
-    """Implements `mcagent.controller.admission.Lookup`. Its methods raise SourceError when nothing can be known.
+    """Implements `mcagent.controller.admission.Lookup`. Its methods raise SourceError if the API server fails.
 
-    `namespace` is what the cache holds; "" : all. A question about another namespace is asked of the API server.
+    `namespace`: that of the cached objects, "": all. Objects of other namespaces are read from the API server.
     """
 
     def __init__(self, cache: Cache, client: Client, namespace: str, limits: MemberLimits | None = None) -> None:
@@ -40,19 +40,19 @@ class ClusterLookup:
 
     @property
     def limits(self) -> MemberLimits:
-        """Return what members may claim where their ServiceAccounts say nothing."""
+        """Return the limits of members whose ServiceAccounts have no annotations."""
         return self._limits
 
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
-        """Return how many ResourceExports of a kind a member has, as far as they were read; 0 on a member."""
+        """Return the number of a member's cached ResourceExports of a kind; 0 if this controller is a member's."""
         if not self._cache.has_index(BY_KIND):
             return 0
         return self._cache.count_indexed(BY_KIND, by_kind(namespace, cluster_id, kind))
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
-        """Return the ResourceImports that `cidr_claims.GRANTED` files under any of these.
+        """Return the cached ResourceImports with one of these values in the index `cidr_claims.GRANTED`.
 
-        Only what was read already: none on a member, and none in a namespace that the leader does not look after.
+        None if this controller is a member's, or does not reconcile the namespace.
         """
         if not self._cache.has_index(GRANTED):
             return ()
@@ -66,7 +66,7 @@ class ClusterLookup:
             cached = self._cache.get(ref, ServiceAccount)
             if cached is not None:
                 return cached
-        # Not in the cache: it may have been made this very moment.
+        # The cache may not have a ServiceAccount that was created a moment ago.
         try:
             answer = self._client.request(
                 "GET", object_path(Kind.SERVICE_ACCOUNT, namespace, name), timeout=_TIMEOUT
@@ -88,7 +88,7 @@ class ClusterLookup:
         return self._list(ClusterSet, namespace)
 
     def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:
-        """Return all MemberClusterAnnounces of a namespace; none where the kind is not served (on a member)."""
+        """Return all MemberClusterAnnounces of a namespace; none if the kind is not served (on a member)."""
         try:
             return self._list(MemberClusterAnnounce, namespace)
         except ApiRefusalError as err:

@@ -1,8 +1,8 @@
 """The HTTPS server of the admission webhook: AdmissionReview v1 in, AdmissionReview v1 out.
 
-Owns its limits, the certificate in use and what is counted; `mcagent.http.listener` has the connections.
-Decides nothing: a path has a function that does. What goes wrong here refuses the request, or lets the
-failurePolicy decide.
+Owns its limits, the certificate in use and the counters; `mcagent.http.listener` has the connections. It has no
+rules: each path has a function that decides. After an error here the request is refused, or the failurePolicy
+decides.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 8 * 1024 * 1024  # bytes: an object and what it was, each at most as large as an API server takes it
-# Seconds that a connection may be unused. API servers give one up after 90 (Go's http.DefaultTransport): they, not
-# we, have to be the first, or a request crosses our closing and fails. A heartbeat comes every 10 s.
+MAX_BODY = 8 * 1024 * 1024  # bytes: the new and the old object, each up to the limit of API servers
+# Seconds that a connection may be unused. API servers close it after 90 (Go's http.DefaultTransport), and must be
+# first: a request that crosses the closing by this server fails. A heartbeat comes every 10 s.
 IDLE = 100.0
-# An API server waits 30 s at most (timeoutSeconds); nothing is worth doing after that.
+# An API server waits 30 s at most (timeoutSeconds); a later answer is useless.
 LIMITS = Limits(slots=128, ask=10.0, answer=30.0, idle=IDLE)
 _API_VERSION = "admission.k8s.io/v1"
 _MESSAGE = 1024
-_DEEP = "mcagent.io/too-deep"  # beside a request's own fields: what is written is nested too deeply
+_DEEP = "mcagent.io/too-deep"  # added to the fields of a request: the written object is nested too deeply
 _TOO_DEEP = AdmissionDecision(
     allowed=False, code=422, message=f"the object is nested more than {MAX_DEPTH} deep: controllers do not read it"
 )
@@ -53,7 +53,7 @@ class WebhookServer:
     """Serves reviews until closed. Without a certificate it closes every connection at once."""
 
     def __init__(self, address: tuple[str, int], reviews: Mapping[str, Review], limits: Limits = LIMITS) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
+        """Listen. Raises OSError if the address is not available."""
         self._context: ssl.SSLContext | None = None
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -68,7 +68,7 @@ class WebhookServer:
 
     @property
     def port(self) -> int:
-        """The port listened on; of interest when 0 was asked for."""
+        """The port of the listener, also if `address` has port 0."""
         return self._listener.port
 
     @property
@@ -78,7 +78,7 @@ class WebhookServer:
 
     @property
     def has_certificate(self) -> bool:
-        """Tell whether it can be asked."""
+        """Tell whether it has a certificate, so that API servers can connect."""
         return self._context is not None
 
     def use(self, context: ssl.SSLContext) -> None:
@@ -86,12 +86,12 @@ class WebhookServer:
         self._context = context
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """Return how many reviews there were, by kind and answer."""
+        """Return the number of reviews, by kind and answer."""
         with self._lock:
             return dict(self._counts)
 
     def durations(self) -> Durations:
-        """Return how long reviews took."""
+        """Return the durations of reviews."""
         with self._lock:
             return Durations(list(self._durations.counts), self._durations.total)
 
@@ -107,7 +107,7 @@ class WebhookServer:
 
 
 class _BadReviewError(Exception):
-    """The request is no AdmissionReview."""
+    """The request is not an AdmissionReview."""
 
     def __init__(self, message: str, code: int = 400) -> None:
         super().__init__(message)
@@ -121,7 +121,7 @@ class _Service:
         self._reviews, self._counted = reviews, counted
 
     def serve(self, connection: ClientConnection) -> None:
-        """Answer one request after the other, until the client goes or asks for what is no review."""
+        """Answer one request after the other, until the client closes or sends something else than a review."""
         while self._answer_one(connection):
             connection.enter(RequestStage.IDLE, connection.limits.idle)
 
