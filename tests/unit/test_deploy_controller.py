@@ -166,7 +166,7 @@ def test_secrets_and_leases_by_name(role: ControllerRole) -> None:
 
 
 def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
-    """The ControllerRole that tokens are bound to gives no status, no imports, and no deletecollection."""
+    """The Role that tokens are bound to gives no status, no imports, and no deletecollection."""
     role = one(ControllerRole.LEADER, "Role", "antrea-mc-member-cluster-role")
     for rule in role["rules"]:
         resources = set(rule["resources"])

@@ -132,7 +132,7 @@ def standing_for(cluster_id: str) -> dict[str, Any]:
 
 
 def join(shipped: Shipped, cluster_id: str) -> str:
-    """Make an account of a member, with the ControllerRole that the manifests have for it; return its token."""
+    """Make an account of a member, with the Role that the manifests have for it; return its token."""
     cluster = shipped.cluster
     cluster.create(cluster.path("serviceaccounts"), cluster_id, metadata=standing_for(cluster_id))
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role"}
