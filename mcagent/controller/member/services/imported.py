@@ -103,7 +103,7 @@ def removals(target: ImportedService, view: View) -> list[Wanted | Ref]:
 
 
 def is_imported(obj: ApiObject) -> bool:
-    """Tell whether a Service or Endpoints object was made for an import, by us or by Antrea."""
+    """Tell whether a Service or Endpoints object was made for an import, by mcagent or by Antrea."""
     return obj.annotation(names.IMPORTED_SERVICE_ANNOTATION) == "true"
 
 
