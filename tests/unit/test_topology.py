@@ -198,11 +198,11 @@ def test_what_tells_most_is_reported() -> None:
     """First what is not up, then by traffic: the rest does not fit."""
     live_links = [ClusterLink(cluster=f"c{n:03}", live=1, tunnels=1, bytes_per_second=n) for n in range(200)]
     lost = ClusterLink(cluster="lost", live=0, tunnels=1)
-    kept = links.most_telling([*live_links, lost])
-    assert len(kept) == links.MAX_REPORTED
-    assert lost in kept
-    assert live_links[199] in kept
-    assert live_links[0] not in kept
+    reported = links.most_telling([*live_links, lost])
+    assert len(reported) == links.MAX_REPORTED
+    assert lost in reported
+    assert live_links[199] in reported
+    assert live_links[0] not in reported
 
 
 # --- from a gateway to the leader -----------------------------------------------------------------------
