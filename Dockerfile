@@ -9,17 +9,22 @@ RUN apt-get update \
 
 FROM packages AS build
 WORKDIR /src
-COPY .ci/requirements.lock .ci/requirements.lock
+COPY .ci/requirements.lock .ci/requirements-build.lock .ci/
 RUN python3 -m venv /opt/mcagent \
-    && /opt/mcagent/bin/pip install --no-cache-dir --no-compile --require-hashes -r .ci/requirements.lock
+    && /opt/mcagent/bin/pip install --no-cache-dir --no-compile --require-hashes -r .ci/requirements.lock \
+    && python3 -m venv /opt/build \
+    && /opt/build/bin/pip install --no-cache-dir --require-hashes -r .ci/requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY flows flows
 COPY mcagent mcagent
 COPY deploy/*.yaml deploy/
 COPY deploy/image deploy/image
+# VERSION: of the tag (deploy/image/build); there is no git here to read it from.
+ARG VERSION=0+unknown
 # kubernetes.aio, and what it alone needs, is a second client, for asyncio, as large as the one in use; its thousand
 # models are read by nobody here, so they are not compiled. try.py imports everything that is left.
-RUN /opt/mcagent/bin/pip install --no-cache-dir --no-compile --no-deps . \
+RUN SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION /opt/build/bin/python -m hatchling build -t wheel -d /dist \
+    && /opt/mcagent/bin/pip install --no-cache-dir --no-compile --no-deps /dist/*.whl \
     && rm -rf /opt/mcagent/lib/python3*/site-packages/kubernetes/aio /opt/mcagent/lib/python3*/site-packages/kubernetes/e2e_test \
     && /opt/mcagent/bin/pip uninstall -y -q \
         aiohttp aiohttp-retry aiohappyeyeballs aiosignal attrs frozenlist multidict propcache yarl \
@@ -57,7 +62,8 @@ COPY --from=build /out/usr/share/mcagent/sbom.spdx.json /
 
 FROM scratch AS agent
 COPY --from=build /out /
-ENV PATH=/opt/mcagent/bin:/usr/sbin:/usr/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# One arena of glibc's malloc (mallopt(3)): Python's threads allocate one at a time, and each would have an arena.
+ENV PATH=/opt/mcagent/bin:/usr/sbin:/usr/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MALLOC_ARENA_MAX=1
 # The agent's manifest asks for root, because Open vSwitch's sockets are root's; nothing else needs it.
 USER 65532:65532
 ENTRYPOINT ["mcagent"]

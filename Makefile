@@ -16,8 +16,8 @@ MCAGENT_TEST_RUN := $(or $(MCAGENT_TEST_RUN),$(shell date +%Y%m%d-%H%M%S)-$(shel
 export MCAGENT_TEST_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-all test-rest flaky lint inventory language unit properties embedded kube antrea antrea-if-there contract lab attacks test-failover \
-	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench image sbom chart docs site lock clean
+.PHONY: help setup demo quick test test-all test-rest flaky lint inventory language unit properties embedded kube antrea antrea-if-there contract lab attacks test-failover test-planned \
+	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench bench-compare image sbom release test-release chart docs site lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -32,10 +32,10 @@ quick: lint unit ## Static checks and unit tests: two minutes
 
 test: lint unit properties embedded kube contract lab attacks flaky ## Tests of everything that runs on this machine's own kernel: 25 minutes on two processors
 
-test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 50 minutes
+test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 80 minutes
 
 # What CI runs after `make test`. Programs of others that are not there are named, with the tests that need them.
-test-rest: antrea-if-there kernel-if-there e2e-if-there flaky
+test-rest: test-release antrea-if-there kernel-if-there test-planned e2e-if-there flaky
 
 flaky: setup
 	@$(PY) -m tests.flaky
@@ -68,20 +68,24 @@ embedded: setup ## The control plane, informers and admin commands on embedded A
 contract: setup ## Each backend against the real thing, in namespaces (root)
 	@$(STEP) -v "contract tests" -- $(PYTEST) -n auto --dist loadfile tests/contract
 
-lab: setup ## Packets through labs of namespaces with real agents (root)
+lab: setup ## Packets through labs of namespaces with real agents, `mclab demo --all-cnis` among them (root)
 	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]
 	@$(STEP) -v "lab tests" -- $(PYTEST) $(SOME) --dist loadfile -m "not failover" tests/lab
 
-attacks: setup ## What hostile clusters, Pods and users try (docs/security.md): packets, API servers, HTTP (root)
+attacks: setup ## What hostile clusters, Pods and users try (docs/security.md; root); BUDGET=5m generates attacks for so long
+ifdef BUDGET
+	@$(PY) -m tests.attacks.generated --budget $(BUDGET) $(ATTACKS)
+else
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
 	@$(STEP) -v "attacks" -- $(PYTEST) -n auto --dist loadfile tests/attacks
+endif
 
 kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
 	@$(STEP) -v "API server tests" -- $(PYTEST) $(SOME) --dist loadfile tests/kube
 
 # Its worlds wait for Antrea's timers most of the time: all at once.
-BESIDE_ANTREA := $(STEP) -v "beside Antrea" -- $(PYTEST) -o faulthandler_timeout=400 $(MANY) --dist loadfile tests/antrea
+BESIDE_ANTREA := $(STEP) -v "beside Antrea" -- $(PYTEST) $(MANY) --dist loadfile tests/antrea
 antrea: setup ## Beside Antrea's own controllers, real ones (left out where they are not: tests/antrea/programs.py) (root)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
 	@$(BESIDE_ANTREA)
@@ -91,6 +95,10 @@ antrea-if-there: setup
 
 test-failover: setup ## Faults of gateways under load, against the clock: wants an idle machine (root)
 	@$(STEP) -v "failover tests" -- $(PYTEST) -m failover tests/lab
+
+# They count every datagram, so they run alone.
+test-planned: setup ## Gateways that are drained, cordoned, deleted and created again lose no packet (root)
+	@$(STEP) -v "planned changes of gateways" -- $(PYTEST) -m failover tests/lab/test_drain.py tests/lab/test_gateways_planned.py
 
 test-kernel: setup ## Tests that depend on the datapath, on the kernel datapath, in test kernels (builds one if there is none)
 	@$(STEP) "a test kernel" -- tests/kernel/find-kernel --build
@@ -114,12 +122,12 @@ k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gat
 e2e: setup ## The user guide, conformance and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
 	@devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance)
 	@tests/helm/find-helm --build >/dev/null
-	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
+	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
 
 # Only where the programs are already; the image is of this tree, so it is built.
 e2e-if-there: setup
 	@! devtools/k8s/find-programs >/dev/null 2>&1 || devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance) >/dev/null
-	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
+	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
 
 conformance: setup ## The MCS API's conformance suite on two clusters of real Kubernetes (MCS_CONFORMANCE=its program; root)
 	@[ -z "$(MCS_CONFORMANCE)" ] || devtools/mck8s setup --conformance
@@ -135,12 +143,23 @@ coverage: setup ## Which code unit and embedded tests do not run, by package; fa
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done
 
+bench-compare: setup ## Ratios of benchmarks of two revisions, in alternating rounds (REF=revision, COMPARE=options of devtools.bench_compare; root)
+	@$(PY) -m devtools.bench_compare $(REF) $(COMPARE)
+
 image: ## The images of agent and controllers, and of Open vSwitch, with buildah, podman or docker (BUILDER=, BUILD_FLAGS=)
 	@deploy/image/build agent
 	@deploy/image/build openvswitch
 
 sbom: ## What is in the image, Debian's and Python's packages: dist/sbom.spdx.json
 	@deploy/image/build sbom
+
+release: setup ## The files of a release, from HEAD: dist/release (RELEASE=--without-images, or --platforms linux/amd64,linux/arm64)
+	@.ci/setup images
+	@$(PY) -m devtools.release $(RELEASE)
+
+test-release: setup ## That two builds of a release have the same bytes, and that its files work
+	@tests/helm/find-helm --build >/dev/null || [ $$? -eq 1 ]
+	@$(STEP) -v "release" -- $(PYTEST) tests/release
 
 chart: setup ## The Helm chart: linted, rendered, its manifests compared (builds Helm once if there is Go)
 	@tests/helm/find-helm --build >/dev/null || [ $$? -eq 1 ]
@@ -166,6 +185,8 @@ lock: setup ## Resolve the locked versions anew (needs uv)
 	    pyproject.toml -o .ci/requirements.lock
 	uv pip compile -q -U --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	    pyproject.toml --group dev -o .ci/requirements-dev.lock
+	uv pip compile -q -U --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	    --group build -o .ci/requirements-build.lock
 
 clean: ## Remove what the build made here (not Debian packages)
 	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist build

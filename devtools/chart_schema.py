@@ -1,4 +1,4 @@
-"""Writes values.schema.json of the Helm chart: python -m devtools.chart_schema FILE.
+"""Writes values.schema.json of the Helm chart, and files/durations.json: python -m devtools.chart_schema FILE.
 
 Owns what values of the chart may be. The keys of `config` are those of the processes themselves, so that a
 misspelt key is refused by `helm install` already, and not by a Pod that does not start.
@@ -28,6 +28,8 @@ CIDR: Json = {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"}
 ANYTHING: Json = {"type": "object"}
 TEXTS: Json = {"type": "object", "additionalProperties": TEXT}
 OBJECTS: Json = {"type": "array", "items": ANYTHING}
+# Pods' labels, but for those by which workloads select them
+LABELS: Json = TEXTS | {"propertyNames": {"not": {"pattern": r"^app\.kubernetes\.io/(name|component)$"}}}
 SHARE: Json = {
     "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[1-9][0-9]?%$|^100%$"}]
 }
@@ -63,6 +65,15 @@ def configuration(schema: Schema) -> Json:
     return exactly(tree)
 
 
+POD: Mapping[str, Json] = {
+    "podAnnotations": TEXTS,
+    "podLabels": LABELS,
+    "affinity": ANYTHING,
+    "extraEnv": listed({"type": "object", "required": ["name"], "properties": {"name": WORD}}),
+    "serviceAccount": exactly({"annotations": TEXTS}),
+}
+
+
 def controller_values(webhook: Mapping[str, Json] | None = None, **more: Json) -> Json:
     """Return the schema of a controller's values; `webhook` and `more` are what one role alone has."""
     fields = {
@@ -74,7 +85,7 @@ def controller_values(webhook: Mapping[str, Json] | None = None, **more: Json) -
         "tolerations": OBJECTS,
         "topologyKeys": listed(WORD),
         "resources": ANYTHING,
-        "podAnnotations": TEXTS,
+        **POD,
         "hostNetwork": FLAG,
         "podDisruptionBudget": exactly({"enabled": FLAG, "minAvailable": SHARE}),
         "networkPolicy": exactly({"enabled": FLAG, "webhookFrom": listed(CIDR)}),
@@ -89,16 +100,18 @@ def document() -> Json:
         "enabled": FLAG,
         "config": configuration(agent.SCHEMA),
         "maxUnavailable": SHARE,
+        "updateStrategy": ANYTHING,
         "priorityClassName": TEXT,
         "nodeSelector": TEXTS,
         "tolerations": OBJECTS,
         "resources": ANYTHING,
-        "podAnnotations": TEXTS,
+        **POD,
         "addedCapabilities": listed({"type": "string", "pattern": "^[A-Z_]+$"}),
     }
     fields = {
         "image": exactly(
             {
+                "registry": {"type": "string", "pattern": r"^(\S*[^\s/])?$"},
                 "repository": WORD,
                 "tag": TEXT,
                 "digest": DIGEST,
@@ -108,6 +121,7 @@ def document() -> Json:
         ),
         "imagePullSecrets": listed(exactly({"name": LABEL}, ["name"])),
         "crds": exactly({"install": FLAG, "keep": FLAG}),
+        "policies": exactly({"install": FLAG}),
         "agent": exactly(agent_values),
         "openvswitch": exactly(
             {
@@ -115,7 +129,9 @@ def document() -> Json:
                 "directory": {"type": "string", "pattern": r"^/[\w./-]+$"},
                 "image": exactly({"repository": WORD, "tag": TEXT, "digest": DIGEST}, ["repository"]),
                 "resources": ANYTHING,
+                "updateStrategy": ANYTHING,
                 "podAnnotations": TEXTS,
+                "podLabels": LABELS,
             }
         ),
         "member": controller_values(),
@@ -166,5 +182,21 @@ def text() -> str:
     return json.dumps(document(), indent=1) + "\n"
 
 
+def durations_text() -> str:
+    """Return the bounds of durations in seconds, by role and key, for a template: no pattern bounds "1m30s"."""
+    bounds = {
+        role: {
+            key.path: [option["minimum"], option["maximum"], key.value.allowed]
+            for key in schema.keys
+            for option in key.value.schema.get("anyOf", ())
+            if option.get("type") == "number"
+        }
+        for role, schema in (("agent", agent.SCHEMA), ("member", controller.SCHEMA), ("leader", controller.SCHEMA))
+    }
+    return json.dumps(bounds, indent=1) + "\n"
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(text(), encoding="utf-8")
+    target = Path(sys.argv[1])
+    target.write_text(text(), encoding="utf-8")
+    (target.parent / "files/durations.json").write_text(durations_text(), encoding="utf-8")

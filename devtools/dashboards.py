@@ -20,6 +20,12 @@ def _rate(metric: str, labels: str) -> str:
     return f"rate({metric}{{{labels}}}[$__rate_interval])"
 
 
+def _share(labels: str, of: str) -> str:
+    """Return the part of each tunnel in the packets sent to all gateways that are alike but for labels `of`."""
+    sent = _rate("mcagent_tunnel_transmit_packets_total", labels)
+    return f"{sent} / ignoring ({of}) group_left sum without ({of}) ({sent})"
+
+
 def _p99(metric: str, by: str, legend: str) -> tuple[str, str]:
     groups = f"{by}, le" if by else "le"
     return f"histogram_quantile(0.99, sum by ({groups}) ({_rate(f'{metric}_bucket', C)}))", legend
@@ -138,7 +144,10 @@ GATEWAY = Dashboard(
         Panel(
             title="Share of a cluster's gateways",
             unit="percentunit",
-            queries=[(f"mcagent_gateway_share_ratio{{{NODE}}}", "{{peer}} {{tunnel}}")],
+            queries=[
+                (_share(f'{NODE},peer_kind="remote"', "tunnel"), "{{peer}} {{tunnel}}"),
+                (_share(f'{NODE},peer_kind="gateway"', "tunnel, peer"), "{{peer}}"),
+            ],
         ),
         *_traffic(NODE, "peer_kind, peer", "{{peer_kind}} {{peer}}"),
         Panel(
@@ -200,7 +209,7 @@ CLUSTER_PAIR = Dashboard(
         Panel(
             title="Share of each gateway there",
             unit="percentunit",
-            queries=[(f"mcagent_gateway_share_ratio{{{PAIR}}}", "{{instance}} → {{tunnel}}")],
+            queries=[(_share(PAIR, "tunnel"), "{{instance}} → {{tunnel}}")],
         ),
         Panel(
             title="Round trip, median and 99 %",

@@ -11,17 +11,21 @@ from mcagent.doctor.catalogue import Scope, all_checks, names
 
 BEGIN = "<!-- checks and causes: made by python -m devtools.doctor_page -->"
 END = "<!-- end of checks and causes -->"
-_WHERE = {(True, False): "a Node", (False, True): "a cluster", (True, True): "both"}
+_WHERE = {
+    Scope.NODE: "a Node",
+    Scope.CLUSTER: "a cluster",
+    Scope.BEFORE_NODE: "a Node, by `mcagent check --pre`",
+    Scope.BEFORE_CLUSTER: "a cluster, by `mcagent check --pre`",
+}
 _SIGN = {"failed": "✗", "warning": "⚠"}
 
 
 def tables() -> Iterator[str]:
     """Yield a section for each check: summary, scope, and causes."""
-    scopes = [names(scope) for scope in Scope]
     for check in all_checks():
-        on_node, in_cluster = (check.name in scope for scope in scopes)
+        scopes = " and ".join(text for scope, text in _WHERE.items() if check.name in names(scope))
         summary = f"{check.summary[0].upper()}{check.summary[1:]}"
-        yield from (f"### {check.name}", "", f"{summary}. Scope: {_WHERE[on_node, in_cluster]}.", "")
+        yield from (f"### {check.name}", "", f"{summary}. Scope: {scopes}.", "")
         causes = check.causes
         if causes:
             yield from ("| reason | | why it matters | what to type next |", "| --- | --- | --- | --- |")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = "tests/language/allowed.txt"
 OWN = "devtools/language.py"  # which defines the words
 SOURCES = ("mcagent", "flows", "devtools")
-PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs")
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 GENERATED = ("docs/reference/", "docs/notes/")  # made from code that is checked itself; measurements of the past
 
 _EMPTY_NAMES = """asked both each every found given had held here kept known left lost made more much none one

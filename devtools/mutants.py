@@ -54,19 +54,28 @@ TESTS = {
     "mcagent/core/remote_clusters": "conflicts implementation remote_cluster_problems",
     "mcagent/core/addresses": "address_rules ownership remote_cluster_problems underlay",
     "mcagent/core": (
-        "compile compile_failover conflicts contention diff draining endpoints_at_nodes failover gateways_view"
-        " granted identities imported_services liveness policy_limits policy_rules reachability"
-        " remote_cluster_problems silence snapshot topology tunnel_guard tunnel_probes wireguard_*"
+        "address_rules antrea_verdicts bad_objects cleanup compile compile_failover conflicts contention"
+        " control_loop_apply core_* dead_gateways detection* diff draining encryption endpoints_at_nodes"
+        " engine export_addresses failover gateways_view granted identities implementation imported_services"
+        " liveness loop mapped_sources node_encryption observe own_endpoints ownership path_down"
+        " pod_prefixes pod_sources policy_* reachability remote_cluster_problems server_addresses silence"
+        " snapshot topology tunnel_guard tunnel_probes underlay what_if wireguard_*"
     ),
-    "flows": "flows_* pipeline_* simulate_*",
+    "flows": (
+        "compile compile_failover flows_* mid_connection path_down pipeline_* pod_prefixes policy_rules probes"
+        " reachability simulate_* trace_simulated tunnel_probes underlay what_if"
+    ),
     "mcagent/controller/leader/ledger": "leader_ledger leader_members member_bounds",
-    "mcagent/controller/leader": "leader_* member_bounds policy_replication",
-    "mcagent/controller/admission": "admission",
-    "mcagent/controller/contract": "antrea_before_2_7 exported_metadata leader_ledger leader_merge",
-    "mcagent/model/parsing": "granted parse policy_parsing",
-    "mcagent/kube/sources": "directory watch",
+    "mcagent/controller/leader": (
+        "bad_objects control_clusters duplicate_cluster_id export_ranges* kubernetes_policies leader_*"
+        " member_bounds merge_properties pod_ranges policy_replication"
+    ),
+    "mcagent/controller/admission": "admission admission_*",
+    "mcagent/controller/contract": "antrea_before_2_7 contract_* exported_metadata leader_ledger leader_merge",
+    "mcagent/model/parsing": "api_objects granted labels links parse parse_* policy_parsing",
+    "mcagent/kube/sources": "directory source_* watch ../embedded/informer* ../embedded/reading_once",
 }
-"""The unit tests that a sample of a package is tried with, without `tests/unit/test_` and `.py`."""
+"""The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""
 # Exit codes of mutmut's workers (mutmut/stats.py). Without a test that calls the function, a mutant survives.
 SURVIVED, NO_TESTS, SKIPPED, UNKNOWN, STOPPED = {0}, {5, 33}, {34}, {None, 2}, {-24, 24, 36, 152, 255}
 
@@ -132,10 +141,13 @@ def equivalent(text: str) -> dict[str, str]:
     """Return the listed mutants that no test can notice, each with the reason.
 
     A line is `MODULE.FUNCTION || REMOVED LINE || ADDED LINE || REASON`: an entry survives changes elsewhere
-    in the function, where mutmut's numbers do not. Raises ValueError that names a line without a reason.
+    in the function, where mutmut's numbers do not. A line that begins with # is a comment. Raises ValueError that
+    names a line without a reason.
     """
     entries: dict[str, str] = {}
-    for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
+    for line in map(str.strip, text.splitlines()):
+        if not line or line.startswith("#"):
+            continue
         *parts, reason = (part.strip() for part in line.split(SEPARATOR))
         if len(parts) != 3 or not reason:
             raise ValueError(f"{EQUIVALENT.name}: {line!r}: must be FUNCTION || REMOVED || ADDED || REASON")
@@ -214,6 +226,12 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
+def test_files(pattern: str) -> list[Path]:
+    """Return the files that a pattern of TESTS names."""
+    directory, _, name = pattern.rpartition("/")
+    return sorted((ROOT / "tests/unit" / directory).resolve().glob(f"test_{name}.py"))
+
+
 def settings_for(package: str) -> dict[str, object]:
     """Return the settings of mutmut that make the mutants of this package only, and try them with TESTS only.
 
@@ -221,11 +239,7 @@ def settings_for(package: str) -> dict[str, object]:
     the constant allows for a busy machine.
     """
     inner = [other for other in TARGETS if other.startswith(f"{package}/")]
-    files = [
-        str(path.relative_to(ROOT))
-        for pattern in TESTS[package].split()
-        for path in sorted(ROOT.glob(f"tests/unit/test_{pattern}.py"))
-    ]
+    files = [str(path.relative_to(ROOT)) for pattern in TESTS[package].split() for path in test_files(pattern)]
     return {
         "only_mutate": [f"{package}.py", f"{package}/*"],
         "do_not_mutate": [f"{name}{end}" for name in inner for end in (".py", "/*")],

@@ -112,6 +112,14 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckLarger:
+    """Write into a bit whether the frame, with its Ethernet header, is longer than `length` bytes."""
+
+    length: int
+    bit: Bits
+
+
+@dataclass(frozen=True, slots=True)
 class Conjunction:
     """The flow belongs to clause `clause` (1 to `of`) of conjunctive match `conj_id`.
 
@@ -143,6 +151,7 @@ Action = (
     | CtClear
     | ToGroup
     | Meter
+    | CheckLarger
     | Conjunction
     | ToController
 )

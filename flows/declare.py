@@ -176,27 +176,33 @@ class Pipeline:
 
     def _check_actions(self, where: str, actions: act.Actions, tables: tuple[int, ...]) -> None:
         last = len(actions) - 1
-        clauses = sum(isinstance(action, act.Conjunction) for action in actions)
-        if 0 < clauses <= last:
-            raise FlowError(where, "conjunction", "takes no other actions beside it")
         for index, action in enumerate(actions):
-            if isinstance(action, act.Goto):
+            if isinstance(action, act.SetField):  # the frequent ones first
+                self._check_write(where, action, in_ct=False)
+            elif isinstance(action, act.Goto):
                 if index != last:
                     raise FlowError(where, "goto_table", "is not the last action")
                 self._check_next(where, action.table, tables)
+            elif isinstance(action, act.Move):
+                self._check_write(where, action, in_ct=False)
             elif isinstance(action, act.Resubmit):
                 self._check_next(where, action.table, tables)
             elif isinstance(action, act.Ct):
                 self._check_ct(where, action, tables)
-            elif isinstance(action, act.SetField | act.Move):
-                self._check_write(where, action, in_ct=False)
+            elif isinstance(action, act.CheckLarger):
+                self._check_write(where, act.SetField(action.bit.field, 0, action.bit.mask), in_ct=False)
             elif isinstance(action, act.Conjunction):
-                if not (2 <= action.of <= 64 and 1 <= action.clause <= action.of and 0 < action.conj_id < 1 << 32):
-                    raise FlowError(
-                        where, text.actions_text((action,)), "is no clause of 2 to 64, or no ID of 32 bits"
-                    )
+                self._check_clause(where, action, actions[max(0, index - 1) : index + 2])
             elif isinstance(action, act.ToGroup) and action.group_id >> 24 not in self._kinds:
                 raise FlowError(where, f"group {action.group_id:#x}", "is of no declared kind")
+
+    @staticmethod
+    def _check_clause(where: str, clause: act.Conjunction, neighbours: act.Actions) -> None:
+        # A flow may have thousands of clauses. Where there is another action, one of them is its neighbour.
+        if not all(isinstance(action, act.Conjunction) for action in neighbours):
+            raise FlowError(where, "conjunction", "takes no other actions beside it")
+        if not (2 <= clause.of <= 64 and 1 <= clause.clause <= clause.of and 0 < clause.conj_id < 1 << 32):
+            raise FlowError(where, text.actions_text((clause,)), "is no clause of 2 to 64, or no ID of 32 bits")
 
     def _check_ct(self, where: str, ct: act.Ct, tables: tuple[int, ...]) -> None:
         if not 0 <= ct.zone <= 0xFFFF:

@@ -73,6 +73,13 @@ class MatchField:
         return f"MatchField({self.set_name})"
 
 
+class HashField(NamedTuple):
+    """A field whose bits in `mask` are input of a select group's hash."""
+
+    field: MatchField
+    mask: int
+
+
 class Term(NamedTuple):
     """One condition of a match: `packet[field] & mask == value`."""
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from flows import text
 from flows.actions import Actions
 from flows.errors import FlowError
-from flows.fields import MatchField, Term
+from flows.fields import HashField, MatchField, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,7 @@ class GroupType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket of a group. It is live if the watched port or group is live, or if it watches nothing.
-
-    `weight` is used by select groups only.
-    """
+    """A bucket of a group, live if what it watches is live or it watches nothing. `weight`: of select groups."""
 
     bucket_id: int
     actions: Actions
@@ -95,7 +92,7 @@ class Group:
     group_id: int
     type: GroupType
     buckets: tuple[Bucket, ...]
-    fields: tuple[MatchField, ...] = ()
+    fields: tuple[HashField, ...] = ()
 
     @property
     def body_text(self) -> str:

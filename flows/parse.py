@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flows.errors import FlowError
-from flows.fields import BY_SET_NAME, ETH_TYPE, FIELDS, IP_PROTO, PORTS_DST, PORTS_SRC, MatchField, Term
+from flows.fields import BY_SET_NAME, ETH_TYPE, FIELDS, IP_PROTO, PORTS_DST, PORTS_SRC, HashField, Term
 from flows.flow import Bucket, Flow, Group, GroupType, Match
 from flows.parse_actions import number, parse_actions, parse_port, parse_value, split_top
 from flows.text import SHORTHAND, parse_flow_line, parse_group_line
@@ -89,7 +89,7 @@ def parse_group(line: str, ports: Mapping[str, int] | None = None) -> Group:
         options[name] = value
     try:
         kind = GroupType(options.get("type", ""))
-        fields = tuple(_group_field(name) for name in options.get("fields", "").split(",") if name)
+        fields = tuple(_hash_field(text) for text in options.get("fields", "").split(",") if text)
     except (KeyError, ValueError) as error:
         raise FlowError("", f"group {group_id}", f"not understood: {error}") from None
     return Group(
@@ -100,5 +100,7 @@ def parse_group(line: str, ports: Mapping[str, int] | None = None) -> Group:
     )
 
 
-def _group_field(name: str) -> MatchField:
-    return _NAMED[name] if name == "nw_proto" else BY_SET_NAME[name]
+def _hash_field(text: str) -> HashField:
+    name, _, mask = text.partition("=")
+    field = _NAMED[name] if name == "nw_proto" else BY_SET_NAME[name]
+    return HashField(field, parse_value(field, mask, {})[0] if mask else field.full_mask)

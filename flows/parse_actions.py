@@ -188,6 +188,9 @@ def _action(text: str, ports: Mapping[str, int]) -> act.Action:
         return act.Conjunction(int(conj_id), int(clause), int(of))
     if text.startswith("resubmit(,"):
         return act.Resubmit(number("resubmit", text[10:-1]))
+    if text.startswith("check_pkt_larger("):
+        length, _, bit = text[17:].partition(")->")
+        return act.CheckLarger(number("check_pkt_larger", length), _bits(bit))
     name, _, value = text.partition(":")
     if name == "set_field":
         return _set_field(value)

@@ -56,10 +56,15 @@ class Supervised(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._call: Callable[[], object] | None = lambda: target(*args, **(kwargs or {}))
         self._until = until
-        self.cause = ""  # of its end, or of its last break; "" while all is well
+        self.cause = ""  # of its end, or of its last break, also after it has recovered; "" without one
         self.breaks = 0  # in a row
         self._began = 0.0  # when it was run last; monotonic
         self._waits = False  # to be run again
+
+    @property
+    def interrupted(self) -> str:
+        """The cause of its last break while it does not run because of it; else ""."""
+        return self.cause if self._waits or not self.is_alive() else ""
 
     @property
     def hopeless(self) -> bool:
@@ -100,11 +105,14 @@ class BackgroundLoop:
 
     `step` returns the seconds to the next call; `math.inf`: until `wake`. After an exception it is called again,
     with back-off. `delay`: seconds from `wake` to the call, so that changes in quick succession cause one call.
+    `patience`: seconds for which `stop` waits for a call under way at most; None: until it ends.
     """
 
-    def __init__(self, step: Callable[[], float], *, name: str, delay: float = 0.0) -> None:
-        self._step, self._delay = step, delay
-        self._woken, self._stopping = threading.Event(), threading.Event()
+    def __init__(
+        self, step: Callable[[], float], *, name: str, delay: float = 0.0, patience: float | None = None
+    ) -> None:
+        self._step, self._delay, self._patience = step, delay, patience
+        self._woken, self._urgent, self._stopping = threading.Event(), threading.Event(), threading.Event()
         self._thread = Supervised(self._run, name=name, until=self._stopping)
 
     @property
@@ -121,28 +129,31 @@ class BackgroundLoop:
         """Start the thread. Returns at once."""
         self._thread.start()
 
-    def wake(self) -> None:
-        """Let the next call come now."""
+    def wake(self, *, at_once: bool = False) -> None:
+        """Let the next call come after `delay`; with `at_once` now."""
+        if at_once:
+            self._urgent.set()
         self._woken.set()
 
     def pause(self, seconds: float) -> None:
         """Wait within `step`; `stop` ends the wait, `wake` does not."""
         self._stopping.wait(seconds)
 
-    def stop(self, timeout: float | None = None) -> None:
-        """End the loop. Waits for a call under way, for `timeout` seconds at most."""
+    def stop(self) -> None:
+        """End the loop."""
         self._stopping.set()
-        self._woken.set()
+        self.wake(at_once=True)
         if self._thread.is_alive():
-            self._thread.join(timeout)
+            self._thread.join(self._patience)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._urgent.clear()
             self._woken.clear()
             wait = self._step()
             # `stop` sets this first, so its `wake` comes after the clearing above, or this is set already.
             if not self._stopping.is_set() and self._woken.wait(None if wait == math.inf else wait):
-                self._stopping.wait(self._delay)
+                self._urgent.wait(self._delay)
 
 
 def dead() -> list[str]:

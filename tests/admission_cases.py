@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.contract import names
+from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION
 from mcagent.kube.source import RawObject
 from tests.admission_objects import (
     ACCOUNTS,
@@ -230,6 +231,14 @@ def _announces() -> Iterator[Case]:
     yield Case("takes a peer's over", "UPDATE", claimed, peers, EAST, 403, "not permitted", FIXED, Why.TWO_RULES)
     yield Case("heartbeat", "UPDATE", _beating(mine), mine)
     yield Case("heartbeat, nothing changes", "UPDATE", mine, mine)
+    first, second = (
+        put(mine, "metadata.annotations", {CLUSTER_UID_ANNOTATION: uid}) for uid in ("uid-1", "uid-2")
+    )
+    yield Case("the UID of its cluster, for the first time", "UPDATE", first, mine)
+    yield Case("the leader removes the UID", "UPDATE", mine, first, OURS)
+    yield Case(
+        "the UID of another cluster", "UPDATE", second, first, policy="is that of the cluster with UID uid-1"
+    )
     yield Case("no annotation", "CREATE", mine, None, sa("admin-sa"), 403, "not permitted")
     yield Case(
         "empty annotation",

@@ -13,7 +13,7 @@ from hypothesis import assume
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Network, Packet, PacketWalk
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
-from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel
+from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel, mapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def calls(
         service = target if isinstance(target, Service) else None
         call = Call(
             client=client,
-            address=target.address,
+            address=target.address if isinstance(target, Service) else world.abroad(target),
             protocol=service.protocol if service else random.choice((IP_TCP, IP_UDP, IP_ICMP)),
             port=service.port if service else 8080,
             client_port=random.randint(1024, 65535),
@@ -152,14 +152,17 @@ def exchange(world: World, network: Network, call: Call, packet: Packet) -> Exch
     assert place.cluster == call.cluster, there
     assert any(seen.dst in net for net in place.networks), there
     if call.service is None:
-        assert (seen.dst, seen.dst_port) == (packet.dst, packet.dst_port), there
+        assert isinstance(seen.dst, IPv4Address)
+        assert (world.cluster(call.cluster).abroad(seen.dst), seen.dst_port) == (packet.dst, packet.dst_port), (
+            there
+        )
     else:
         assert (seen.dst, seen.dst_port) in call.service.endpoints, there
     if world.keeps_source(call.client, call.cluster):
-        assert (seen.src, seen.src_port) == (packet.src, packet.src_port), there
+        assert (seen.src, seen.src_port) == (world.abroad(call.client), packet.src_port), there
     else:
         gateways = world.cluster(call.client.cluster).gateways
-        assert seen.src in {g.address for g in gateways if g.name in there.path}, there
+        assert seen.src in {mapped(g.address) for g in gateways if g.name in there.path}, there
     assert packet.ttl - len(there.path) <= seen.ttl < packet.ttl, there
     back = there.network.send(node, from_kernel(seen.reply()))
     home, answer = one(back)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from devtools.lab import faults
+from devtools.lab import faults, story
 from devtools.lab.faults import Fault, Settled
 from devtools.lab.lab import Lab
-from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Topology, generate
+from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Pod, Topology, generate
+from devtools.traffic import matrix
 from devtools.traffic.load import Kind, Load, Report, Stream
 from devtools.waiting import wait_until
 from mcagent.model.config import DatapathChoice, TrafficEncryption
@@ -76,9 +77,15 @@ def topology(
     datapath: DatapathChoice = DatapathChoice.AUTO,
     cni: Cni = Cni.FLANNEL,
     encryption: TrafficEncryption = TrafficEncryption.NONE,
+    same_cidrs: bool = False,
+    adapt: bool = False,
     name: str = "failover",
 ) -> Topology:
-    """Return two clusters whose Pods are on workers only: with a gateway no endpoint goes."""
+    """Return two clusters whose Pods are on workers only: with a gateway no endpoint goes.
+
+    With `same_cidrs` they have the same Pod and Service CIDRs, and the lab needs its control plane.
+    `adapt`: BFD adapts to the path, as by default outside labs.
+    """
     plain = generate(
         name=name,
         gateways=gateways,
@@ -87,11 +94,12 @@ def topology(
         cni=cni,
         datapath=datapath,
         encryption=encryption,
+        same_cidrs=same_cidrs,
     )
     config = {
         "bfd": {
             "local": {"interval": f"{intervals.local}ms", "multiplier": 3},
-            "remote": {"interval": f"{intervals.remote}ms", "multiplier": 3},
+            "remote": {"interval": f"{intervals.remote}ms", "multiplier": 3, "adapt": adapt},
         },
         # Damping, too, is tried many times over: rounds are no flapping.
         "damping": {"initial": "200ms", "max": "1s"},
@@ -101,7 +109,7 @@ def topology(
         nodes = tuple(replace(one, pods=()) if one.gateway else one for one in cluster.nodes)
         pods = tuple(pod.name for one in nodes for pod in one.pods)
         services = (replace(cluster.services[0], pods=pods),)
-        return replace(cluster, nodes=nodes, services=services, config=config)
+        return replace(cluster, nodes=nodes, services=services, config={**cluster.config, **config})
 
     return replace(plain, clusters=tuple(only_workers(cluster) for cluster in plain.clusters))
 
@@ -124,9 +132,15 @@ def await_handshakes(lab: Lab) -> None:
 def streams(lab: Lab, volume: Volume) -> list[Stream]:
     """Return the load: datagrams both ways, connections to Pods and to a Service, requests to the Service.
 
-    Datagrams go between many pairs of Pods: a gateway is chosen by addresses and, with TCP, ports.
+    Datagrams go between many pairs of Pods: a gateway is chosen by addresses and, with TCP, ports. All addresses
+    are those that other clusters use: with identical CIDRs the virtual ones.
     """
     east, west = lab.topology.clusters
+    prefixes, exported = story.pod_prefixes(lab), story.export_addresses(lab)
+
+    def remote_address(pod: Pod) -> str:
+        return str(matrix.remote_address(lab.topology.pod(pod.name)[0], pod, prefixes))
+
     here = [pod for one in east.workers for pod in one.pods]
     there = [pod for one in west.workers for pod in one.pods]
     pairs = [(here[n % len(here)], there[n // len(here) % len(there)]) for n in range(PAIRS)]
@@ -135,7 +149,7 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
             kind=Kind.UDP,
             name=f"udp {number} from {source.name} to {to.name}",
             namespace=lab.namespace(source),
-            address=str(to.address),
+            address=remote_address(to),
             port=POD_PORT,
             interval=PAIRS / volume.datagrams,
         )
@@ -147,12 +161,13 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
         kind=Kind.TCP,
         name="pods",
         namespace=lab.namespace(here[0]),
-        address=str(there[0].address),
+        address=remote_address(there[0]),
         port=DIRECT_PORT,
         count=volume.connections - to_service,
         interval=volume.interval,
     )
-    service = str(west.services[0].cluster_ip)
+    web = west.services[0]
+    service = str(exported.get((west.name, web.name), web.cluster_ip))
     services = replace(pods, name="service", address=service, port=80, count=to_service)
     requests = replace(services, kind=Kind.HTTP, name="requests", count=1, interval=REQUEST_INTERVAL)
     return [*datagrams, pods, services, requests]

@@ -11,7 +11,8 @@ from devtools.errors import LabError
 from devtools.traffic.load import percentile
 from tests.failover import INTERVALS, ROWS, Counted, Intervals, Row
 
-SAME = ("datapath", "encryption", "gateways", "workers", "asked")  # what rounds told together must share
+# Rounds are combined only if these are equal.
+SAME = ("datapath", "encryption", "translation of CIDRs", "gateways", "workers", "asked")
 Json = dict[str, object]
 
 
@@ -29,7 +30,7 @@ class Results:
         """Take in what is in a file. Raises LabError where it was measured in another way."""
         for other in list_of(found["about"]):
             for one in self._about[:1]:
-                # files of before encryption was measured say nothing of it
+                # older files do not record encryption and translation
                 differs = [key for key in SAME if one.get(key, "none") != other.get(key, "none")]
                 if differs:
                     raise LabError(f"these were measured with another {' and '.join(differs)}: use another file")

@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_network
 
 from flows import Flow, Group, pipeline
 from flows.fields import PROTOCOLS
+from mcagent.core.addresses.underlay import mapped_addresses
 
 GATEWAY_IP = ip_address("10.9.0.11")
 
@@ -21,6 +22,7 @@ def env(*, gateway: bool, siblings: tuple[int, ...]) -> pipeline.Env:
         published_pods=(ip_network("10.10.0.0/16"),),
         userspace_conntrack=True,
         snat_ports=(10000, 32767),
+        mtu=1450,
     )
 
 
@@ -34,7 +36,8 @@ def remote(number: int, *, gateway: bool, snat: bool) -> pipeline.RemoteCluster:
         for k in (1, 2)
     )
     cidrs = (ip_network(f"10.{20 + number}.0.0/16"), ip_network(f"10.{120 + number}.0.0/16"))
-    return pipeline.RemoteCluster(id=100 + number, cidrs=cidrs, gateways=gateways, snat=snat)
+    mapped = tuple((g.address, next(mapped_addresses(g.address))) for g in gateways)
+    return pipeline.RemoteCluster(id=100 + number, cidrs=cidrs, gateways=gateways, snat=snat, mapped=mapped)
 
 
 def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[pipeline.LocalNode]:

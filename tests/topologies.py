@@ -17,14 +17,24 @@ from hypothesis import strategies as st
 from flows import pipeline
 from flows.fields import IP_TCP
 from flows.flow import Flow, Group
-from flows.pipeline.registers import IDENTITY_UNKNOWN
+from flows.pipeline.prefixes import address_in_bridge, address_in_kernel
+from flows.pipeline.registers import IDENTITY_UNKNOWN, TOS_REPAIRED
 from flows.simulator import Network, Packet, SimulatedSwitch
+from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments.build import snat_ports
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import DEFAULT_PORTS, TunnelType
+from mcagent.model.net import PodPrefix
 
 GENEVE = DEFAULT_PORTS[TunnelType.GENEVE]
 ZONES = SimpleNamespace(arrival=100, service=101, snat=102, restored=103)
+
+
+def mapped(gateway: IPv4Address) -> IPv4Address:
+    """Return the address of a gateway in the kernels of other clusters' Nodes."""
+    return next(mapped_addresses(gateway))
+
+
 PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers
 ASK, ASK_ALL, NOT_HERE, HERE = (f"aa:bb:cc:dd:ee:f{n}" for n in range(5, 9))
 HOST_MAC = "0a:6d:63:00:00:01"
@@ -77,7 +87,7 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A cluster. `publishes`: its Pod CIDR is told to the others."""
+    """A cluster. `publishes`: its Pod CIDR is told to the others, or `virtual_cidr` in its place."""
 
     name: str
     number: int
@@ -86,6 +96,21 @@ class Cluster:
     pod_cidr: IPv4Network
     service_cidr: IPv4Network
     publishes: bool
+    virtual_cidr: IPv4Network | None = None
+
+    @property
+    def prefixes(self) -> tuple[PodPrefix, ...]:
+        """The Pod CIDR that the bridge translates."""
+        return () if self.virtual_cidr is None else (PodPrefix(real=self.pod_cidr, virtual=self.virtual_cidr),)
+
+    @property
+    def published_cidr(self) -> IPv4Network:
+        """The Pod CIDR as other clusters know it."""
+        return self.virtual_cidr or self.pod_cidr
+
+    def abroad(self, address: IPv4Address) -> IPv4Address:
+        """Return the address of a Pod as other clusters know it."""
+        return IPv4Address(address_in_bridge(address, self.prefixes))
 
     @cached_property
     def pods(self) -> tuple[Pod, ...]:
@@ -111,7 +136,7 @@ class Cluster:
     @property
     def told(self) -> tuple[IPv4Network, ...]:
         """The CIDRs that other clusters learn."""
-        return (self.service_cidr, *([self.pod_cidr] if self.publishes else []))
+        return (self.service_cidr, *([self.published_cidr] if self.publishes else []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +193,7 @@ class World:
     def _accepted(self) -> dict[tuple[str, str], tuple[IPv4Network, ...]]:
         found: dict[tuple[str, str], tuple[IPv4Network, ...]] = {}
         for here in self.clusters:
-            taken = [here.service_cidr, here.pod_cidr]
+            taken = [here.service_cidr, here.pod_cidr, here.published_cidr]
             for other in self.clusters:
                 if other is not here:
                     mine = tuple(net for net in other.told if not any(net.overlaps(t) for t in taken))
@@ -184,12 +209,16 @@ class World:
         """
         if not (here.publishes and there.publishes) or self.accepted(here, there) != there.told:
             return True
-        return any(here.pod_cidr.overlaps(net) for c in self.clusters if c is not here for net in c.told)
+        return any(here.published_cidr.overlaps(net) for c in self.clusters if c is not here for net in c.told)
 
     def reaches(self, pod: Pod, other: Pod) -> bool:
         """Tell whether `pod` may open connections to `other` of another cluster."""
         nets = self.accepted(self.cluster(pod.cluster), self.cluster(other.cluster))
-        return other.published and any(other.address in net for net in nets)
+        return other.published and any(self.abroad(other) in net for net in nets)
+
+    def abroad(self, pod: Pod) -> IPv4Address:
+        """Return the address of a Pod as other clusters know it."""
+        return self.cluster(pod.cluster).abroad(pod.address)
 
     def keeps_source(self, pod: Pod, there: str) -> bool:
         """Tell whether cluster `there` sees the Pod's own address."""
@@ -225,10 +254,12 @@ class World:
             local_gateways=tuple(others),
             own_gateway_ips=(node.address,) if node.gateway else (),
             service_cidrs=(cluster.service_cidr,),
-            published_pods=(cluster.pod_cidr,) if cluster.publishes else (),
+            published_pods=(cluster.published_cidr,) if cluster.publishes else (),
+            prefixes=cluster.prefixes,
             userspace_conntrack=self.userspace_conntrack,
             snat_ports=(None, None) if self.any_snat_port else snat_ports(datapath, GENEVE),
             identities=self.identities,
+            mtu=1450,
         )
 
     def ordered(self, gateways: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -266,6 +297,7 @@ class World:
                         gateways=tuple(remotes),
                         snat=self.snat(here, there),
                         ordered=bool(self.order),
+                        mapped=tuple((g.address, mapped(g.address)) for g in there.gateways),
                         meter=there.number,
                     ),
                 )
@@ -284,7 +316,8 @@ class World:
                 for service in here.services
                 for a, p in (*service.endpoints, *service.old_endpoints)
                 if service.protocol == IP_TCP and any(a in net for net in node.networks)
-            )
+            ),
+            here.prefixes,
         )
         for number, service in enumerate(here.services, 1):
             if node.gateway:
@@ -310,11 +343,33 @@ class World:
                 yield _pod_identity(self.env(node), pod.address, number)
         for rule in self.rules:
             pods = tuple(pod for pod in rule.pods if any(pod in net for net in node.networks))
-            yield _rules((replace(rule, pods=pods),))
+            yield _rules((replace(rule, pods=pods),), self.cluster(node.cluster).prefixes)
         for there in self.clusters if node.gateway else ():
             if there.name != node.cluster:
                 numbers = {self.identity(pod) for pod in there.pods} - {IDENTITY_UNKNOWN}
                 yield _claimed_identities(there.number, tuple(sorted(numbers)))
+
+    def quoting_gateways(self, error: Packet, cluster: str = "") -> Packet:
+        """Return an ICMP error of a kernel of `cluster` as nft sends it to the bridge.
+
+        It quotes the gateway's own address, and the Pod's virtual one.
+        """
+        sources = {mapped(g.address): g.address for cluster in self.clusters for g in cluster.gateways}
+        assert error.quoted is not None
+        source, destination = error.quoted.src, error.quoted.dst
+        assert isinstance(source, IPv4Address)
+        assert isinstance(destination, IPv4Address)
+        if cluster:
+            destination = self.cluster(cluster).abroad(destination)
+        quoted = replace(error.quoted, src=sources.get(source, source), dst=destination)
+        return replace(error, tos=TOS_REPAIRED, quoted=quoted)
+
+    def quoting_pods(self, error: Packet, cluster: str) -> Packet:
+        """Return an ICMP error to a kernel of `cluster` as nft changes it: it quotes the real address."""
+        assert error.quoted is not None
+        assert error.quoted.src is not None
+        source = address_in_kernel(error.quoted.src, self.cluster(cluster).prefixes)
+        return replace(error, quoted=replace(error.quoted, src=source))
 
     def endpoint(self, node: Node, address: IPv4Address, port: int) -> pipeline.ServiceEndpoint:
         """Return an endpoint as a gateway sees it: with the tunnel to its Node, where that is watched."""
@@ -366,13 +421,20 @@ def from_kernel(packet: Packet) -> Packet:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, min_clusters: int = 1, max_clusters: int = 4, plain: bool = False) -> World:
-    """Draw a world. `plain` (every second one anyway): no overlap, all published, so that no Pod needs SNAT."""
+def worlds(
+    draw: st.DrawFn, *, min_clusters: int = 1, max_clusters: int = 4, plain: bool = False, virtual: bool = False
+) -> World:
+    """Draw a world. `plain` (every second one anyway): no overlap, all published, so that no Pod needs SNAT.
+
+    `virtual`: clusters have the same Pod CIDR, and most of them a virtual one.
+    """
     plain = plain or draw(st.booleans())
     clusters: list[Cluster] = []
     for index in range(draw(st.integers(min_clusters, max_clusters))):
         name = "abcd"[index]
         block = index if plain else draw(st.integers(0, 3))
+        virtual_cidr = IPv4Network(f"172.{16 + index}.0.0/16") if virtual and draw(st.integers(0, 3)) else None
+        block = 50 if virtual_cidr is not None else block
         pod_cidr = IPv4Network(f"10.{block}.0.0/16")
         gateways, workers = draw(st.integers(1, 3)), draw(st.integers(0, 3))
         nodes = tuple(
@@ -409,6 +471,7 @@ def worlds(draw: st.DrawFn, *, min_clusters: int = 1, max_clusters: int = 4, pla
                 pod_cidr=pod_cidr,
                 service_cidr=service_cidr,
                 publishes=plain or draw(st.booleans()),
+                virtual_cidr=virtual_cidr,
             )
         )
     return World(clusters=tuple(clusters), userspace_conntrack=draw(st.booleans()))

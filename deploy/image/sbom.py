@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Write the software bill of materials of an image: sbom.py ROOT NAME > FILE (SPDX 2.3, JSON).
+"""Write a software bill of materials (SPDX 2.3, JSON) to standard output.
 
-Debian packages are those that collect.py noted in ROOT/var/lib/dpkg/status.d, Python's those that are installed
-below ROOT/opt. Same content, same bytes: the time is SOURCE_DATE_EPOCH, and the namespace a digest of the list.
+    sbom.py ROOT NAME                  of an image: Debian packages that collect.py noted in
+                                       ROOT/var/lib/dpkg/status.d, Python packages that are installed in ROOT/opt
+    sbom.py --lock FILE NAME VERSION   of a Python package with its locked dependencies on Linux
+
+Same content, same bytes: the time is SOURCE_DATE_EPOCH, and the namespace a digest of the list.
 """
 
 import hashlib
@@ -10,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from email.parser import HeaderParser
 from pathlib import Path
@@ -18,15 +21,20 @@ from pathlib import Path
 
 def main() -> int:
     """Print the document; return the exit code."""
-    root, name = Path(sys.argv[1]), sys.argv[2]
-    json.dump(document(root, name), sys.stdout, indent=1)
+    if sys.argv[1] == "--lock":
+        lock, name, version = sys.argv[2:]
+        packages = [_pypi(name, version, None), *_locked(Path(lock).read_text(encoding="utf-8"))]
+    else:
+        root, name = Path(sys.argv[1]), sys.argv[2]
+        packages = [*_debian(root), *_python(root)]
+    json.dump(document(packages, name), sys.stdout, indent=1)
     sys.stdout.write("\n")
     return 0
 
 
-def document(root: Path, name: str) -> dict[str, object]:
-    """Return the SPDX document of a root."""
-    packages = sorted([*_debian(root), *_python(root)], key=lambda item: str(item["SPDXID"]))
+def document(packages: Iterable[dict[str, object]], name: str) -> dict[str, object]:
+    """Return the SPDX document of packages."""
+    packages = sorted(packages, key=lambda item: str(item["SPDXID"]))
     digest = hashlib.sha256(json.dumps(packages).encode()).hexdigest()
     created = datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), UTC)
     return {
@@ -61,18 +69,19 @@ def _debian(root: Path) -> Iterator[dict[str, object]]:
 def _python(root: Path) -> Iterator[dict[str, object]]:
     for file in (root / "opt").glob("**/*.dist-info/METADATA"):
         entry = HeaderParser().parsestr(file.read_text(encoding="utf-8"))
-        name, version = entry["Name"], entry["Version"]
-        yield _package(
-            "pypi",
-            name,
-            version,
-            f"pkg:pypi/{name.lower().replace('_', '-')}@{version}",
-            _licence(entry.get("License-Expression")),
-        )
+        yield _pypi(entry["Name"], entry["Version"], entry.get("License-Expression"))
 
 
-def _licence(expression: str | None) -> str:
-    return expression or "NOASSERTION"
+def _locked(lock: str) -> Iterator[dict[str, object]]:
+    """Yield the packages of a lock, NAME==VERSION [; MARKER] \\, but those of Windows."""
+    for name, version, marker in re.findall(r"^([\w.-]+)==([^\s;]+)(.*)$", lock, flags=re.MULTILINE):
+        if "win32" not in marker:
+            yield _pypi(name, version, None)
+
+
+def _pypi(name: str, version: str, licence: str | None) -> dict[str, object]:
+    where = f"pkg:pypi/{name.lower().replace('_', '-')}@{version.replace('+', '%2B')}"
+    return _package("pypi", name, version, where, licence or "NOASSERTION")
 
 
 def _package(kind: str, name: str, version: str, where: str, licence: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from devtools.errors import LabError
-from devtools.k8s import conformance, mcs_suite
+from devtools.k8s import conformance, external, mcs_suite
 from devtools.k8s.demo import Demo
 from devtools.k8s.lab import K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   devtools/mck8s setup                                       # Debian packages, programs, image: once (15 minutes)
   devtools/mck8s up --clusters 2 --workers 1 --cni flannel
   devtools/mck8s up --cni flannel,bridge --proxy-mode iptables,nftables   # one of each for the n-th cluster
+  devtools/mck8s demo --same-cidrs                           # clusters with identical CIDRs
   devtools/mck8s kubectl east get nodes -o wide
   devtools/mck8s exec east-w1 -- ip route
   devtools/mck8s conformance --suite mcs-api/conformance.test             # up, join, the MCS API's suite, down
@@ -88,8 +89,8 @@ def _add_plan(parser: argparse.ArgumentParser, *, cnis: str, modes: str) -> None
     parser.add_argument(
         "--cni",
         default=cnis,
-        type=lambda text: tuple(map(K8sCni, text.split(","))),
-        help="flannel or bridge; with commas for each cluster [%(default)s]",
+        type=lambda text: tuple(text.split(",")),
+        help=f"{', '.join(K8sCni)}, or one in ${external.VARIABLE}; with commas for each cluster [%(default)s]",
     )
     parser.add_argument(
         "--proxy-mode",
@@ -97,6 +98,7 @@ def _add_plan(parser: argparse.ArgumentParser, *, cnis: str, modes: str) -> None
         type=lambda text: tuple(map(ProxyMode, text.split(","))),
         help="iptables or nftables; with commas for each cluster [%(default)s]",
     )
+    parser.add_argument("--same-cidrs", action="store_true", help="identical Service and Pod CIDRs everywhere")
     parser.add_argument(
         "--image", action="append", default=[], metavar="FILE", help="archive of an image for all Nodes"
     )
@@ -144,6 +146,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         cnis=args.cni,
         proxy_modes=args.proxy_mode,
         archives=tuple(map(os.path.abspath, args.image)),
+        same_cidrs=args.same_cidrs,
     )
 
 

@@ -1,4 +1,4 @@
-"""Objects that every cluster has beside Kubernetes' own: its Nodes, CoreDNS, and flannel where that is the CNI."""
+"""Objects that every cluster has beside Kubernetes' own: its Nodes, CoreDNS, and flannel or kube-router."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ _FLANNEL_MAY: list[Json] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+]
+
+_KUBE_ROUTER_MAY: list[Json] = [
+    {
+        "apiGroups": [""],
+        "resources": ["namespaces", "pods", "services", "nodes", "endpoints"],
+        "verbs": ["list", "get", "watch"],
+    },
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "get", "watch"]},
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "get", "watch"]},
 ]
 
 
@@ -124,6 +134,47 @@ def flannel(cluster: Cluster, uplink: str) -> list[Json]:
         *_account("flannel", "kube-flannel", _FLANNEL_MAY),
         _named("v1", "ConfigMap", "kube-flannel-cfg", "kube-flannel", data={"net-conf.json": network}),
         _workload("DaemonSet", "kube-flannel-ds", "kube-flannel", labels, pod),
+    ]
+
+
+def kube_router() -> list[Json]:
+    """Return kube-router as its own manifest (daemonset/generic-kuberouter.yaml) has it, without overlay.
+
+    Its Service proxy is off, and the Nodes have its CNI configuration already.
+    """
+    labels = {"k8s-app": "kube-router", "tier": "node"}
+    mounts = {"cni-conf-dir": "/etc/cni/net.d", "xtables-lock": "/run/xtables.lock"}
+    kinds = {"xtables-lock": "FileOrCreate"}
+    modes = ("--run-router=true", "--run-firewall=true", "--run-service-proxy=false", "--enable-overlay=false")
+    container = {
+        "name": "kube-router",
+        "image": images.KUBE_ROUTER,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [*modes, "--bgp-graceful-restart=true"],
+        "env": [
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "KUBE_ROUTER_CNI_CONF_FILE", "value": "/etc/cni/net.d/10-pods.conflist"},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 20244}, "periodSeconds": 2},
+        "securityContext": {"privileged": True},
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
+    }
+    pod = {
+        "hostNetwork": True,
+        "hostPID": True,
+        "priorityClassName": "system-node-critical",
+        "serviceAccountName": "kube-router",
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "volumes": [
+            {"name": name, "hostPath": {"path": path, "type": kinds.get(name, "")}}
+            for name, path in mounts.items()
+        ],
+    }
+    return [
+        *_account("kube-router", "kube-system", _KUBE_ROUTER_MAY),
+        _workload("DaemonSet", "kube-router", "kube-system", labels, pod),
     ]
 
 

@@ -9,10 +9,13 @@ import re
 import subprocess
 from pathlib import Path
 
+import yaml
+
 from devtools.errors import LabError
 from devtools.lab.topology import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/helm/mcagent"
 COREDNS = Path(__file__).parent / "programs/coredns/go.mod"
 
 
@@ -30,6 +33,11 @@ def coredns_version() -> str:
         r"^require github.com/coredns/coredns v(\S+)$", COREDNS.read_text(), flags=re.MULTILINE
     )
     return str(version)
+
+
+def version() -> str:
+    """Return the version of the chart, which is that of the images."""
+    return str(yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"])
 
 
 def values(cluster: Cluster) -> list[str]:

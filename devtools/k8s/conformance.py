@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +82,7 @@ class Conformance:
         command = [*self.lab.beside(clusters[0]), "env", f"--chdir={wanted.reports}", str(program)]
         command += ["--ginkgo.v", "--ginkgo.no-color", f"--ginkgo.json-report={results}", *wanted.suite]
         command += [f"--kubeconfig={kubeconfig}", f"--contexts={','.join(configs)}", f"--project={PROJECT}"]
-        command += [f"--version={version()}"]
+        command += [f"--version={chart.version()}"]
         results.unlink(missing_ok=True)
         self.say.line(f"the suite runs; what it prints goes to {wanted.reports / 'suite.log'}")
         with (wanted.reports / "suite.log").open("w", encoding="utf-8") as log:
@@ -105,11 +104,6 @@ def check() -> None:
     chart.helm()
     mcagent_images()
     mcs_suite.tools()
-
-
-def version() -> str:
-    """Return mcagent's version."""
-    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
 def run(plan: Plan, wanted: Wanted, say: Progress) -> int:

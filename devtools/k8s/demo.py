@@ -5,10 +5,12 @@ Owns the steps of docs/deploy.md and docs/multicluster.md, with the commands tha
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from devtools.k8s import workloads
@@ -18,6 +20,9 @@ from devtools.lab.progress import Progress
 from devtools.lab.topology import Cluster, Node
 from devtools.nodes import netns
 from devtools.waiting import wait_until
+from flows.pipeline.prefixes import address_in_bridge
+from mcagent.model.net import PodPrefix
+from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, read_prefixes
 
 COMMON_AREA = "antrea-multicluster"
 CLUSTERSET = "blue"
@@ -52,6 +57,8 @@ class Demo:
         self.join()
         self.share()
         yield from self.ask()
+        if self._lab.plan.same_cidrs:
+            yield from self.ask_pods()
         yield self.gateway_loses_power()
 
     def mcagent(self, cluster: Cluster, *arguments: str | Path, timeout: float = JOINED) -> str:
@@ -81,10 +88,15 @@ class Demo:
         copy = STATE / f"deploy-{cluster.name}"
         shutil.copytree(ROOT / "deploy", copy, dirs_exist_ok=True)
         gateways = f"maxActiveGateways: {len(cluster.nodes)}"
-        for name, old, new in (
+        values = [
             ("agent.yaml", 'clusterID: ""', f"clusterID: {cluster.name}"),
             ("member.yaml", "maxActiveGateways: 1", gateways),
-        ):
+        ]
+        if self._lab.plan.same_cidrs:
+            pods = ("podCIDRs: []", f"podCIDRs: [{cluster.pod_cidr}]")
+            values += [("agent.yaml", *pods), ("member.yaml", *pods)]
+            values += [("agent.yaml", "enablePodToPodConnectivity: false", "enablePodToPodConnectivity: true")]
+        for name, old, new in values:
             (copy / name).write_text((copy / name).read_text().replace(old, new))
         return copy
 
@@ -141,6 +153,42 @@ class Demo:
                 pods = len(answer.answers)
                 text = f"{answer.answered} of {ASKED} answered on {client.node}, by {pods} Pods{errors}"
                 yield Claim(text=text, ok=answer.answered == ASKED)
+
+    def ask_pods(self) -> Iterator[Claim]:
+        """Have a Pod on every Node of the other clusters ask each Pod of the Service at its virtual address."""
+        with self._say.step("all clusters have virtual Pod CIDRs"):
+            for cluster in self._clusters:
+                wait_until(
+                    lambda c=cluster: self._prefixes(c),  # type: ignore[misc]
+                    f"the virtual Pod CIDR of {cluster.name}",
+                    timeout=JOINED,
+                    interval=0.5,
+                )
+        for cluster in self.others:
+            for client in clients(self._lab, cluster):
+                source = self._virtual(cluster, self._pods(cluster)[client.pod])
+                for pod, address in self._pods(self._server, "-l", "app=web").items():
+                    virtual = self._virtual(self._server, address)
+                    with self._say.step(
+                        f"a Pod on {client.node} asks {pod} at {virtual}, which is {address} there"
+                    ):
+                        answer = client.ask(ASKED, f"http://{virtual}:{workloads.PORT}")
+                    text = f"{answer.answered} of {ASKED} answered, to {', '.join(answer.sources)}"
+                    yield Claim(text=text, ok=(answer.answered, [*answer.sources]) == (ASKED, [source]))
+
+    def _pods(self, cluster: Cluster, *selection: str) -> dict[str, str]:
+        """Return the addresses of Pods in the default namespace, by name."""
+        pods = json.loads(self._lab.kubectl(cluster, "get", "pods", *selection, "-o", "json"))["items"]
+        return {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods}
+
+    def _virtual(self, cluster: Cluster, address: str) -> str:
+        """Return the address of a Pod in other clusters."""
+        return str(address_in_bridge(ip_address(address), self._prefixes(cluster)))
+
+    def _prefixes(self, cluster: Cluster) -> tuple[PodPrefix, ...]:
+        """Return the virtual Pod CIDRs of a cluster, from its Gateways."""
+        gateways = json.loads(self._lab.kubectl(cluster, "get", "gateways", "-A", "-o", "json"))["items"]
+        return read_prefixes(gateways[0]["metadata"].get("annotations", {}).get(PREFIXES_ANNOTATION, ""))
 
     def gateway_loses_power(self) -> Claim:
         """Take a gateway Node of the serving cluster from under connections that go through it."""

@@ -9,18 +9,22 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import platform
 import re
+import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from devtools.errors import LabError
 from devtools.nodes import netns
 
 PAUSE = "registry.k8s.io/pause:3.10"
 WEB = "docker.io/mcagent-test/web:1"
 COREDNS = "docker.io/mcagent-test/coredns:1"
 FLANNEL = "docker.io/mcagent-test/flannel:1"
+KUBE_ROUTER = "docker.io/mcagent-test/kube-router:1"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go names them
 
 
@@ -56,13 +60,29 @@ def with_libraries(program: Path) -> dict[str, Path]:
     return {place: Path(place).resolve() for place in libraries}
 
 
+def tools(*names: str) -> dict[str, Path]:
+    """Return programs of this machine with their libraries, for an image. Raises LabError."""
+    files: dict[str, Path] = {}
+    for name in names:
+        files[f"/usr/sbin/{name}"] = program = _program(name)
+        files |= with_libraries(program)
+    return files
+
+
 def iptables() -> dict[str, Path]:
     """Return this machine's iptables with its libraries and extensions, for an image."""
-    program = Path(netns.run(["sh", "-c", "command -v iptables"]).stdout.strip()).resolve()
+    program = _program("iptables")
     names = [f"{tool}{suffix}" for tool in ("iptables", "ip6tables") for suffix in ("", "-save", "-restore")]
     extensions = next(Path("/usr/lib").glob("*/xtables"))
     files = {f"/usr/sbin/{name}": program for name in names}
     return {**files, **with_libraries(program), str(extensions): extensions}
+
+
+def _program(name: str) -> Path:
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    if (place := shutil.which(name, path=path)) is None:
+        raise LabError(f"not on this machine: {name}")
+    return Path(place).resolve()
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from devtools.errors import LabError
-from devtools.k8s import addons, images
+from devtools.k8s import addons, external, images
+from devtools.k8s.external import ExternalCni
 from devtools.k8s.machine import Machine
 from devtools.k8s.node import K8sCni, ProxyMode, RealNode
 from devtools.k8s.programs import Programs, require
@@ -40,9 +41,15 @@ class Plan:
 
     clusters: int = 2
     workers: int = 1
-    cnis: tuple[K8sCni, ...] = (K8sCni.FLANNEL,)
+    cnis: tuple[str, ...] = (K8sCni.FLANNEL,)  # K8sCni, or names of external ones
     proxy_modes: tuple[ProxyMode, ...] = (ProxyMode.IPTABLES,)
     archives: tuple[str, ...] = ()  # of images for every Node, beside the tool's own
+    same_cidrs: bool = False  # all clusters have the CIDRs that kubeadm's documentation uses, and publish Pods
+
+
+def cni_of(name: str) -> K8sCni | ExternalCni:
+    """Return the CNI with this name: a provided one, or an external one. Raises LabError."""
+    return K8sCni(name) if name in set(K8sCni) else external.find(name)
 
 
 class K8sLab:
@@ -51,7 +58,12 @@ class K8sLab:
     def __init__(self, plan: Plan, say: Progress) -> None:
         self.plan, self._say = plan, say
         self.topology: Topology = generate(
-            name="k8s", clusters=plan.clusters, gateways=1, workers=plan.workers, pods=0
+            name="k8s",
+            clusters=plan.clusters,
+            gateways=1,
+            workers=plan.workers,
+            pods=0,
+            same_cidrs=plan.same_cidrs,
         )
         self.under = f"{PREFIX}underlay"
 
@@ -62,7 +74,7 @@ class K8sLab:
             plan = json.loads((STATE / "plan.json").read_text())
         except FileNotFoundError:
             raise LabError("no clusters are up: devtools/mck8s up") from None
-        cnis = tuple(map(K8sCni, plan.pop("cnis")))
+        cnis = tuple(plan.pop("cnis"))
         modes = tuple(map(ProxyMode, plan.pop("proxy_modes")))
         return cls(Plan(cnis=cnis, proxy_modes=modes, **{**plan, "archives": tuple(plan["archives"])}), say)
 
@@ -70,7 +82,14 @@ class K8sLab:
 
     def machine(self, one: Node) -> Machine:
         """Return a Node's namespaces."""
-        return Machine(one.name, f"{PREFIX}{one.name}", STATE / one.name)
+        cni = self.cni(self.topology.node(one.name)[0])
+        own = cni.own_directories() if isinstance(cni, ExternalCni) else ()
+        return Machine(one.name, f"{PREFIX}{one.name}", STATE / one.name, own)
+
+    def cni(self, cluster: Cluster) -> K8sCni | ExternalCni:
+        """Return the CNI of a cluster. Raises LabError."""
+        number = self.topology.clusters.index(cluster)
+        return cni_of(self.plan.cnis[min(number, len(self.plan.cnis) - 1)])
 
     def node(self, cluster: Cluster, one: Node) -> RealNode:
         """Return a Node of a cluster."""
@@ -80,7 +99,7 @@ class K8sLab:
             node=one,
             cluster=cluster,
             uplink=node.uplink(userspace=True),
-            cni=self.plan.cnis[min(number, len(self.plan.cnis) - 1)],
+            cni=self.cni(cluster),
             proxy_mode=self.plan.proxy_modes[min(number, len(self.plan.proxy_modes) - 1)],
         )
 
@@ -123,6 +142,8 @@ class K8sLab:
     def up(self) -> None:
         """Make everything and return when all Nodes are Ready and names resolve. Raises LabError."""
         programs = require()
+        for name in self.plan.cnis:
+            cni_of(name)
         if STATE.exists():
             raise LabError(
                 f"{STATE} is there: clusters are up, or were not taken down whole (devtools/mck8s down)"
@@ -173,6 +194,12 @@ class K8sLab:
         ]
         if K8sCni.FLANNEL in self.plan.cnis:
             sources.append((images.FLANNEL, "flanneld", images.iptables()))
+        if K8sCni.KUBE_ROUTER in self.plan.cnis:
+            files = {**images.iptables(), **images.tools("ip", "ipset")}
+            sources.append((images.KUBE_ROUTER, "kube-router", files))
+        for cluster in self.topology.clusters:
+            if isinstance(cni := self.cni(cluster), ExternalCni):
+                archives += cni.archives()
         for name, program, files in sources:
             archives.append(STATE / f"{program}.tar")
             images.write_archive(archives[-1], name, {f"/{program}": programs[program], **files}, [f"/{program}"])
@@ -215,11 +242,19 @@ class K8sLab:
         objects = addons.coredns(cluster)
         if node.cni is K8sCni.FLANNEL:
             objects += addons.flannel(cluster, node.uplink)
+        elif node.cni is K8sCni.KUBE_ROUTER:
+            objects += addons.kube_router()
         self.kubectl(cluster, "apply", "-f", "-", objects=objects)
+        if isinstance(node.cni, ExternalCni):
+            apply = self.kubectl_command(cluster, "apply", "--server-side", "-f", "-")
+            for manifest in node.cni.manifests(cluster, node.uplink):
+                netns.run(apply, stdin=manifest)
         timeout = f"--timeout={READY:g}s"
         self.kubectl(cluster, "wait", "--for=condition=Ready", "node", "--all", timeout, timeout=READY + 10)
         if node.cni is K8sCni.FLANNEL:
             self.rolled_out(cluster, "kube-flannel", "daemonset/kube-flannel-ds")
+        elif node.cni is K8sCni.KUBE_ROUTER:
+            self.rolled_out(cluster, "kube-system", "daemonset/kube-router")
         self.rolled_out(cluster, "kube-system", "deployment/coredns")
 
     def rolled_out(self, cluster: Cluster, namespace: str, what: str, timeout: float = READY) -> None:

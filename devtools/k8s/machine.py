@@ -25,7 +25,7 @@ PARENT = "mck8s"  # the cgroup that all Nodes' are in
 OWN = (
     "var/lib/kubelet", "var/lib/containerd", "run/containerd", "etc/cni", "var/lib/cni", "run/openvswitch",
     "etc/openvswitch", "var/log/openvswitch", "run/mcagent", "var/lib/mcagent", "var/log/pods",
-    "var/log/containers", "run/flannel", "run/netns",
+    "var/log/containers", "run/flannel", "run/netns", "opt/cni",
 )  # fmt: skip
 # What the kubelet sets (pkg/kubelet/cm, setupKernelTunables) is the machine's: each Node gets files in its place.
 KERNEL_TUNABLES = (
@@ -37,8 +37,10 @@ KERNEL_TUNABLES = (
 class Machine:
     """A Node's namespaces. `Machine(…)` names one that may be running; `start` makes it run."""
 
-    def __init__(self, name: str, namespace: str, directory: Path) -> None:
+    def __init__(self, name: str, namespace: str, directory: Path, also_own: tuple[str, ...] = ()) -> None:
+        """`also_own`: directories that the Node has for itself, beside `OWN`."""
         self.name, self.namespace, self.directory = name, namespace, directory
+        self.own = (*OWN, *also_own)
         self.cgroup = f"{PARENT}/{namespace}"
 
     def start(self, pause: Path) -> None:
@@ -46,9 +48,9 @@ class Machine:
         self.directory.mkdir(parents=True, exist_ok=True)
         first = self.directory / "init"  # of a path of its own, so that its process is known by it
         shutil.copy2(pause, first)
-        missing_places = [place for place in OWN if not Path("/", place).exists()]
+        missing_places = [place for place in self.own if not Path("/", place).exists()]
         (self.directory / "made").write_text("\n".join(missing_places))
-        for place in OWN:
+        for place in self.own:
             (self.directory / "root" / place).mkdir(parents=True, exist_ok=True)
             Path("/", place).mkdir(parents=True, exist_ok=True)
         command = ["nsenter", f"--net={netns.NETNS_DIRECTORY / self.namespace}"]
@@ -57,7 +59,7 @@ class Machine:
         command += ["--propagation", "slave", str(first)]
         _leave_running(command)
         wait_until(lambda: self.pid, f"the first process of {self.name}")
-        for place in OWN:
+        for place in self.own:
             self.run(["mount", "--bind", str(self.directory / "root" / place), f"/{place}"])
         for number, name in enumerate(KERNEL_TUNABLES):
             copy = self.directory / f"sysctl-{number}"
@@ -112,7 +114,7 @@ class Machine:
 
     def forget(self) -> None:
         """Empty what a Node that runs keeps in memory: /run."""
-        for place in OWN:
+        for place in self.own:
             if place.startswith("run/"):
                 shutil.rmtree(self.directory / "root" / place, ignore_errors=True)
 

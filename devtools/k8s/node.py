@@ -6,12 +6,14 @@ Owns these programs' configuration files. Objects of the cluster are `devtools.k
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+from devtools.k8s.external import ExternalCni
 from devtools.k8s.images import PAUSE
 from devtools.k8s.machine import Machine
 from devtools.k8s.programs import CNI_PLUGINS, Programs
@@ -21,6 +23,7 @@ from devtools.waiting import wait_until
 
 NAMESPACE = "k8s.io"  # containerd's, of the kubelet
 SOCKET = "/run/containerd/containerd.sock"
+OPT_CNI = Path("/opt/cni/bin")  # of the Node itself; where external CNIs install their plugins
 VXLAN = 50  # bytes that VXLAN adds to a packet (RFC 7348) with its outer headers
 
 
@@ -29,6 +32,7 @@ class K8sCni(StrEnum):
 
     BRIDGE = "bridge"  # bridge and host-local, with a static route to each other Node's Pod CIDR
     FLANNEL = "flannel"  # flanneld, as a DaemonSet; backend vxlan
+    KUBE_ROUTER = "kube-router"  # its router and its firewall, as a DaemonSet; routes by BGP between Nodes
 
 
 class ProxyMode(StrEnum):
@@ -46,12 +50,13 @@ class RealNode:
     node: Node
     cluster: Cluster
     uplink: str
-    cni: K8sCni
+    cni: K8sCni | ExternalCni
     proxy_mode: ProxyMode
 
     def start_containerd(self, archives: list[Path]) -> None:
         """Start containerd and give it these images."""
-        config = self._write("containerd.toml", _CONTAINERD)
+        plugins = OPT_CNI if isinstance(self.cni, ExternalCni) else CNI_PLUGINS
+        config = self._write("containerd.toml", _CONTAINERD.format(socket=SOCKET, pause=PAUSE, plugins=plugins))
         self.machine.spawn("containerd", ["containerd", "--config", config])
         ctr = ["ctr", "--address", SOCKET, "--namespace", NAMESPACE]
 
@@ -63,13 +68,22 @@ class RealNode:
             self.machine.run([*ctr, "images", "import", archive], timeout=180.0)
 
     def configure_cni(self) -> None:
-        """Write the CNI's configuration and, where no agent of it does, the routes between Nodes."""
+        """Write the CNI's configuration and, where no agent of it does, the routes between Nodes.
+
+        An external CNI writes its configuration itself. It finds the usual plugins beside its own.
+        """
+        if isinstance(self.cni, ExternalCni):
+            place = self.machine.directory / "root" / OPT_CNI.relative_to("/")
+            place.mkdir(parents=True, exist_ok=True)
+            for program in (*CNI_PLUGINS.glob("*"), *self.cni.plugins()):
+                shutil.copy2(program, place)
+            return
         mtu = 1500 - (VXLAN if self.cni is K8sCni.FLANNEL else 0)
         conflist = {
             "cniVersion": "1.0.0",
             "name": "pods",
             "plugins": [
-                _bridge(str(self.node.pod_cidr), mtu),
+                _bridge("kube-bridge" if self.cni is K8sCni.KUBE_ROUTER else "cni0", str(self.node.pod_cidr), mtu),
                 {"type": "portmap", "capabilities": {"portMappings": True}},
             ],
         }
@@ -141,10 +155,10 @@ class RealNode:
         return path
 
 
-def _bridge(pod_cidr: str, mtu: int) -> dict[str, Any]:
+def _bridge(name: str, pod_cidr: str, mtu: int) -> dict[str, Any]:
     return {
         "type": "bridge",
-        "bridge": "cni0",
+        "bridge": name,
         "isGateway": True,
         "ipMasq": False,
         "hairpinMode": True,
@@ -163,20 +177,20 @@ table ip pods {{
 }}
 """
 # restrict_oom_score_adj: without CAP_SYS_RESOURCE a process may not protect a Pod more than itself.
-_CONTAINERD = f"""\
+_CONTAINERD = """\
 version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
 [grpc]
-  address = "{SOCKET}"
+  address = "{socket}"
 [plugins."io.containerd.internal.v1.opt"]
   path = "/var/lib/containerd/opt"
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE}"
+  sandbox_image = "{pause}"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{CNI_PLUGINS}"
+    bin_dir = "{plugins}"
     conf_dir = "/etc/cni/net.d"
 """

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from devtools.errors import LabError
 
-BUILT = ("kubelet", "kube-proxy", "kube-scheduler", "kubectl", "coredns", "flanneld", "pause", "web")
+BUILT = (
+    "kubelet", "kube-proxy", "kube-scheduler", "kubectl", "coredns", "flanneld", "kube-router", "pause", "web",
+)  # fmt: skip
 # Of Debian packages that `devtools/k8s/setup` installs.
-INSTALLED = ("containerd", "ctr", "runc", "nsenter", "unshare", "iptables", "nft", "conntrack")
+INSTALLED = ("containerd", "ctr", "runc", "nsenter", "unshare", "iptables", "nft", "conntrack", "ipset")
 CNI_PLUGINS = Path("/usr/lib/cni")
 HINT = "devtools/mck8s setup installs and builds it"
 

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--policies", action="store_true", help="agents enforce policies between clusters")
     up.add_argument("--no-agents", action="store_true", help="everything but the agents")
     demo = actions.add_parser("demo", help="make a lab, show that it works, take it down again")
-    _add_shape(demo, "demo", gateways=2)
+    _add_shape(demo, os.environ.get("MCLAB_NAME", "demo"), gateways=2)
     demo.add_argument(
         "--no-control-plane",
         action="store_false",
@@ -101,6 +101,11 @@ def _add_shape(parser: argparse.ArgumentParser, name: str, *, gateways: int) -> 
     _add_choice(parser, "--encryption", TrafficEncryption, TrafficEncryption.NONE, "between clusters")
     _add_choice(parser, "--underlay", Underlay, Underlay.IPV4, "of the Nodes' addresses")
     _add_choice(parser, "--cni", Cni, Cni.FLANNEL, "how Pods get addresses and get out")
+    parser.add_argument(
+        "--same-cidrs",
+        action="store_true",
+        help="all clusters have kubeadm's Service and Pod CIDRs; with controllers only",
+    )
     parser.add_argument("--api", choices=list(ApiKind), default="embedded", help=_API_HELP)
     _add_choice(parser, "--datapath", DatapathChoice, DatapathChoice.AUTO, "of Open vSwitch; netdev is userspace")
 
@@ -136,11 +141,14 @@ def _shape(args: argparse.Namespace) -> Topology:
         datapath=DatapathChoice(args.datapath),
         encryption=TrafficEncryption(args.encryption),
         underlay=Underlay(args.underlay),
+        same_cidrs=args.same_cidrs,
     )
 
 
 def _up(args: argparse.Namespace) -> int:
     topology = replace(topology_file.load(args.file), name=args.name) if args.file else _shape(args)
+    if topology.same_cidrs and not args.control_plane:
+        raise LabError("--same-cidrs needs --control-plane")
     if args.policies:
         config = {control.POLICIES: True}
         topology = replace(
@@ -171,11 +179,13 @@ def _draw(say: Progress, wanted: Topology) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
+    if args.same_cidrs and not (args.control_plane and Cni(args.cni) is Cni.FLANNEL and not args.all_cnis):
+        raise LabError("--same-cidrs is for controllers and the CNI flannel")
     say = Progress()
     kinds = list(WITH_OUR_AGENTS) if args.all_cnis else [Cni(args.cni)]
     wrong = shown = 0
     say.line("Clusters on this machine, joined by mcagent. All of it is in network namespaces of its own.")
-    with terminable():
+    with terminable(), state.exclusive(args.name):
         for kind in kinds:
             args.cni = str(kind)
             args.control_plane = args.control_plane and kind is not Cni.ANTREA
@@ -194,7 +204,10 @@ def _demo_one(wanted: Topology, say: Progress, args: argparse.Namespace) -> tupl
     lab = Lab(wanted.name)
     try:
         lab = Lab.up(wanted, progress=say, api=ApiKind(args.api), control_plane=args.control_plane)
-        cases = list(matrix.cases(wanted, story.imported_addresses(lab) if args.control_plane else None))
+        imported = story.imported_addresses(lab) if args.control_plane else None
+        exported = story.export_addresses(lab) if args.control_plane else None
+        prefixes = story.pod_prefixes(lab) if args.control_plane else {}
+        cases = list(matrix.cases(wanted, imported, exported, prefixes))
         results = []
         with say.step(f"packets: {len(cases)} ways between clusters, TCP and UDP, copies counted by capture"):
             results += [matrix.run(lab, case) for case in cases]

@@ -52,6 +52,8 @@ _RESOURCES = {
     "Gateway": ("/apis/multicluster.crd.antrea.io/v1alpha1", "gateways", True, False),
     "ClusterInfoImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "clusterinfoimports", True, False),
     "ResourceExport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceexports", True, False),
+    "ResourceImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceimports", True, False),
+    "MemberClusterAnnounce": ("/apis/multicluster.crd.antrea.io/v1alpha1", "memberclusterannounces", True, False),
     "ServiceImport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceimports", True, False),
     "Namespace": ("/api/v1", "namespaces", False, False),
     "LabelIdentity": ("/apis/multicluster.crd.antrea.io/v1alpha1", "labelidentities", False, False),
@@ -179,6 +181,11 @@ class ApiClient:
         """Return an object, None if there is none."""
         status, answer = self.request("GET", f"{_collection(kind, namespace)}/{name}")
         return answer if status == 200 else None
+
+    def items(self, kind: str, namespace: str = "default") -> list[Any]:
+        """Return the objects of a kind in a namespace."""
+        items: list[Any] = self._ask("GET", _collection(kind, namespace)).get("items") or []  # type: ignore[assignment]
+        return items
 
     def create(self, raw: Json) -> Json:
         """Create an object, with its status where that is a subresource."""

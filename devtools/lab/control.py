@@ -7,6 +7,7 @@ ClusterInfoImports and imported Services are the controllers' then, and no objec
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -22,15 +23,19 @@ from devtools.lab.topology import Cluster
 from devtools.nodes import netns
 from devtools.waiting import wait_until
 from mcagent.kube.sources.manifests import FastLoader
+from mcagent.model.net import PodPrefix
+from mcagent.model.parsing.clusters import ADDRESS_CONDITION
+from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, read_prefixes
 
 CLUSTER_SET = "lab"
 LEADER_NAMESPACE = "antrea-multicluster"  # of deploy/leader.yaml
 MEMBER_NAMESPACE = objects.NAMESPACE
 POLICIES = "enableStretchedNetworkPolicy"
+POD_EXPORT_CIDR = "podExportCIDR"  # of members
 ACCOUNT = "mcagent-controller"
 _PORTS = {"leader": 10361, "member": 10362}
 _RIGHTS = ("Namespace", "ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "Lease")
-_GATEWAY = "multicluster.antrea.io/gateway"
+GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
 _JOIN_TIMEOUT = 90.0  # seconds, on a busy machine
 # What the chart adds to a member's rights where policies are on.
 _PODS: tuple[Json, ...] = (
@@ -55,7 +60,7 @@ def cluster_objects(lab: RunningLab, cluster: Cluster) -> Iterator[Json]:
     for node in cluster.nodes:
         raw: dict[str, Any] = objects.node_object(node)
         if node.gateway:
-            raw["metadata"]["annotations"] = {_GATEWAY: "true"}
+            raw["metadata"]["annotations"] = {GATEWAY_ANNOTATION: "true"}
         yield raw
         yield from (objects.pod_object(node, pod) for pod in node.pods)
     for service in cluster.services:
@@ -77,10 +82,11 @@ class ControlPlane:
         return self._lab.topology.clusters[0]
 
     def roles(self) -> Iterator[tuple[Cluster, str]]:
-        """Yield each controller: its cluster and its role."""
+        """Yield each controller: its cluster and its role. Antrea's clusters have none here."""
         yield self.leader, "leader"
         for cluster in self._lab.topology.clusters:
-            yield cluster, "member"
+            if not cluster.antrea:
+                yield cluster, "member"
 
     def start(self) -> None:
         """Give the controllers their rights and start them; return when all are ready."""
@@ -131,6 +137,8 @@ class ControlPlane:
         }
         if POLICIES in cluster.config:  # one key for agents and controllers
             own[POLICIES] = cluster.config[POLICIES]
+        if POD_EXPORT_CIDR in cluster.config and role == "member":
+            own[POD_EXPORT_CIDR] = cluster.config[POD_EXPORT_CIDR]
         if role == "member":
             own["podCIDRs"] = [str(cluster.pod_cidr)] if cluster.publish_pods else []
             own["maxActiveGateways"] = max(1, len(cluster.gateways))
@@ -147,6 +155,11 @@ class ControlPlane:
         home = LEADER_NAMESPACE if role == "leader" else MEMBER_NAMESPACE
         token = api.account_token(home, ACCOUNT)
         config = yaml.safe_load(self._lab.kubeconfig(cluster.name).read_text())
+        if authority := config["clusters"][0]["cluster"].get("certificate-authority"):
+            # As kube-controller-manager does in each namespace. Where it does not run, tokens of members need it.
+            published = {"name": "kube-root-ca.crt", "namespace": home}
+            data = {"ca.crt": Path(authority).read_text()}
+            api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": published, "data": data})
         config["users"][0]["user"] = {"token": token}
         path = self.directory(cluster, role) / "kubeconfig"
         path.touch(mode=0o600)
@@ -156,9 +169,12 @@ class ControlPlane:
 
     def command(self, cluster: Cluster, *words: str, timeout: float = _JOIN_TIMEOUT + 30) -> str:
         """Run an mcagent command as a cluster's administrator; return its output. Raises LabError."""
+        return self._run(cluster, *words, timeout=timeout).stdout
+
+    def _run(self, cluster: Cluster, *words: str, timeout: float) -> subprocess.CompletedProcess[str]:
         env = {**environment(), "KUBECONFIG": str(self._lab.kubeconfig(cluster.name))}
         argv = self._lab.agent_command(*words)
-        return netns.execute(self._lab.api_namespace(cluster), argv, env=env, timeout=timeout).stdout
+        return netns.execute(self._lab.api_namespace(cluster), argv, env=env, timeout=timeout)
 
     def init(self) -> None:
         """Make the ClusterSet on the leader."""
@@ -167,17 +183,19 @@ class ControlPlane:
             *("--clusterid", self.leader.name, "-j", str(self._join_file)),
         )
 
-    def join(self, cluster: Cluster) -> None:
-        """Let a cluster join: a token from the leader, then the join. Raises LabError with the command's words."""
+    def join(self, cluster: Cluster) -> str:
+        """Let a cluster join: a token from the leader, then the join; return what that reports.
+
+        Raises LabError with the command's words.
+        """
         token = self.directory(cluster, "member") / "token.yaml"
         self.command(
             *(self.leader, "membertoken", "create", f"member-{cluster.name}", "-n", LEADER_NAMESPACE),
             *("--cluster-id", cluster.name, "-o", str(token)),
         )
-        self.command(
-            *(cluster, "clusterset", "join", "-f", str(self._join_file), "--clusterid", cluster.name),
-            *("-n", MEMBER_NAMESPACE, "--token-secret-file", str(token), "--timeout", str(_JOIN_TIMEOUT)),
-        )
+        words = ("clusterset", "join", "-f", str(self._join_file), "--clusterid", cluster.name)
+        flags = ("-n", MEMBER_NAMESPACE, "--token-secret-file", str(token), "--timeout", str(_JOIN_TIMEOUT))
+        return self._run(cluster, *words, *flags, timeout=_JOIN_TIMEOUT + 30).stderr
 
     def leave(self, cluster: Cluster) -> None:
         """Let a cluster leave, and take its token back."""
@@ -194,10 +212,18 @@ class ControlPlane:
         for cluster in self._lab.topology.clusters:
             for missing in self._missing(cluster):
                 wait_until(
-                    lambda cluster=cluster, missing=missing: missing not in self._missing(cluster),  # type: ignore[misc]
+                    lambda cluster=cluster, missing=missing: not self._lacks(cluster, missing),  # type: ignore[misc]
                     f"cluster {cluster.name} to have {missing}",
                     timeout=60,
+                    interval=0.25,  # a look is a dozen requests, and what is waited for needs the processor, too
                 )
+
+    def _lacks(self, cluster: Cluster, what: str) -> bool:
+        """Tell whether something is missing still; an API server that is too busy to answer is asked again."""
+        try:
+            return what in self._missing(cluster)
+        except LabError:
+            return True
 
     def _missing(self, cluster: Cluster) -> list[str]:
         topology, api = self._lab.topology, self._lab.api(cluster.name)
@@ -208,7 +234,50 @@ class ControlPlane:
             if other.name != cluster.name
         ]
         desired += [("Service", f"antrea-mc-{name}", namespace) for namespace, name in self.exported()]
-        return [f"{kind} {name}" for kind, name, namespace in desired if api.get(kind, name, namespace) is None]
+        missing = [f"{kind} {name}" for kind, name, namespace in desired if api.get(kind, name, namespace) is None]
+        if not missing and topology.same_cidrs:
+            missing += self._missing_addresses(cluster)
+        return missing
+
+    def _missing_addresses(self, cluster: Cluster) -> list[str]:
+        """Return the virtual Pod CIDRs and export addresses of other clusters that a cluster does not import."""
+        api = self._lab.api(cluster.name)
+        namespaces = {namespace for namespace, _ in self.exported()}
+        slices: list[Any] = [item for name in sorted(namespaces) for item in api.items("EndpointSlice", name)]
+        imported = {text for item in slices for e in item["endpoints"] for text in e["addresses"]}
+        missing = [
+            f"the virtual Pod CIDR of {other.name}"
+            for other in self._lab.topology.clusters
+            if other.name != cluster.name and other.publish_pods and not self._has_pods(cluster, other)
+        ]
+        return missing + [
+            f"the export address of Service {service.name} of {other.name}"
+            for other in self._lab.topology.clusters
+            for service in other.services
+            if other.name != cluster.name
+            and service.exported
+            and str(self.export_address(other, service.name, service.namespace)) not in imported
+        ]
+
+    def _has_pods(self, cluster: Cluster, other: Cluster) -> bool:
+        """Tell whether a cluster has imported the virtual Pod CIDR of another one."""
+        name = f"{other.name}-clusterinfo"
+        info: Any = self._lab.api(cluster.name).get("ClusterInfoImport", name, MEMBER_NAMESPACE) or {}
+        virtual = [str(prefix.virtual) for prefix in self.pod_prefixes(other)]
+        return bool(virtual) and info.get("spec", {}).get("podCIDRs") == virtual
+
+    def pod_prefixes(self, cluster: Cluster) -> tuple[PodPrefix, ...]:
+        """Return the virtual Pod CIDRs of a cluster, by its first Gateway."""
+        name = cluster.gateways[0].name
+        gateway: Any = self._lab.api(cluster.name).get("Gateway", name, MEMBER_NAMESPACE) or {"metadata": {}}
+        return read_prefixes(gateway["metadata"].get("annotations", {}).get(PREFIXES_ANNOTATION, ""))
+
+    def export_address(self, cluster: Cluster, name: str, namespace: str = "default") -> IPv4Address | None:
+        """Return the address at which other clusters reach a Service of a cluster; None: it has none yet."""
+        export: Any = self._lab.api(cluster.name).get("ServiceExport", name, namespace) or {}
+        conditions = export.get("status", {}).get("conditions", [])
+        texts = (item["message"] for item in conditions if item["type"] == ADDRESS_CONDITION)
+        return next(map(IPv4Address, texts), None)
 
     def exported(self) -> list[tuple[str, str]]:
         """Return namespace and name of every Service that some cluster exports."""

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from devtools.errors import LabError
 from devtools.lab import faults
-from devtools.lab.control import ControlPlane
+from devtools.lab.control import POD_EXPORT_CIDR, ControlPlane
 from devtools.lab.faults import Fault
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, SERVICE_PORT, Cluster
@@ -30,14 +30,23 @@ CONNECTIONS = 20
 
 def _pod_cidr(lab: Lab, name: str, cidr: str) -> Fault:
     cluster, plane = lab.topology.cluster(name), ControlPlane(lab)
+    neighbours = [other for other in lab.topology.clusters if other.name != name]
 
-    def publish(other: Cluster) -> None:
-        plane.stop_controller(other, "member")
-        plane.start_controller(other, "member")
-        plane.wait_controller(other, "member")
+    def publish(*clusters: Cluster) -> None:
+        for published in clusters:
+            plane.stop_controller(published, "member")
+            plane.start_controller(published, "member")
+            plane.wait_controller(published, "member")
 
-    wrong = replace(cluster, pod_cidr=IPv4Network(cidr))
-    return Fault(name="another Pod CIDR", inject=lambda: publish(wrong), heal=lambda: publish(cluster))
+    def with_real_pods(other: Cluster) -> Cluster:
+        return replace(other, config={**other.config, POD_EXPORT_CIDR: "never"})
+
+    wrong = with_real_pods(replace(cluster, pod_cidr=IPv4Network(cidr)))
+    return Fault(
+        name="another Pod CIDR",
+        inject=lambda: publish(*map(with_real_pods, neighbours), wrong),
+        heal=lambda: publish(cluster, *neighbours),
+    )
 
 
 # By name: how many Nodes (or clusters) it is about, what it is, how it is made.
@@ -61,7 +70,11 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Fault]]] = {
     "node-gone": ("NODE", "a Node loses its power", faults.node_gone),
     "vswitchd-killed": ("NODE", "ovs-vswitchd of a Node is killed", faults.vswitchd_killed),
     "agent-killed": ("NODE", "the agent of a Node is killed", faults.agent_killed),
-    "pod-cidr": ("CLUSTER CIDR", "the controller of a cluster publishes another Pod CIDR", _pod_cidr),
+    "pod-cidr": (
+        "CLUSTER CIDR",
+        "the controller of a cluster publishes another Pod CIDR, and none has virtual ones",
+        _pod_cidr,
+    ),
     "api-gone": (
         "CLUSTER",
         "the API server of a cluster is stopped",

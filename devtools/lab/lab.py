@@ -144,7 +144,7 @@ class Lab(RunningLab):
             self.start_servers()
             self.program_antrea()
         if control_plane:
-            self._form_cluster_set(say)
+            self._form_cluster_set(say, agents=agents and topology.same_cidrs)
         else:
             with say.step("objects: Nodes, Pods, Services, ServiceExports, Gateways, ClusterInfoImports"):
                 for cluster in topology.clusters:
@@ -156,7 +156,8 @@ class Lab(RunningLab):
             agent_nodes = [lab_node.name for lab_node in topology.with_agents()]
             with say.step(f"{_count(len(agent_nodes), 'agent')}: started, and every dataplane programmed"):
                 for name in agent_nodes:
-                    self.start_agent(name)
+                    if not self.agent_alive(name):
+                        self.start_agent(name)
                 self.wait_ready()
             if topology.encryption is not TrafficEncryption.NONE:
                 wait_until(self.antrea_knows_keys, "WireGuard keys in Antrea's clusters", timeout=60)
@@ -179,9 +180,15 @@ class Lab(RunningLab):
             antrea.add_pod(*spaces, self.ovs(lab_node.name), lab_node, pod, mtu=mtu)
         else:
             node.add_pod(*spaces, lab_node, pod)
+            if kubeproxy.at_sockets(cluster):
+                kubeproxy.install(spaces[1], self.topology, cluster)
+            cni.attach_pod(spaces[0], cluster, lab_node, pod, userspace=_userspace(self.topology))
 
-    def _form_cluster_set(self, say: Progress) -> None:
-        """Let controllers do what else the lab does itself: from Nodes and ServiceExports to everything."""
+    def _form_cluster_set(self, say: Progress, *, agents: bool) -> None:
+        """Let controllers do what else the lab does itself: from Nodes and ServiceExports to everything.
+
+        `agents`: start these first, because only where they run a cluster gets an export range.
+        """
         plane = control.ControlPlane(self)
         clusters = self.topology.clusters
         with say.step("objects: Nodes (gateways annotated), Pods, Services, ServiceExports"):
@@ -190,6 +197,8 @@ class Lab(RunningLab):
         with say.step(f"controllers: a leader, {_count(len(clusters), 'member')}"):
             plane.start()
         with say.step("ClusterSet: made on the leader, joined by every cluster"):
+            for lab_node in self.topology.with_agents() if agents else ():
+                self.start_agent(lab_node.name)
             plane.init()
             for cluster in clusters:
                 plane.join(cluster)

@@ -196,9 +196,14 @@ def agent_config(
     run_directory: str,
     key_directory: str,
 ) -> Json:
-    """Return the configuration of a Node's agent, as it goes into its YAML file."""
-    wireguard = cluster.config.get("wireGuard", {})
+    """Return the configuration of a Node's agent, as it goes into its YAML file.
+
+    By default BFD does not adapt to the path: in a test kernel, and on a busy machine, round trips are so long
+    that it would, and tests expect the configured detection time.
+    """
+    wireguard, bfd = cluster.config.get("wireGuard", {}), cluster.config.get("bfd", {})
     assert isinstance(wireguard, dict)
+    assert isinstance(bfd, dict)
     device = wireguard_device(topology, cluster, node)
     return {
         "nodeName": node.name,
@@ -217,5 +222,6 @@ def agent_config(
         "listen": "127.0.0.1:10351",
         "runDirectory": run_directory,
         "resolvConf": "",  # this machine's resolver is none of the lab's
-        **{key: value for key, value in cluster.config.items() if key != "wireGuard"},
+        "bfd": {**bfd, "remote": {"adapt": False, **bfd.get("remote", {})}},
+        **{key: value for key, value in cluster.config.items() if key not in ("bfd", "wireGuard")},
     }

@@ -125,7 +125,8 @@ def _matrix_row(result: Result) -> tuple[str, ...]:
         return (target, "WRONG", "", result.problem, "")
     if case.closed:
         return (target, "closed", "", "as it should be", "0")
-    source = "kept" if case.source.address in case.sources else "gatewayIP"
+    translated = "virtual" if case.virtual else "gatewayIP"
+    source = "kept" if case.source.address in case.sources else translated
     copies = "/".join(str(n) for n in sorted(set(result.copies)))
     return (target, "yes", f"{result.rtt * 1000:.2f} ms", f"{result.source} ({source})", copies)
 

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -206,8 +206,11 @@ class RunningLab:
         """Return the flags that tell a command about a Node: its configuration file."""
         return ["--config", str(self.directory(node_name) / "agent.yaml")]
 
-    def start_agent(self, node_name: str) -> Process:
-        """Start a Node's agent with its configuration file; it need not be ready when this returns."""
+    def start_agent(self, node_name: str, changes: Mapping[str, object] | None = None) -> Process:
+        """Start a Node's agent with its configuration file; it need not be ready when this returns.
+
+        `changes`: keys that differ from the lab's.
+        """
         cluster, lab_node = self.topology.node(node_name)
         directory = self.directory(node_name)
         config = objects.agent_config(
@@ -217,7 +220,7 @@ class RunningLab:
             run_directory=str(directory / "run"),
             key_directory=str(directory / "wireguard"),
         )
-        (directory / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        (directory / "agent.yaml").write_text(yaml.safe_dump(config | dict(changes or {}), sort_keys=False))
         argv = self.agent_command("agent", *self.agent_flags(node_name))
         log = directory / "agent.log"
         return self.state.spawn(f"agent-{node_name}", self.namespace(lab_node), argv, log=log, env=environment())
@@ -301,7 +304,7 @@ def environment() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MCAGENT_")}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "1"}  # as the image
 
 
 def _tail(path: Path, lines: int = 15) -> str:

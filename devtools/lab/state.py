@@ -77,6 +77,24 @@ def _alive(processes: Sequence[Process]) -> bool:
     return any(process.alive for process in processes)
 
 
+@contextlib.contextmanager
+def exclusive(name: str, root: Path = ROOT) -> Iterator[None]:
+    """Have a lab's name alone on this machine until the block ends. Raises LabError if another process has it."""
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / f".{name}.demo"  # not the file of `State.lock`, which the block itself locks
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(
+                f"another demo uses the lab {name} on this machine: wait for its end, or give --name or MCLAB_NAME"
+            ) from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
 class State:
     """The directory of one lab."""
 

@@ -19,10 +19,12 @@ from mcagent.model.net import Address
 MAX_CLUSTERS = 90  # 10.N/16 for Pods, 10.(100+N)/16 for Services, 192.168.N/24 for Nodes
 MAX_NODES = 80  # of one cluster: from .11 on, below aws-vpc's Pods
 FIRST_VPC_POD = 100
+FIRST_CALICO_BLOCK = 128  # third byte of the addresses of Pods: outside of the Nodes' Pod CIDRs
 OUTSIDE = IPv4Address("198.51.100.1")  # TEST-NET-2 (RFC 5737): "the internet", behind the router
 POD_PORT = 8080  # TCP and UDP, of every Pod
 DIRECT_PORT = 8081  # TCP, of every Pod, behind no Service: see "Limits" in docs/pipeline.md
 SERVICE_PORT = 80
+KUBEADM_PODS, KUBEADM_SERVICES = IPv4Network("10.244.0.0/16"), IPv4Network("10.96.0.0/12")
 CLUSTER_NAMES = ("east", "west", "north", "south")
 
 
@@ -31,7 +33,9 @@ class Cni(StrEnum):
 
     FLANNEL = "flannel"  # a Pod CIDR per Node, routes between Nodes, masquerade for what leaves
     AWS_VPC = "aws-vpc"  # Pod addresses of the Node's subnet, one route per Pod, SNAT for what leaves the VPC
+    CALICO = "calico"  # blocks of a pool instead of Node Pod CIDRs, one route per block, felix's rules
     OVERLAP = "overlap"  # flannel, and every cluster has the same Pod CIDR
+    EBPF = "ebpf"  # as flannel, and an eBPF program forwards the packets of Pods past netfilter
     ANTREA = "antrea"  # Antrea's agents in place of ours: the bridge br-int, Pods on its ports
 
 
@@ -55,7 +59,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A Node with its Pods. `pod_cidr` is None where the CNI gives Nodes none.
+    """A Node with its Pods. `pod_cidr`: in the API, None where the CNI gives Nodes none; Calico does not use it.
 
     `address6`, where there is one, is the one that the API has; `address` always is on the uplink.
     """
@@ -167,6 +171,12 @@ class Topology:
             for node in cluster.nodes:
                 yield cluster, node
 
+    @property
+    def same_cidrs(self) -> bool:
+        """Whether clusters have one Service CIDR, so that others reach it by other addresses only."""
+        cidrs = [cluster.service_cidr for cluster in self.clusters]
+        return len(set(cidrs)) < len(cidrs)
+
     def with_agents(self) -> Iterator[Node]:
         """Every Node that has an agent of ours."""
         return (node for cluster, node in self.nodes() if not cluster.antrea)
@@ -233,11 +243,13 @@ def generate(
     datapath: DatapathChoice = DatapathChoice.AUTO,
     encryption: TrafficEncryption = TrafficEncryption.NONE,
     underlay: Underlay = Underlay.IPV4,
+    same_cidrs: bool = False,
 ) -> Topology:
     """Return a lab of so many clusters, each with so many gateways and workers and so many Pods per Node.
 
     Every cluster exports the Service `web` over all its Pods and keeps `private` to itself. With `cni` antrea the
-    first cluster is one of ours (flannel), all others are Antrea's and have one gateway, as those do.
+    first cluster is one of ours (flannel), all others are Antrea's and have one gateway, as those do. With
+    `same_cidrs` all clusters have kubeadm's Service and Pod CIDRs, and they need controllers.
     Raises InputError for numbers that do not fit the addresses.
     """
     _check("clusters", clusters, 1, MAX_CLUSTERS)
@@ -245,9 +257,14 @@ def generate(
     _check("workers", workers, 0, MAX_NODES)
     _check("nodes per cluster", gateways + workers, 1, MAX_NODES)
     _check("pods per Node", pods, 0, 150 // (gateways + workers))
+    if same_cidrs and cni is not Cni.FLANNEL:
+        raise InputError("lab", "same_cidrs", "needs cni flannel")
     return Topology(
         name=name,
-        clusters=tuple(_cluster(n, workers, gateways, pods, cni, underlay) for n in range(1, clusters + 1)),
+        clusters=tuple(
+            _cluster(n, workers, gateways, pods, cni, underlay, same_cidrs=same_cidrs)
+            for n in range(1, clusters + 1)
+        ),
         tunnel=tunnel,
         datapath=datapath,
         encryption=encryption,
@@ -259,24 +276,32 @@ def _check(what: str, value: int, low: int, high: int) -> None:
         raise InputError("lab", what, f"must be {low} to {high}, is {value}")
 
 
-def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni, underlay: Underlay) -> Cluster:  # noqa: PLR0917
+def _cluster(  # noqa: PLR0917
+    number: int, workers: int, gateways: int, pods: int, cni: Cni, underlay: Underlay, *, same_cidrs: bool
+) -> Cluster:
     name = cluster_name(number)
     if cni is Cni.ANTREA:
         cni, gateways = (Cni.FLANNEL, gateways) if number == 1 else (cni, 1)
     subnet = IPv4Network(f"192.168.{number}.0/24")
     pod_cidr = {
         Cni.FLANNEL: IPv4Network(f"10.{number}.0.0/16"),
+        Cni.EBPF: IPv4Network(f"10.{number}.0.0/16"),
         Cni.ANTREA: IPv4Network(f"10.{number}.0.0/16"),
+        Cni.CALICO: IPv4Network(f"10.{number}.0.0/16"),
         Cni.AWS_VPC: subnet,  # Pods have addresses of the VPC
         Cni.OVERLAP: IPv4Network("10.10.0.0/16"),
     }[cni]
     service_cidr = IPv4Network(f"10.{100 + number}.0.0/16")
+    if same_cidrs:
+        pod_cidr, service_cidr = KUBEADM_PODS, KUBEADM_SERVICES
     subnet6 = IPv6Network(f"fd00:6d63:{number:x}::/64") if underlay is Underlay.IPV6 else None
     names = [f"gw{i}" for i in range(1, gateways + 1)] + [f"w{i}" for i in range(1, workers + 1)]
     nodes = []
     for index, short in enumerate(names):
         per_node = None if cni is Cni.AWS_VPC else list(pod_cidr.subnets(new_prefix=24))[index + 1]
         first = subnet[FIRST_VPC_POD + index * pods] if per_node is None else per_node[2]
+        if cni is Cni.CALICO:
+            first = pod_cidr[(FIRST_CALICO_BLOCK + index) * 256 + 2]
         nodes.append(
             Node(
                 name=f"{name}-{short}",
@@ -301,4 +326,5 @@ def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni, unde
             Service(name="private", cluster_ip=service_cidr[99], pods=all_pods, exported=False),
         ),
         publish_pods=cni is not Cni.OVERLAP,
+        config={"podRouting": "perPod"} if cni is Cni.CALICO else {},
     )

@@ -72,7 +72,7 @@ def from_dict(raw: object, subject: str = "lab") -> Topology:
 
 def _short(top: _Reader) -> Topology:
     numbers = {key: top.number(key) for key in _SHORT[1:] if key in top.mapping()}
-    top.done(*_SHORT, "tunnel", "cni", "datapath", "encryption", "underlay")
+    top.done(*_SHORT, "tunnel", "cni", "datapath", "encryption", "underlay", "same_cidrs")
     return generate(
         name=top.text("name", "lab"),
         tunnel=top.choice("tunnel", TunnelType, TunnelType.GENEVE),
@@ -80,6 +80,7 @@ def _short(top: _Reader) -> Topology:
         datapath=top.choice("datapath", DatapathChoice, DatapathChoice.AUTO),
         encryption=top.choice("encryption", TrafficEncryption, TrafficEncryption.NONE),
         underlay=top.choice("underlay", Underlay, Underlay.IPV4),
+        same_cidrs=top.flag("same_cidrs", default=False),
         **numbers,
     )
 

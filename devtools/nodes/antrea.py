@@ -2,8 +2,9 @@
 
 Those tables of Antrea's pipeline, in Antrea's order, that a packet between clusters passes, for mode encap with
 AntreaProxy; beside each flow stands where `antrea-contract.md` of the references has it. Left out, because nothing
-between clusters depends on it: ARP (neighbours are permanent), other policies, Egress, session affinity, nested
-Services. No BFD: `antrea-tun0` takes tunnel packets from any address. `flows` and `groups` are pure.
+between clusters depends on it: ARP (neighbours are permanent), other policies, session affinity. No BFD:
+`antrea-tun0` takes tunnel packets from any address. Compared with the flows of an antrea-agent v2.4.1. `flows`
+and `groups` are pure.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from ipaddress import IPv4Address, IPv4Network
 
-from devtools.lab.topology import Cluster, Node, Pod, Topology
+from devtools.lab.topology import Cluster, Import, Node, Pod, Topology
 from devtools.nodes import netns, underlay
 from devtools.nodes.ovs import OvsInstance
 from mcagent.model.config import TrafficEncryption
@@ -24,6 +25,7 @@ TUNNEL_PORT, HOST_PORT, FIRST_POD = 1, 2, 3
 MAC_CLUSTERS, MAC_NODES = "aa:bb:cc:dd:ee:f0", "aa:bb:cc:dd:ee:ff"  # 2.2
 DNAT_ZONE, SNAT_ZONE = 65520, 65521  # 2.2
 UNKNOWN = 0xFFFFFF  # 2.2
+HAIRPIN = "169.254.0.253"  # the source of a Pod that reaches itself
 OVERHEAD, WIREGUARD_OVERHEAD = 50, 60  # 2.8: bytes of Geneve or VXLAN, of WireGuard
 PROTOCOLS = {"TCP": "tcp", "UDP": "udp"}
 
@@ -53,6 +55,7 @@ FROM_TUNNEL, FROM_HOST, FROM_POD = (f"load:{n}->NXM_NX_REG0[0..3]" for n in (1, 
 TO_TUNNEL, TO_HOST = (f"load:{n}->NXM_NX_REG0[4..7]" for n in (1, 2))
 REWRITE_MAC = "load:1->NXM_NX_REG0[9]"
 IS_REWRITE_MAC = "reg0=0x200/0x200"
+IS_REJECT = "reg0=0x2000/0x2000"  # made by the agent for a policy's Reject
 KEEP_SOURCE = "move:NXM_NX_REG0[0..3]->NXM_NX_CT_MARK[0..3]"
 SERVICE, SNATED = "0x10/0x10", "0x20/0x20"  # bits of ct_mark
 
@@ -64,17 +67,24 @@ class Settings:
     `first` is `gatewayInfos[0]` of other clusters, by name, where that is not their first gateway; `labels` are
     the label identities of Pods by name (None: stretched policies are off), `guarded` the Pods whose clients a
     stretched policy tells by labels. `pod_to_pod`: enablePodToPodConnectivity, which says nothing of what the
-    cluster publishes.
+    cluster publishes. `active`: names of the Nodes that are the gateways of Antrea's clusters, by cluster, where
+    these moved from the first gateway: Antrea has one at a time.
     """
 
     pod_to_pod: bool = True
     first: Mapping[str, Address] = field(default_factory=dict)
     labels: Mapping[str, int] | None = None
     guarded: frozenset[str] = frozenset()
+    active: Mapping[str, str] = field(default_factory=dict)
+
+    def gateway(self, cluster: Cluster) -> Node:
+        """Return the present gateway of one of Antrea's clusters."""
+        name = self.active.get(cluster.name, cluster.gateways[0].name)
+        return next(node for node in cluster.nodes if node.name == name)
 
     def gateway_ip(self, cluster: Cluster) -> Address:
         """Return the gatewayIP of a cluster's first gateway."""
-        return self.first.get(cluster.name, cluster.gateways[0].tunnel_address)
+        return self.first.get(cluster.name, self.gateway(cluster).tunnel_address)
 
 
 def end(topology: Topology, cluster: Cluster, settings: Settings) -> Address:
@@ -178,8 +188,15 @@ def _services(topology: Topology, cluster: Cluster) -> Iterator[Served]:
             yield own.cluster_ip, own.port, protocol, [(pods[name], own.target_port) for name in own.pods]
     for imported in topology.imports(cluster):
         for protocol in imported.service.protocols:
-            behind = [(address, imported.service.port) for address in imported.backends]
+            behind = [(address, imported.service.port) for address in _behind(cluster, imported)]
             yield imported.cluster_ip, imported.service.port, protocol, behind
+
+
+def _behind(cluster: Cluster, imported: Import) -> list[IPv4Address]:
+    """Return the ClusterIPs behind an imported Service, its own one too where the cluster exports it."""
+    name = imported.service.namespace, imported.service.name
+    own = (s.cluster_ip for s in cluster.services if s.exported and (s.namespace, s.name) == name)
+    return [*imported.backends, *own]
 
 
 def groups(topology: Topology, cluster: Cluster) -> Iterator[str]:
@@ -190,20 +207,27 @@ def groups(topology: Topology, cluster: Cluster) -> Iterator[str]:
             f"resubmit(,{int(Table.ENDPOINT_DNAT)})"
             for address, port in endpoints
         )
-        yield f"group_id={number},type=select,{','.join(buckets)}"
+        # Hashes that differ: by one hash, who gets the own ClusterIP would always get the same Pod behind it.
+        method = f"selection_method=hash,selection_method_param={number},fields(ip_src,tcp_src,udp_src)"
+        yield f"group_id={number},type=select,{method},{','.join(buckets)}"
 
 
 def _service_flows(topology: Topology, cluster: Cluster) -> Iterator[str]:
     endpoints = set()
+    group_of: dict[tuple[str, IPv4Address, int], int] = {}
     for number, (address, port, protocol, behind) in enumerate(_services(topology, cluster), start=1):
         match = f"{PROTOCOLS[protocol]},nw_dst={address},tp_dst={port}"
         yield _flow(Table.SERVICE_LB, 200, match, REWRITE_MAC, f"group:{number}")
+        group_of[protocol, address, port] = number
         endpoints |= {(protocol, *endpoint) for endpoint in behind}
     for protocol, address, port in sorted(endpoints):
         match = f"{PROTOCOLS[protocol]},reg3={int(address):#x},reg4={port:#x}/0xffff"
         remember = f"exec({KEEP_SOURCE},load:1->NXM_NX_CT_MARK[4])"
         commit = _ct(DNAT_ZONE, Table.L3_FORWARDING, "commit", f"nat(dst={address}:{port})", remember)
         yield _flow(Table.ENDPOINT_DNAT, 200, match, commit)
+        group = group_of.get((protocol, address, port))
+        if group is not None:  # 2.3, nested Services: this cluster's own ClusterIP
+            yield _flow(Table.ENDPOINT_DNAT, 210, match, f"group:{group}")
 
 
 # --- the pipeline of a Node
@@ -218,7 +242,7 @@ def flows(topology: Topology, cluster: Cluster, node: Node, settings: Settings) 
     for other in cluster.nodes:
         if other.name != node.name and other.pod_cidr is not None:  # 2.3, encap: Pods of the cluster's other Nodes
             yield _to_tunnel(200, f"ip,nw_dst={other.pod_cidr}", mac, MAC_NODES, other.address)
-    gateway = cluster.gateways[0]
+    gateway = settings.gateway(cluster)
     yield _flow(Table.L2_FORWARDING_CALC, 200, f"dl_dst={MAC_CLUSTERS}", *_out(TUNNEL_PORT))  # 2.3, flow 1
     if node.name == gateway.name:
         into = (FROM_TUNNEL, REWRITE_MAC, _goto(Table.UN_SNAT))
@@ -227,20 +251,21 @@ def flows(topology: Topology, cluster: Cluster, node: Node, settings: Settings) 
     for remote in topology.clusters:
         if remote.name != cluster.name:
             gateway_ends = end(topology, remote, settings), end(topology, cluster, settings)
-            yield from _remote(cluster, node, remote, *gateway_ends, pods=settings.pod_to_pod)
+            yield from _remote(gateway, node, remote, *gateway_ends, pods=settings.pod_to_pod)
 
 
 def _remote(
-    cluster: Cluster, node: Node, remote: Cluster, known: Address, own: Address, *, pods: bool
+    gateway: Node, node: Node, remote: Cluster, known: Address, own: Address, *, pods: bool
 ) -> Iterator[str]:
     """Yield the flows of another cluster, by their numbers in 2.3. `known`, `own`: what the two are known by."""
-    mac, gateway = host_mac(node), cluster.gateways[0]
+    mac = host_mac(node)
     is_gateway = node.name == gateway.name
     to = known if is_gateway else gateway.address
     cidrs: list[IPv4Network] = [remote.service_cidr, *((remote.pod_cidr,) if pods else ())]
     for cidr in cidrs:
         yield _to_tunnel(200, f"ip,nw_dst={cidr}", mac, MAC_CLUSTERS, to)  # 4
     yield _to_tunnel(200, f"ct_state=+rpl+trk,ip,nw_dst={known}", mac, MAC_CLUSTERS, to)  # 5
+    yield _to_tunnel(199, f"{IS_REJECT},ip,nw_dst={known}", mac, MAC_CLUSTERS, to)  # 6
     if not is_gateway:
         return
     for cidr in cidrs:
@@ -270,8 +295,10 @@ def _pods(node: Node, settings: Settings) -> Iterator[str]:
     to_host = (f"mod_dl_dst:{mac}", TO_HOST, _goto(Table.L3_DEC_TTL))
     yield _flow(Table.L3_FORWARDING, 210, f"ip,nw_dst={first}", *to_host)
     yield _flow(Table.L3_FORWARDING, 210, "ct_state=+rpl+trk,ct_mark=2/0xf,ip", *to_host)
-    # 2.9: what came by the tunnel and has no way on meets Egress; all else leaves by the Node's kernel.
-    yield _flow(Table.L3_FORWARDING, 191, "ip,reg0=1/0xf", "drop")
+    # 2.9: new connections that came by the tunnel and have no way on are dropped by EgressMark, unless they are
+    # to the Node. All else leaves by the Node's kernel, without a tunnel: also replies that have no way on.
+    yield _flow(Table.L3_FORWARDING, 192, f"ip,nw_dst={node.address}", *to_host)
+    yield _flow(Table.L3_FORWARDING, 191, "ct_state=+new-rpl+trk,ip,reg0=1/0xf", "drop")
     yield _flow(Table.L3_FORWARDING, 190, "ip", *to_host)
     yield _flow(Table.L2_FORWARDING_CALC, 200, f"dl_dst={mac}", *_out(HOST_PORT))
     for pod in node.pods:
@@ -286,6 +313,13 @@ def _pods(node: Node, settings: Settings) -> Iterator[str]:
             Table.L3_FORWARDING, 200, f"ip,{IS_REWRITE_MAC},nw_dst={pod.address}", *macs, _goto(Table.L3_DEC_TTL)
         )
         yield _flow(Table.L2_FORWARDING_CALC, 200, f"dl_dst={address}", *_out(port))
+        # A Pod that reaches itself by a Service (hairpin in Antrea): its replies have to come to the bridge.
+        itself = f"ct_state=+new+trk,ip,nw_src={pod.address},nw_dst={pod.address}"
+        marked = ("commit", "exec(load:1->NXM_NX_CT_MARK[5])")
+        yield _flow(Table.SNAT_MARK, 200, itself, _ct(DNAT_ZONE, Table.SNAT, *marked))
+        snat = (*marked, f"nat(src={HAIRPIN})")
+        yield _flow(Table.SNAT, 200, itself, _ct(SNAT_ZONE, Table.L2_FORWARDING_CALC, *snat))
+        yield _flow(Table.OUTPUT, 210, f"reg1={port},in_port={port}", "in_port")
         if pod.name in settings.guarded:  # 2.7: unknown identity fails closed; what is established goes on
             yield _flow(Table.INGRESS, 200, f"ct_state=+new+trk,ip,reg1={port},tun_id={UNKNOWN:#x}", "drop")
 
@@ -295,6 +329,7 @@ def _base() -> Iterator[str]:
     t = Table
     yield _flow(t.CLASSIFIER, 200, f"in_port={TUNNEL_PORT}", FROM_TUNNEL, REWRITE_MAC, _goto(t.UN_SNAT))
     yield _flow(t.CLASSIFIER, 200, f"in_port={HOST_PORT}", FROM_HOST, _goto(t.UN_SNAT))
+    yield _flow(t.UN_SNAT, 200, f"ip,nw_dst={HAIRPIN}", _ct(SNAT_ZONE, t.CONNTRACK_ZONE, "nat"))
     yield _flow(t.CONNTRACK_ZONE, 200, "ip", _ct(DNAT_ZONE, t.CONNTRACK_STATE, "nat"))
     yield _flow(t.CONNTRACK_STATE, 200, "ct_state=+inv+trk,ip", "drop")
     tracked = "ct_state=-new+trk"
@@ -306,7 +341,7 @@ def _base() -> Iterator[str]:
     again = _ct(SNAT_ZONE, t.L2_FORWARDING_CALC, "nat")
     yield _flow(t.SNAT, 200, f"ct_state=-new-rpl+trk,ct_mark={SNATED},ip", again)  # 2.3, below flow 9
     commit = _ct(DNAT_ZONE, t.OUTPUT, "commit", f"exec({KEEP_SOURCE})")
-    yield _flow(t.CONNTRACK_COMMIT, 200, "ct_state=+new+trk,ct_mark=0/0x10,ip", commit)
+    yield _flow(t.CONNTRACK_COMMIT, 200, "ct_state=+new+trk-snat,ct_mark=0/0x10,ip", commit)
     yield _flow(t.OUTPUT, 200, "reg0=0x100/0x100", "output:NXM_NX_REG1[]")
     for table, then in (
         (t.UN_SNAT, t.CONNTRACK_ZONE),

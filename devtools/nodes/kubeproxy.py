@@ -32,18 +32,42 @@ class Proxied:
 
 
 def install(namespace: str, topology: Topology, cluster: Cluster) -> None:
-    """Program a Node of the cluster."""
+    """Program a Node of the cluster, or a Pod where sockets translate."""
     netns.execute(namespace, ["nft", "-f", "-"], stdin=ruleset(of_topology(topology, cluster), cluster))
+
+
+def at_sockets(cluster: Cluster) -> bool:
+    """Tell whether Services are translated where a connection begins, as an eBPF program does at the socket.
+
+    In the lab, rules of the Pod's own namespace do it: a packet has the address of the endpoint when it leaves the
+    Pod. Netfilter of the Node sees at most one direction of a connection.
+    """
+    return cluster.cni is Cni.EBPF
 
 
 def ruleset(proxied: Iterable[Proxied], cluster: Cluster) -> str:
     """Return the table as nft(8) text; loading it again replaces the rules."""
     # With a CNI that gives Nodes no Pod CIDRs kube-proxy does not know who is outside (`--cluster-cidr`).
-    outside = "" if cluster.cni is Cni.AWS_VPC else f"ip saddr != {cluster.pod_cidr}"
+    outside = "" if cluster.cni is Cni.AWS_VPC or at_sockets(cluster) else f"ip saddr != {cluster.pod_cidr}"
     lines = "\n".join(
         f"    {line}" for service in proxied if service.backends for line in _rules(service, outside)
     )
     own = ", ".join(f"{pod.address} . {pod.address}" for node in cluster.nodes for pod in node.pods)
+    if at_sockets(cluster):
+        return f"""\
+table ip kube-proxy {{
+}}
+flush table ip kube-proxy
+table ip kube-proxy {{
+  chain services {{
+{lines}
+  }}
+  chain nat-output {{
+    type nat hook output priority -100;
+    jump services
+  }}
+}}
+"""
     # A Pod that reached itself by a ClusterIP would answer itself directly.
     hairpin = f"ct status dnat ip saddr . ip daddr {{ {own} }} masquerade fully-random" if own else ""
     return f"""\

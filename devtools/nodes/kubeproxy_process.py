@@ -37,7 +37,8 @@ class Follower:
             if text == self._loaded:
                 return False
             for node in self._cluster.nodes:
-                netns.execute(self._lab.namespace(node), ["nft", "-f", "-"], stdin=text)
+                for translating in (node, *(node.pods if kubeproxy.at_sockets(self._cluster) else ())):
+                    netns.execute(self._lab.namespace(translating), ["nft", "-f", "-"], stdin=text)
         except LabError as error:
             print(f"{self._cluster.name}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the process's log
             return False

@@ -182,6 +182,9 @@ class OvsInstance:
         ]
         nice = ["nice", "-n", NICENESS]
         run(command(self.namespace, [*nice, daemon, *args, *options]), env=self.environment)
+        by_pid = self.directory / f"{daemon}.{self._pid(daemon)}.ctl"  # where ovs-appctl(8) looks
+        if not by_pid.exists():
+            by_pid.symlink_to(self._control(daemon).name)
 
     def _pid(self, daemon: str) -> int | None:
         """Return the daemon's pid, only if that process lives and is this instance's."""

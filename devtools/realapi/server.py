@@ -182,6 +182,7 @@ class RealApiServer:
             f"--controllers={','.join(self._controllers) if self._scheduler is None else '*'}",
             f"--service-account-private-key-file={pki / 'accounts.key'}",
             f"--root-ca-file={self.ca}",
+            f"--flex-volume-plugin-dir={self._directory / 'volume-plugins'}",  # it makes the default in /usr
             "--profiling=false",
         ]
         self._spawn("kube-controller-manager", program, arguments)

@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from types import MappingProxyType
 
 from devtools.errors import LabError
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Cluster, Pod, Topology
+from devtools.lab.topology import POD_PORT, Cluster, Node, Pod, Topology
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
-from mcagent.core.addresses.underlay import source_of
+from flows.pipeline.prefixes import address_in_bridge
+from mcagent.core.addresses.underlay import mapped_addresses, source_of
 from mcagent.model.config import TrafficEncryption
+from mcagent.model.net import PodPrefix
 
 PACKETS = 5  # UDP round trips for the time and the copies
 TRIES = 20
@@ -39,6 +42,7 @@ class Case:
     port: int
     pods: tuple[Pod, ...]  # which may answer; none: no Pod must
     sources: frozenset[IPv4Address]  # what the server must see
+    virtual: bool = False  # the address of the source is another one in other clusters
 
     @property
     def closed(self) -> bool:
@@ -63,48 +67,87 @@ class Result:
         return not self.problem
 
 
+Prefixes = Mapping[str, tuple[PodPrefix, ...]]  # virtual Pod CIDRs by cluster
+
+
+def remote_address(cluster: Cluster, pod: Pod, prefixes: Prefixes) -> IPv4Address:
+    """Return the address by which other clusters reach a Pod."""
+    return IPv4Address(address_in_bridge(pod.address, prefixes.get(cluster.name, ())))
+
+
 def expected_sources(
-    source: Cluster, target: Cluster, pod: Pod, encryption: TrafficEncryption = TrafficEncryption.NONE
+    source: Cluster,
+    target: Cluster,
+    pod: Pod,
+    encryption: TrafficEncryption = TrafficEncryption.NONE,
+    prefixes: Prefixes = MappingProxyType({}),
 ) -> frozenset[IPv4Address]:
     """Return what a server of `target` must see: the Pod's address, or a gateway's where that cannot be kept.
 
     Antrea's gateways translate always, and answer only the first gateway of another cluster, which they know by
-    its cluster's Service CIDR where traffic is encrypted.
+    its cluster's Service CIDR where traffic is encrypted. Beside our agents it is a mapped address.
     """
     if (source.antrea or target.antrea) and encryption is TrafficEncryption.WIREGUARD:
-        return frozenset({source.service_cidr.network_address})
-    if source.antrea or target.antrea:
-        return frozenset({source_of(source.gateways[0].tunnel_address)})
-    if source.publish_pods and target.publish_pods and not source.pod_cidr.overlaps(target.pod_cidr):
-        return frozenset({pod.address})
-    return frozenset(source_of(node.tunnel_address) for node in source.gateways)
+        sources = [source.service_cidr.network_address]
+    elif source.antrea or target.antrea:
+        sources = [source_of(source.gateways[0].tunnel_address)]
+    elif (
+        source.publish_pods
+        and target.publish_pods
+        and (source.name in prefixes or not source.pod_cidr.overlaps(target.pod_cidr))
+    ):
+        return frozenset({remote_address(source, pod, prefixes)})
+    else:
+        return frozenset(map(seen_as, source.gateways))
+    return frozenset(sources) if target.antrea else frozenset(next(mapped_addresses(s)) for s in sources)
+
+
+def seen_as(gateway: Node) -> IPv4Address:
+    """Return the source that servers of other clusters see of connections that this gateway translates."""
+    source = source_of(gateway.tunnel_address)
+    return next(mapped_addresses(source)) if gateway.address6 is None else source
 
 
 Addresses = Mapping[tuple[str, str], IPv4Address]  # of imported Services: by cluster and name
 
 
-def cases(topology: Topology, imported: Addresses | None = None) -> Iterator[Case]:
+def cases(
+    topology: Topology,
+    imported: Addresses | None = None,
+    exported: Addresses | None = None,
+    prefixes: Prefixes = MappingProxyType({}),
+) -> Iterator[Case]:
     """Yield every case of every ordered pair of clusters.
 
     `imported`: where a control plane imports Services, their addresses; what the own cluster exports is among
-    their endpoints then, too.
+    their endpoints then, too, as always in Antrea's clusters. `exported`: where clusters have export ranges, the
+    addresses of exported Services; the address after one is of no Service. `prefixes`: virtual Pod CIDRs; the real
+    address of a Pod, in a CIDR that the client's own cluster has, leads nowhere else.
     """
     for source in topology.clusters:
         for target in topology.clusters:
             if source.name != target.name:
-                yield from _pair(topology, source, target, imported)
+                yield from _pair(topology, (source, target), imported, exported or {}, prefixes)
 
 
-def _pair(topology: Topology, source: Cluster, target: Cluster, addresses: Addresses | None) -> Iterator[Case]:
+def _pair(
+    topology: Topology,
+    clusters: tuple[Cluster, Cluster],
+    addresses: Addresses | None,
+    exported: Addresses,
+    prefixes: Prefixes,
+) -> Iterator[Case]:
+    source, target = clusters
     for role, client in _senders(source):
-        right = expected_sources(source, target, client, topology.encryption)
-        common = {"source": client, "source_role": role, "sources": right}
+        right = expected_sources(source, target, client, topology.encryption, prefixes)
+        virtual = remote_address(source, client, prefixes) != client.address
+        common = {"source": client, "source_role": role, "sources": right, "virtual": virtual}
         if source.publish_pods and target.publish_pods:
             for other_role, pod in _senders(target):
                 yield Case(
                     **common,  # type: ignore[arg-type]
                     target=f"Pod on {other_role} {pod.name}",
-                    address=pod.address,
+                    address=remote_address(target, pod, prefixes),
                     port=POD_PORT,
                     pods=(pod,),
                 )
@@ -113,10 +156,14 @@ def _pair(topology: Topology, source: Cluster, target: Cluster, addresses: Addre
                 continue  # AntreaProxy serves every ClusterIP of its cluster
             behind = tuple(topology.pod(name)[2] for name in service.pods) if service.exported else ()
             kind = "exported Service" if service.exported else "Service not exported"
+            address = exported.get((target.name, service.name), service.cluster_ip)
+            if not service.exported and exported:
+                kind = "no Service, instead of"
+                address = next(a for (cluster, _), a in exported.items() if cluster == target.name) + 1
             yield Case(
                 **common,  # type: ignore[arg-type]
                 target=f"{kind} {service.name}",
-                address=service.cluster_ip,
+                address=address,
                 port=service.port,
                 pods=behind,
             )
@@ -128,9 +175,10 @@ def _pair(topology: Topology, source: Cluster, target: Cluster, addresses: Addre
                 names = list(service.pods)
                 if addresses is not None:
                     address = addresses[source.name, service.name]
+                if nested := addresses is not None or source.antrea:
                     names += [n for s in source.services if s.exported and s.name == service.name for n in s.pods]
                 yield Case(
-                    **common | {"sources": right | ({client.address} if addresses is not None else set())},  # type: ignore[arg-type]
+                    **common | {"sources": right | ({client.address} if nested else set())},  # type: ignore[arg-type]
                     target=f"by kube-proxy {imported.name}",
                     address=address,
                     port=service.port,

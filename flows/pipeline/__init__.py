@@ -12,6 +12,7 @@ from flows.pipeline.owners import (
     rules,
     service,
 )
+from flows.pipeline.prefixes import VirtualPrefix
 from flows.pipeline.values import (
     Entries,
     Env,
@@ -49,6 +50,7 @@ __all__ = [
     "RemoteCluster",
     "RemoteGateway",
     "ServiceEndpoint",
+    "VirtualPrefix",
     "base",
     "claimed_identities",
     "cluster",

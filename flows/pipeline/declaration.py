@@ -7,7 +7,7 @@ declaration.
 from __future__ import annotations
 
 from flows.declare import Category, CookieLayout, GroupKind, Pipeline
-from flows.fields import ETH_DST, ETH_SRC, IN_PORT, PKT_MARK, PORTS_SRC, TCP_DST, TUN_ID
+from flows.fields import ETH_DST, ETH_SRC, IN_PORT, IP_TOS, PKT_MARK, PORTS_SRC, TCP_DST, TUN_ID
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 
@@ -74,6 +74,7 @@ FOR_NODE = Category(3, "node", "a Node of this cluster; number: Node")
 FOR_SERVICE = Category(4, "service", "an exported Service; number: Service")
 FOR_IDENTITY = Category(5, "identity", "packets of a Pod of this Node; number: its label identity")
 FOR_POLICY = Category(6, "policy", "a rule that allows, rejects or passes; number: rule, 0 for clauses of rules")
+FOR_RETURNED = Category(7, "returned", "packets of the host that return to it, to be answered or translated")
 
 DROP_MISS = Category(0x80, "miss", "no flow of the table matched; number: table")
 DROP_SPOOFED = Category(
@@ -137,7 +138,7 @@ PIPELINE = Pipeline(
     bits=r.BITS,
     writes=(
         IN_PORT, ETH_DST, ETH_SRC, PKT_MARK, TUN_ID, *t.ADDRESSES_SRC, *t.ADDRESSES_DST, *PORTS_SRC.values(),
-        TCP_DST,
+        TCP_DST, IP_TOS,
     ),
     zones=r.ZONES,
     groups=(
@@ -145,10 +146,10 @@ PIPELINE = Pipeline(
         GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE, GROUP_ASK_ALL, GROUP_ASK_LIVE, GROUP_ASK,
     ),
     categories=(
-        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, FOR_POLICY, DROP_MISS, DROP_SPOOFED,
-        DROP_SPOOFED_REMOTE, DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID,
-        DROP_NO_ROUTE, DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED, DROP_POLICY, DROP_ISOLATED, DROP_UNKNOWN,
-        DROP_NO_CONNECTION, DROP_NOT_RELATED,
+        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, FOR_POLICY, FOR_RETURNED, DROP_MISS,
+        DROP_SPOOFED, DROP_SPOOFED_REMOTE, DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT,
+        DROP_NO_STATE, DROP_INVALID, DROP_NO_ROUTE, DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED, DROP_POLICY,
+        DROP_ISOLATED, DROP_UNKNOWN, DROP_NO_CONNECTION, DROP_NOT_RELATED,
     ),
     cookies=COOKIES,
     priorities=(

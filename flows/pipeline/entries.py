@@ -29,6 +29,7 @@ UNTRANSLATED = (set_whole(f.ETH_SRC, r.HOST_MAC), *AS_REPLY)
 FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE, FROM_ANSWER = (r.ORIGIN.is_(n) for n in (1, 2, 3, 4, 5))
 NEW, ESTABLISHED = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 REQUEST, REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
+IN_REPLY = ct_state("+rpl+trk")  # with ICMP errors and invalid packets
 # A translated request that conntrack considers a reply: conntrack was lost, and the server has sent first since.
 REVERSED = ct_state("-rel-inv+rpl+trk")
 FRAGMENT = f.Term(f.IP_FRAG, f.FRAG_ANY, f.FRAG_ANY)  # the first one, too
@@ -70,8 +71,5 @@ def drop(table: PipelineTable, priority: int, terms: tuple[Term, ...], why: Cate
 
 
 def un_dnat(env: Env) -> Ct:
-    """Return the ct action that undoes this gateway's translation.
-
-    In the userspace datapath it only looks up the connection (see `service.base`).
-    """
+    """Return the ct action that undoes this gateway's translation; on userspace only a look-up (`service`)."""
     return Ct(env.zone(r.ZONE_SERVICE), table=t.UN_DNAT.number, nat=None if env.userspace_conntrack else Nat())

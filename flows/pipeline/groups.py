@@ -18,9 +18,18 @@ from flows.pipeline.values import Env, NextHop, NextHopGroup
 # The hash input of a selection of gateways, in the order in which OVS prints the fields. UDP ports are excluded:
 # later fragments have none, and all fragments of a datagram must reach one gateway to be translated (network cards
 # hash UDP like this, too).
-CONNECTION = (
-    f.IPV4_SRC, f.IPV4_DST, f.IPV6_SRC, f.IPV6_DST, f.IP_PROTO, f.TCP_SRC, f.TCP_DST, f.SCTP_SRC, f.SCTP_DST,
-)  # fmt: skip
+_ADDRESSES = (f.IPV4_SRC, f.IPV4_DST, f.IPV6_SRC, f.IPV6_DST)
+_PORTS = (f.TCP_SRC, f.TCP_DST, f.SCTP_SRC, f.SCTP_DST)
+CONNECTION = tuple(f.HashField(field, field.full_mask) for field in (*_ADDRESSES, f.IP_PROTO, *_PORTS))
+# A datapath flow matches all hashed bits (pick_hash_select_group in OVS' ofproto-dpif-xlate.c). Of these there are
+# 256 combinations of addresses, and 64 of a client's port, so connections share datapath flows, and most need no
+# upcall. Linux gives clients ports of one parity (__inet_hash_connect in net/ipv4/inet_hashtables.c), so the
+# lowest bit of a port is not hashed.
+SOME_BITS = (
+    *(f.HashField(field, 0b1111) for field in _ADDRESSES),
+    f.HashField(f.IP_PROTO, f.IP_PROTO.full_mask),
+    *(f.HashField(field, 0b111_1110) for field in _PORTS),
+)
 _NUMBER = 0xFFFFFF
 _MAX_BUCKET = 0x7FFFFFFF
 
@@ -76,10 +85,10 @@ def next_hop_groups(
         # The bucket IDs are the same, so connections stay with their next hop when it is live again.
         levels[d.GROUP_ANY.group_id(group_id & _NUMBER)] = _unwatched(first)
     if len(levels) == 1:
-        yield _by_hash(group_id, first, hashed=hashed)
+        yield _by_hash(env, group_id, first, hashed=hashed)
         return
     for number, level in levels.items():
-        yield _by_hash(number, level, hashed=hashed)
+        yield _by_hash(env, number, level, hashed=hashed)
     nested = tuple(nested_bucket(n, number) for n, number in enumerate(levels))
     yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
 
@@ -105,7 +114,9 @@ def single_gateway_groups(env: Env, ports: Iterable[int]) -> Iterator[Group]:
     """Yield the groups that `to_gateway` refers to."""
     if keeps_width(env):
         for port in sorted(ports):
-            yield select_group(d.GROUP_GATEWAYS.group_id(port), (Bucket(port, (Output(port),)),), hashed=True)
+            yield select_group(
+                d.GROUP_GATEWAYS.group_id(port), (Bucket(port, (Output(port),)),), CONNECTION, hashed=True
+            )
 
 
 def _unwatched(hops: Mapping[int, NextHop]) -> dict[int, NextHop]:
@@ -129,14 +140,14 @@ def nested_bucket(number: int, group_id: int) -> Bucket:
 def select_group(
     group_id: int,
     buckets: tuple[Bucket, ...],
-    fields: tuple[f.MatchField, ...] = CONNECTION,
+    fields: tuple[f.HashField, ...],
     *,
     hashed: bool = False,
 ) -> Group:
     """Return a group that selects a live bucket by a hash of `fields`.
 
-    With a single bucket nothing is hashed unless `hashed` is set: a hash creates a datapath flow per connection,
-    with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards the hashed fields).
+    With a single bucket nothing is hashed unless `hashed` is set: a hash makes more datapath flows, each with an
+    upcall to ovs-vswitchd.
     """
     if len(buckets) == 1 and not hashed:
         watches = buckets[0].watch_port is not None or buckets[0].watch_group is not None
@@ -145,12 +156,14 @@ def select_group(
     return d.PIPELINE.group(Group(group_id, GroupType.SELECT, buckets, fields))
 
 
-def _by_hash(group_id: int, hops: Mapping[int, NextHop], *, hashed: bool) -> Group:
+def _by_hash(env: Env, group_id: int, hops: Mapping[int, NextHop], *, hashed: bool) -> Group:
+    # The userspace datapath hashes whole connections on all paths (`keeps_width`); fewer bits are untested.
+    fields = CONNECTION if env.userspace_conntrack else SOME_BITS
     buckets = (
         Bucket(number, (Output(hop.ofport),), watch_port=hop.ofport if hop.watched else None)
         for number, hop in sorted(hops.items())
     )
-    return select_group(group_id, tuple(buckets), hashed=hashed)
+    return select_group(group_id, tuple(buckets), fields, hashed=hashed)
 
 
 def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:

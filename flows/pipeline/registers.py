@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+
 from flows.actions import Move
 from flows.declare import Zone
 from flows.fields import (
@@ -41,6 +43,13 @@ TOS_PROBE = 0b101011 << 2
 # The type of service of the probes of `mcagent trace --live`, another such code point. No flow matches it, but
 # table Classify matches on the field, so that datapath flows distinguish these probes (`mcagent.trace.datapath`).
 TOS_TRACE = 0b101111 << 2
+# The type of service of ICMP errors in which nft has replaced the mapped addresses, one more such code point.
+TOS_REPAIRED = 0b100111 << 2
+# The type of service of TCP packets of a connection that another gateway SNATed. It cannot continue, since its
+# source is now another address. The gateway of the Service sends such a packet to any endpoint, whose kernel
+# resets the connection (RFC 9293, section 3.10.7.1).
+TOS_ENDED = 0b100011 << 2
+MAPPED_ADDRESSES = IPv4Network("254.0.0.0/8")  # of IPv4 gateways of other clusters
 
 # Queries for a mid-connection TCP packet to a Service (`lookup`). Gateway to Node: does this Node have the
 # connection (to one Node, to the Nodes of all endpoints)? Node to gateway: no, yes.
@@ -89,6 +98,10 @@ LOOKUP = Bits(
     8,
     "Nodes that are queried for the packet's connection: 0 none, 1 one, 2 those of all endpoints",
 )
+TOO_LARGE = Bits(
+    "too_large", REGISTERS[0], 9, 9, "a packet of the host that is larger than tunnels to other clusters take"
+)
+REPAIRED = Bits("repaired", REGISTERS[0], 10, 10, "an ICMP error of the host that quotes no mapped address")
 CLUSTER = Bits("cluster", REGISTERS[1], 0, 31, "ID of the remote cluster that the packet comes from or goes to")
 INGRESS_PORT = Bits(
     "ingress_port", REGISTERS[2], 0, 15, "input port; for a packet that a sibling relays, the port to its Node"
@@ -128,6 +141,9 @@ MARK_OPENED = Bits(
 LABEL_PORT = Bits(
     "label_port", CT_LABEL, 0, 15, "zone SNAT: port to the Node that opened the connection; 1: this Node"
 )
+LABEL_ENDED = Bits(
+    "label_ended", CT_LABEL, 64, 64, "zone SNAT: another gateway has SNATed the connection before, so it must end"
+)
 LABEL_CLIENT_PORT = Bits(
     "label_client_port",
     CT_LABEL,
@@ -161,7 +177,8 @@ ZONE_RESTORED = Zone(
 )
 
 BITS = (
-    ORIGIN, TRANSLATED, SNAT, REPLY, LOOKUP, CLUSTER, INGRESS_PORT, EGRESS_PORT, QUOTED_ADDRESS, MARK_PORT,
-    MARK_TRANSLATED, MARK_OPENED, LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
+    ORIGIN, TRANSLATED, SNAT, REPLY, LOOKUP, TOO_LARGE, REPAIRED, CLUSTER, INGRESS_PORT, EGRESS_PORT,
+    QUOTED_ADDRESS, MARK_PORT, MARK_TRANSLATED, MARK_OPENED, LABEL_PORT, LABEL_ENDED, LABEL_CLIENT_PORT,
+    LABEL_SERVICE, SERVICE_ID,
 )  # fmt: skip
 ZONES = (ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT, ZONE_RESTORED)

@@ -1,7 +1,7 @@
 """The tables of the bridge in the order of the packet: purpose, match fields and next tables of each.
 
-The flows of a table are built by the module of its step: `classify`, `source`, `identity`, `policy`, `departure`,
-`untranslate`, `service`, `lookup`, `route`, `arrive`.
+The flows of a table are built by the module of its step: `classify`, `mapping`, `source`, `identity`, `policy`,
+`departure`, `untranslate`, `service`, `lookup`, `route`, `arrive`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,31 @@ CLASSIFY = PipelineTable(
     number=0,
     name="Classify",
     purpose="Determines the sender by the input port. Only IP packets pass; from the host only those to the "
-    "virtual next hop. Agent probes to clients are routed like replies; resets to them are dropped. "
-    "Reachability frames from gateways of this cluster go to the local agent. Probes of remote gateways "
-    "are returned through their tunnel with this cluster's fingerprint as source address, and answers to this "
-    "gateway's probes go to the agent. Connections that the agent restores are committed. Fragments of remote "
-    "clusters pass the cluster's meter.",
+    "virtual next hop, which are measured (not TCP). Agent probes to clients are routed like replies; resets to "
+    "them are dropped. Reachability frames from gateways of this cluster go to the local agent. Probes of remote "
+    "gateways are returned through their tunnel with this cluster's fingerprint as source address, and answers to "
+    "this gateway's probes go to the agent. Connections that the agent restores are committed. Fragments of "
+    "remote clusters pass the cluster's meter.",
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.IP_FRAG, f.TCP_FLAGS),
-    next=(10, 26, 40),
+    next=(5, 10, 26, 40),
+)
+UNMAP = PipelineTable(
+    number=5,
+    name="Unmap",
+    purpose="Packets of the host: the mapped address of a remote gateway becomes the gateway's own address. Only "
+    "replies have such a destination. Packets that are too large for tunnels return to the kernel, whose route "
+    "answers them with the MTU: a CNI that forwards by eBPF has not asked it. So do ICMP errors in which nft "
+    "has not replaced the mapped address.",
+    fields=(f.ETH_TYPE, r.TOO_LARGE, r.REPAIRED, f.IP_PROTO, f.ICMP_TYPE, *ADDRESSES_DST),
+    next=(8, 10),
+)
+VIRTUAL = PipelineTable(
+    number=8,
+    name="Virtual",
+    purpose="Packets of the host: the virtual prefix of a Pod's source address replaces the real one. The tables "
+    "up to Map have virtual addresses only. No Pod sends from a virtual address itself.",
+    fields=(f.ETH_TYPE, *ADDRESSES_SRC),
+    next=(10,),
 )
 SOURCE = PipelineTable(
     number=10,
@@ -70,7 +88,7 @@ SERVICE = PipelineTable(
     name="Service",
     purpose="Gateway: translates requests to this cluster's Services. New connections to exported Services get an "
     "endpoint. For a mid-connection TCP packet of an unknown connection, a Node is queried for that connection.",
-    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
+    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
     next=(25, 76),
 )
 CLIENT = PipelineTable(
@@ -95,7 +113,7 @@ DEPARTURE = PipelineTable(
     name="Departure",
     purpose="Packets of the host, with the direction from conntrack. Connections of this Node are committed and "
     "routed. Replies return to the gateway of their connection's last request, or to another one if that "
-    "is dead. Packets to a remote gateway are replies even if conntrack has lost their connection. If the "
+    "is dead. Packets to a mapped address are replies even if conntrack has lost their connection. If the "
     "connection of an exported Service's endpoint is lost, its mid-connection TCP packets are dropped until "
     "the client sends again, because only then is it known whether to un-translate.",
     fields=(
@@ -104,11 +122,11 @@ DEPARTURE = PipelineTable(
         r.MARK_PORT,
         r.MARK_TRANSLATED,
         r.MARK_OPENED,
+        r.REPLY,
         f.IP_PROTO,
         f.TCP_SRC,
         f.TCP_FLAGS,
         *ADDRESSES_SRC,
-        *ADDRESSES_DST,
     ),
     next=(26, 40),
 )
@@ -138,8 +156,9 @@ SNAT_TABLE = PipelineTable(
 SNAT_STATE = PipelineTable(
     number=52,
     name="SnatState",
-    purpose="Gateway: SNATs new connections to the gateway's address and stores their ingress port.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.CLUSTER, *ADDRESSES_SRC),
+    purpose="Gateway: SNATs new connections to the gateway's address and stores their ingress port. TCP "
+    "connections that another gateway has SNATed before are marked (type of service): the server resets them.",
+    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.TCP_FLAGS, r.LABEL_ENDED, r.CLUSTER, *ADDRESSES_SRC),
     next=(54,),
 )
 EXIT = PipelineTable(
@@ -197,12 +216,27 @@ ARRIVE_STATE = PipelineTable(
     number=72,
     name="ArriveState",
     purpose="Stores the gateway through which a connection arrives, and the Service that it translated; then "
-    "outputs to the kernel.",
+    "outputs replies to the kernel.",
     fields=(
         f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, r.MARK_PORT, r.MARK_TRANSLATED, r.MARK_OPENED, r.INGRESS_PORT,
         r.TRANSLATED,
     ),
+    next=(80, 82),
 )  # fmt: skip
+MAP = PipelineTable(
+    number=80,
+    name="Map",
+    purpose="Outputs requests to the kernel. If a remote gateway has translated the source, its mapped address "
+    "replaces its own one: the reply is routed to the bridge by that address.",
+    fields=(f.ETH_TYPE, *ADDRESSES_SRC),
+    next=(82,),
+)
+REAL = PipelineTable(
+    number=82,
+    name="Real",
+    purpose="Outputs to the kernel: the real prefix of a Pod's destination address replaces the virtual one.",
+    fields=(f.ETH_TYPE, *ADDRESSES_DST),
+)
 LOOKUP = PipelineTable(
     number=74,
     name="Lookup",
@@ -252,8 +286,8 @@ EGRESS_BASELINE = PipelineTable(
 EGRESS_REJECT = PipelineTable(
     number=19,
     name="EgressReject",
-    purpose="Returns rejected requests to the kernel, where nft answers the Pod.",
-    fields=(f.ETH_TYPE,),
+    purpose="Returns rejected requests to the kernel, where nft answers the Pod at its real address.",
+    fields=(f.ETH_TYPE, *ADDRESSES_SRC),
 )
 _ARRIVING = (*_JUDGED, f.TUN_ID, r.CLUSTER, r.TRANSLATED)
 INGRESS_TIERS = PipelineTable(
@@ -289,9 +323,9 @@ REJECT = PipelineTable(
 REJECT_STATE = PipelineTable(
     number=69,
     name="RejectState",
-    purpose="Commits the connection, so that the answer is routed like a reply; outputs to the kernel, where nft "
-    "answers.",
+    purpose="Commits the connection, so that the answer is routed like a reply. Nft answers.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.TRANSLATED),
+    next=(80,),
 )
 OUTPUT = PipelineTable(
     number=90,
@@ -306,9 +340,13 @@ POLICY_TABLES = (
     IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, INGRESS_TIERS,
     INGRESS_NETWORK_POLICY, INGRESS_BASELINE, REJECT, REJECT_STATE,
 )  # fmt: skip
+# Present only if a Pod CIDR of this cluster has a virtual prefix.
+PREFIX_TABLES = (VIRTUAL, REAL)
 TABLES = (
-    CLASSIFY, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE,
-    UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE, SNAT_STATE, EXIT,
-    DELIVER, FRAGMENTS, ARRIVE, RELATED, RELATED_CLUSTER, INGRESS_TIERS, INGRESS_NETWORK_POLICY, INGRESS_BASELINE,
-    REJECT, REJECT_STATE, ADMIT, ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, OUTPUT,
+    CLASSIFY, UNMAP, VIRTUAL, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE,
+    EGRESS_REJECT, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY,
+    SNAT_TABLE,
+    SNAT_STATE, EXIT, DELIVER, FRAGMENTS, ARRIVE, RELATED, RELATED_CLUSTER, INGRESS_TIERS, INGRESS_NETWORK_POLICY,
+    INGRESS_BASELINE, REJECT, REJECT_STATE, ADMIT, ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, MAP,
+    REAL, OUTPUT,
 )  # fmt: skip

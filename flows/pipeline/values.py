@@ -11,6 +11,7 @@ from enum import Enum
 from flows.declare import Zone
 from flows.fields import Address, Network
 from flows.flow import Flow, Group
+from flows.pipeline.prefixes import VirtualPrefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +24,14 @@ class Env:
     # The addresses of this Node in remote clusters; the first of a family is the SNAT address.
     own_gateway_ips: tuple[Address, ...] = ()
     service_cidrs: tuple[Network, ...] = ()  # of this cluster
-    published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod-to-Pod
+    # Pods that remote clusters may reach and see, with the addresses of the bridge; empty: no Pod-to-Pod.
+    published_pods: tuple[Network, ...] = ()
+    prefixes: tuple[VirtualPrefix, ...] = ()  # disjoint; other values of the pipeline have the real addresses
     identities: bool = False  # tunnels carry label identities (else the unknown identity)
     userspace_conntrack: bool = False  # may change clients' ports, and checks TCP more strictly than the kernel
     # First and last source port of SNATed connections; None: conntrack chooses.
     snat_ports: tuple[int | None, int | None] = (None, None)
+    mtu: int | None = None  # bytes of the largest packet that tunnels take, if packets of the host may be larger
     fingerprint: int | None = None  # source MAC of answers to probes, which says whose gateway answers
 
     def zone(self, zone: Zone) -> int:
@@ -71,6 +75,7 @@ class RemoteCluster:
     `snat`: connections to the cluster are SNATed to the address of the gateway that sends them, or to
     `snat_address` (one of `Env.own_gateway_ips`) if that cluster uses another address of the gateway.
     `ordered`: see `NextHopGroup`.
+    `mapped`: (source of connections that it translates, the address in its place in this cluster's kernels).
     `meter`: limits the connections that the cluster opens to this one; None: no limit.
     `probe_meter`: limits probes through the tunnels to it; None: probes and their answers are dropped.
     `fragment_meter`: limits its fragments; None: no limit.
@@ -84,6 +89,7 @@ class RemoteCluster:
     snat: bool
     snat_address: Address | None = None
     ordered: bool = False
+    mapped: tuple[tuple[Address, Address], ...] = ()
     meter: int | None = None
     probe_meter: int | None = None
     ask_meter: int | None = None
@@ -106,10 +112,7 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ServiceEndpoint:
-    """An endpoint of a Service.
-
-    `ofport`: port of the tunnel to its Node if BFD watches the tunnel; None: the endpoint counts as live.
-    """
+    """An endpoint of a Service. `ofport`: of the tunnel to its Node if BFD watches it; None: it counts as live."""
 
     address: Address
     port: int

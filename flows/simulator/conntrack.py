@@ -216,10 +216,7 @@ class ConnectionTable:
         return self._updated(number, connection)._result(packet, key.zone, state, key, connection)
 
     def _related(self, packet: Packet, quoted: Packet, request: CtRequest) -> CtResult:
-        """Track an ICMP error by the packet that it quotes.
-
-        The quoted packet left this switch after NAT, so the reverse of its tuple, `key`, is in `index`.
-        """
+        """Track an ICMP error by the packet it quotes, which left after NAT: its reverse, `key`, is in `index`."""
         sent = tuple_of(quoted, request.zone)
         key = sent.reversed() if sent is not None else None
         if key is None or key not in self.index:

@@ -44,7 +44,7 @@ class Packet:
     A packet that is not IP has an `eth_type` and no addresses. `src_port` and `dst_port`: the transport's ports;
     an ICMP echo has its identifier in `src_port`. A later fragment has the ports of its datagram, since connection
     tracking reassembles; flows do not see them. `quoted`: the packet in an ICMP error, as the error's sender
-    received it.
+    received it. `size`: bytes of the IP packet; 0: it fits everywhere.
     """
 
     in_port: int
@@ -65,6 +65,7 @@ class Packet:
     tun_id: int = 0
     metadata: int = 0
     quoted: Packet | None = None
+    size: int = 0
 
     def __post_init__(self) -> None:
         """Derive `eth_type` from the addresses; ValueError if these are of two families."""

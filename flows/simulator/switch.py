@@ -26,6 +26,7 @@ from flows.fields import (
     PORT_CONTROLLER,
     PORT_IN_PORT,
     Bits,
+    HashField,
     MatchField,
 )
 from flows.flow import Bucket, Flow, Group, GroupType
@@ -35,6 +36,7 @@ from flows.simulator.packet import Packet
 from flows.simulator.table import FlowTable
 from flows.simulator.view import State, hashed, packet_of, state_of
 
+_ETHERNET = 14  # bytes of the header
 MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
 _CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_SRC, CT_NW_DST)
 
@@ -113,8 +115,8 @@ class SimulatedSwitch:
         if group.type is not GroupType.SELECT:
             return live_buckets[0] if live_buckets else None
         # For a group without fields OVS hashes the fields of the connection, differently in each datapath.
-        chosen = group.fields or tuple(f for f in FIELDS if f.needs)
-        values = (hashed(state, f) for f in sorted(chosen, key=_hash_order))
+        chosen = group.fields or tuple(HashField(f, f.full_mask) for f in FIELDS if f.needs)
+        values = (hashed(state, *part) for part in sorted(chosen, key=_hash_order))
         basis = basis_of(0, (value for value in values if value is not None))
         best, best_score = None, -1
         for bucket in live_buckets:
@@ -133,9 +135,9 @@ class SimulatedSwitch:
         return group is not None and any(self.is_live(inner, live, depth + 1) for inner in group.buckets)
 
 
-def _hash_order(chosen: MatchField) -> tuple[int, bool]:
+def _hash_order(chosen: HashField) -> tuple[int, bool]:
     """The order of enum mf_field_id (lib/meta-flow.h): there the IP protocol follows the addresses."""
-    return (IPV6_DST.order, True) if chosen is IP_PROTO else (chosen.order, False)
+    return (IPV6_DST.order, True) if chosen.field is IP_PROTO else (chosen.field.order, False)
 
 
 @dataclass(slots=True)
@@ -202,6 +204,9 @@ class _Walker:
                     value = _read(copy.state, source) << destination.low
                     old = copy.state.get(destination.field, 0)
                     copy.state[destination.field] = old & ~destination.mask | value & destination.mask
+                case act.CheckLarger(length, bit):
+                    larger = copy.carried.size + _ETHERNET > length
+                    copy.state[bit.field] = copy.state.get(bit.field, 0) & ~bit.mask | bit.shifted(int(larger))
                 case act.DecTtl():
                     if copy.state.get(IP_TTL, 0) <= 1:
                         self.drops.append("TTL is used up")

@@ -98,15 +98,15 @@ def packet_of(state: State, carried: Packet) -> Packet:
     elif IPV6_SRC in state:
         changes |= {"src": IPv6Address(state[IPV6_SRC]), "dst": IPv6Address(state[IPV6_DST])}
     if IP_TTL in state:
-        changes["ttl"] = state[IP_TTL]
+        changes |= {"ttl": state[IP_TTL], "tos": state[IP_TOS]}
     if carried.proto in PORTS_SRC and PORTS_SRC[carried.proto] in state:
         changes["src_port"] = state[PORTS_SRC[carried.proto]]
         changes["dst_port"] = state[PORTS_DST[carried.proto]]
     return replace(carried, **changes)  # type: ignore[arg-type]  # the names are Packet's own
 
 
-def hashed(state: State, field: MatchField) -> bytes | None:
-    """Return a field's bytes in network order for the bucket hash; None if the packet lacks the field."""
+def hashed(state: State, field: MatchField, mask: int) -> bytes | None:
+    """Return a field's masked bytes in network order for the bucket hash; None if the packet lacks the field."""
     if field not in state:
         return None
-    return state[field].to_bytes((field.width + 7) // 8, "big")
+    return (state[field] & mask).to_bytes((field.width + 7) // 8, "big")

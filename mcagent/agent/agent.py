@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from mcagent.agent.backends import facts_reader, make_backends, make_failover, make_monitor, make_prober
 from mcagent.agent.config import Settings
+from mcagent.agent.connections_page import ConnectionsPage
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import NodeReconciler
 from mcagent.agent.control_loop.schedule import LoopTiming
@@ -17,6 +18,7 @@ from mcagent.agent.doctor_page import Diagnose, DoctorPage
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
+    conntrack_use,
     drop_counts,
     nft_drop_counts,
     port_statistics,
@@ -26,6 +28,7 @@ from mcagent.agent.reports.counters import (
 )
 from mcagent.agent.reports.link_reader import LinkReader
 from mcagent.agent.reports.policy_log import PolicyLog
+from mcagent.agent.reports.recent_traffic import RecentTraffic
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import AgentServers
 from mcagent.agent.tunnel_probes import TunnelProbes
@@ -35,9 +38,10 @@ from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Action, Pages, Query
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
+from mcagent.model.net import Network
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.observe.browser import browser_pages
-from mcagent.observe.cluster_links import Answers, answers_of
+from mcagent.observe.cluster_links import Answers, answers_of, refused_pods
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
@@ -66,11 +70,15 @@ class Agent:
         """
         self.settings = settings
         self._backends = make_backends(settings)
+        self._switch = VswitchdControl(settings.ovsdb, settings.core)
         self._objects = ObjectReader(settings, self._input_changed)
         self._watching = False
         self._began = time.monotonic()
         self._monitor = make_monitor(settings, self._backends, self._kernel_changed)
-        self._wireguard = WireGuardWatch(self._backends.wireguard, self._wireguard_changed)
+        self._wireguard = WireGuardWatch(
+            self._backends.wireguard,
+            lambda: self.loop.restarted(Backend.WIREGUARD),  # at once: changes of our own are not reported here
+        )
         self._prober = make_prober(settings, self._backends)
         self._reachability = Reachability(send=self._backends.openflow.send_out, changed=self._gateway_changed)
         self._probes = TunnelProbes(
@@ -82,10 +90,18 @@ class Agent:
         self.failover = make_failover(
             settings, self._backends, self._prober.gateway_lost, self._reachability, self._probes
         )
+        self._recent = RecentTraffic(lambda: port_statistics(self._backends.ovsdb))
         self._recorder = TurnRecorder(
             settings.core.node_name,
             self._objects.api,
-            LinkReader(lambda: self.failover.report, lambda: port_statistics(self._backends.ovsdb), self._answers),
+            LinkReader(
+                lambda: self.failover.report,
+                lambda: port_statistics(self._backends.ovsdb),
+                self._answers,
+                self._refused_pods,
+                probed=self._probes.report,
+            ),
+            lambda: self.settings.core.cluster_id,
         )
         reconciler = NodeReconciler(
             backends=self._backends.by_name,
@@ -129,7 +145,7 @@ class Agent:
         browser = browser_pages(lambda: _topology(identity, sources))
         doctor = DoctorPage(diagnose, lambda: self.settings, pages["/status"])
         self._http = AgentServers(
-            settings, {**pages, **browser, "/doctor": Action(lambda _query: doctor()), **self._trace_pages()}
+            settings, {**pages, **browser, "/doctor": Action(lambda _query: doctor()), **self._switch_pages()}
         )
 
     def _sources(self) -> Sources:
@@ -140,6 +156,7 @@ class Agent:
             informers=self._objects.informers,
             ready=self.ready,
             ports=lambda: port_statistics(backends.ovsdb),
+            recent=self._recent,
             drops=lambda: drop_counts(backends.openflow),
             nft_drops=lambda: nft_drop_counts(backends.nft),
             rules=lambda: rule_counts(backends.openflow),
@@ -147,16 +164,27 @@ class Agent:
             live=lambda: self.failover.report,
             probes=self._probes.report,
             wireguard=lambda: wireguard_report(backends.wireguard),
+            conntrack=lambda: conntrack_use(self._switch.call, self.loop.report),
         )
 
-    def _trace_pages(self) -> Pages:
-        """Create the pages that `mcagent trace` requests."""
-        switch = VswitchdControl(self.settings.ovsdb, self.settings.core)
+    def _switch_pages(self) -> Pages:
+        """Create the pages that query ovs-vswitchd, for `mcagent trace` and `mcagent drain`."""
+        switch = self._switch
         live = LivePage(
             switch, lambda pod: leads_to_pod(pod, switch.config.host_port), self._backends.openflow.send
         )
         trace = TracePage(switch, lambda: self.loop.report.desired)
-        return {"/trace": Query(trace), "/trace/live": Action(live), "/trace/seen": Query(SeenPage(switch))}
+        return {
+            "/connections": ConnectionsPage(switch, lambda: self.loop.report),
+            "/trace": Query(trace),
+            "/trace/live": Action(live),
+            "/trace/seen": Query(SeenPage(switch)),
+        }
+
+    def _refused_pods(self) -> Mapping[str, tuple[Network, ...]]:
+        """Return the Pod CIDRs of other clusters that are not used, by cluster; from any thread."""
+        desired = self.loop.report.desired
+        return refused_pods(desired.state.clusters) if desired is not None else {}
 
     def _policy_rules(self) -> Mapping[int, PolicyRuleName]:
         """Return the policy rules in force by number; from any thread."""
@@ -221,7 +249,7 @@ class Agent:
 
     def _answer_changed(self) -> None:
         if self._objects.api is not None:
-            self._objects.api.links.look_again()
+            self._objects.api.links.wake()
 
     def _answers(self, live: LiveReport) -> Answers:
         encryption = summary_of(self.loop.report.desired)
@@ -233,9 +261,6 @@ class Agent:
         if self.settings.core.encrypts:
             self.loop.suspect(Backend.WIREGUARD)
 
-    def _wireguard_changed(self) -> None:
-        self.loop.restarted(Backend.WIREGUARD)  # at once: changes of our own are not reported here
-
     def _turned(self, report: Report) -> None:
         """Do the work after each turn of the loop, in its thread."""
         if not self._watching and report.passes > 0 and not report.waiting_for:
@@ -245,6 +270,7 @@ class Agent:
             gc.collect()
             gc.freeze()  # objects of start-up stay alive; later collections skip them
             gc.enable()
+        self._recent.sample()
         self._recorder.turned(report, self.failover.report)
 
     def _watch(self) -> None:

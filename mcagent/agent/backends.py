@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 from mcagent.agent.config import Settings, WireGuardChoice
 from mcagent.agent.failover import Failover
 from mcagent.agent.reachability import Reachability
-from mcagent.agent.reports.counters import forwarded_packets
+from mcagent.agent.reports.counters import forwarded_packets, packets_to_clusters
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.dataplane.conntrack import Prober, open_connections
 from mcagent.dataplane.facts import observe_facts
+from mcagent.dataplane.main_routes import MainTable
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
 from mcagent.dataplane.nft.backend import NftBackend
@@ -23,18 +25,21 @@ from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.dataplane.wireguard.keys import KeyStore
+from mcagent.model.config import Config
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.wireguard import WireGuardImplementation
+from mcagent.model.dataplane.wireguard import MAX_DEVICES, WireGuardImplementation, device_names
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 from mcagent.model.plan import Desired
 
 log = logging.getLogger(__name__)
 
+_FORMER_REPLY_TABLE = 28004  # of earlier agents, which routed replies by a mark; its route is removed
+
 
 class WireGuardFacts:
-    """Adds WireGuard's implementation and public keys to facts.
+    """Adds WireGuard's implementation, public keys and sessions to facts.
 
     A key file that cannot be used is logged once, and the facts then have neither. When the Node's addresses
     change, wireguard-go is made to bind its socket again, because it keeps sending from its last source address.
@@ -46,7 +51,7 @@ class WireGuardFacts:
         self._addresses: tuple[Address, ...] | None = None
 
     def add(self, facts: Facts) -> Facts:
-        """Return the facts with implementation and public keys; unchanged where the keys cannot be read."""
+        """Return the facts with implementation, keys and sessions; unchanged where the keys cannot be read."""
         self._rebind_after_change(facts.addresses)
         try:
             keys = self._backend.keys()
@@ -55,6 +60,8 @@ class WireGuardFacts:
                 wireguard=self._backend.implementation(),
                 wireguard_public_key=keys.current.public,
                 wireguard_next_key=keys.next.public if keys.next is not None else "",
+                processors=os.cpu_count() or 1,
+                wireguard_ready=self._backend.ready(),
             )
         except BackendError as error:
             if str(error) != self._reported:
@@ -106,23 +113,29 @@ def make_backends(settings: Settings) -> NodeBackends:
     core, choice = settings.core, settings.wireguard_implementation
     # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
     directory = settings.ovsdb.removeprefix("unix:").rpartition("/")[0]
+    wireguard_devices = device_names(core.wireguard_device, MAX_DEVICES)
     return NodeBackends(
         ovsdb=OvsdbBackend(settings.ovsdb, core.bridge),
         openflow=OpenFlowBackend(f"unix:{directory}/{core.bridge}.mgmt"),
         netlink=NetlinkBackend(
-            route_tables=(core.route_table, core.reply_table),
+            route_tables=route_tables(core),
             route_protocol=core.route_protocol,
             devices=(core.host_port,),
-            route_devices=(core.wireguard_device,),
+            route_devices=wireguard_devices,
         ),
         nft=NftBackend(table=core.nft_table),
         wireguard=WireGuardBackend(
-            device=core.wireguard_device,
+            devices=wireguard_devices,
             keys=key_store(settings),
             run_directory=Path(settings.run_dir),
             implementation=WireGuardImplementation(choice) if choice is not WireGuardChoice.AUTO else None,
         ),
     )
+
+
+def route_tables(config: Config) -> tuple[int, ...]:
+    """Return the routing tables in which the agent has routes, or earlier agents had."""
+    return tuple(dict.fromkeys((*config.route_tables, _FORMER_REPLY_TABLE)))
 
 
 def key_store(settings: Settings) -> KeyStore:
@@ -136,11 +149,11 @@ def facts_reader(
     """Return a function that reads the facts of this Node, given its InternalIP in the API (None: unknown)."""
 
     def read(address: Address | None) -> Facts:
-        facts = observe_facts(settings.core, address, backends.ovsdb.ofports(), settings.resolv_conf)
+        facts = observe_facts(settings.core, address, backends.ovsdb.ofports(), settings.resolv_conf, table)
         facts = replace(facts, api_servers=api_servers())
         return wireguard.add(facts) if settings.core.encrypts else facts
 
-    wireguard = WireGuardFacts(backends.wireguard)
+    wireguard, table = WireGuardFacts(backends.wireguard), MainTable()
     return read
 
 
@@ -163,6 +176,7 @@ def make_failover(
         state=backends.ovsdb.liveness,
         packets=lambda: forwarded_packets(backends.openflow),
         counters=backends.ovsdb.statistics,
+        sent=lambda clusters: packets_to_clusters(backends.openflow, clusters),
         damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),
         drain_timeout=settings.drain_timeout,
         gateway_lost=gateway_lost,
@@ -176,9 +190,9 @@ def make_monitor(settings: Settings, backends: NodeBackends, wake: Callable[[], 
     core = settings.core
     return NetlinkMonitor(
         wake,
-        route_tables=(core.route_table, core.reply_table),
+        route_tables=route_tables(core),
         route_protocol=core.route_protocol,
-        devices=(core.host_port, core.wireguard_device),
+        devices=(core.host_port, *device_names(core.wireguard_device, MAX_DEVICES)),
         nft_table=core.nft_table,
         own_port=lambda: backends.netlink.port,
     )

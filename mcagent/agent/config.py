@@ -16,11 +16,7 @@ from typing import Annotated, Any
 from mcagent.config.reader import ConfigSource, read
 from mcagent.config.schema import LogFormat, LogLevel, Schema
 from mcagent.http.listening import Authentication, is_loopback
-from mcagent.model.config import (
-    Config,
-    DatapathChoice,
-    TrafficEncryption,
-)
+from mcagent.model.config import Config, DatapathChoice, NodeTrafficEncryption, TrafficEncryption
 from mcagent.model.dataplane.resources import DEFAULT_PORTS
 from mcagent.model.keys import values as kinds
 from mcagent.model.keys.key import Key, keys_of, make_settings
@@ -160,10 +156,13 @@ def _conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if values["importedTraffic"] not in {"", OTHERS} and not values["clusterID"]:
         yield "importedTraffic", "needs clusterID: without it no cluster is this one"
     devices = ("bridge", "hostPort", "wireGuard.deviceName")
-    for first, second in (("routeTable", "replyTable"), *combinations(devices, 2)):
+    for first, second in combinations(devices, 2):
         if values[first] == values[second]:
             yield second, f"must differ from {first}: both are {values[first]}"
-    if values["trafficEncryptionMode"] is not TrafficEncryption.NONE:
+    if values["trafficEncryptionMode"] is TrafficEncryption.NONE:
+        if values["nodeTrafficEncryption"] is not NodeTrafficEncryption.NONE:
+            yield "nodeTrafficEncryption", "needs trafficEncryptionMode: wireGuard"
+    else:
         port = values["tunnelPort"] or DEFAULT_PORTS[values["tunnelType"]]
         if port == values["wireGuard.port"]:
             yield "wireGuard.port", f"must differ from the tunnels' port: both are {port}"
@@ -175,6 +174,3 @@ def _conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield path, f'"{values[path]}" has a prefix of our tunnel ports (mcn-, mcg-, mcr-): choose another'
     if not values["nodeName"]:
         yield "nodeName", "must not be empty: the name of this Node object"
-    for path in ("listen", "healthListen"):
-        if values[path] != "0" and (wrong := kinds.listen_problem(values[path])):
-            yield path, wrong

@@ -10,12 +10,14 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from mcagent.agent.reachability import Reachability
+from mcagent.agent.silent_peers import SilentPeers
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.failover import draining, liveness
+from mcagent.core.failover.detection import Detection
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.failover.liveness import Damping, LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import (
@@ -26,14 +28,15 @@ from mcagent.core.failover.observations import (
     isolated,
     observations,
 )
-from mcagent.core.failover.silence import POLL_INTERVAL, Silence
+from mcagent.core.failover.siblings import dead_gateways
+from mcagent.core.failover.silence import Silence
 from mcagent.core.local_cluster.gateways import Lingering
+from mcagent.core.remote_clusters.verdicts import Verdicts
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.resources import HostPort, PeerKind, PortStatistics, TunnelPort
-from mcagent.model.errors import BackendError
-from mcagent.model.node_state import NodeRole
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort
+from mcagent.model.node_state import AcceptedCluster, NodeRole
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import LiveReport
@@ -55,15 +58,17 @@ class Failover:
         reachability: Reachability | None = None,
         probes: TunnelProbes | None = None,
         gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
+        sent: Callable[[Iterable[int]], Mapping[int, int]] = lambda _: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`state` reads the bridge, `packets` and `counters` its statistics. `drain_timeout`: seconds per phase.
 
         `gateway_lost` is called with the OpenFlow port of a tunnel to a gateway of this cluster, and the desired
-        state. `reachability` exchanges with other gateways which clusters they reach; without it all clusters
-        count as reached. `probes` measures the tunnels to other clusters.
+        state. `sent` reads the packets sent to remote clusters, by their numbers. `reachability` exchanges with
+        other gateways which clusters they reach; without it all clusters count as reached. `probes` measures the
+        tunnels to other clusters.
         """
-        self._state, self._packets, self._counters = state, packets, counters
+        self._state, self._packets = state, packets
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
         self._reachability = reachability
@@ -72,14 +77,20 @@ class Failover:
         self._advance = liveness.advance({}, (), clock(), damping)
         self._draining: Draining | None = None
         self._lingering = Lingering()
-        self._silence = Silence()
+        self._silent = SilentPeers(counters, sent)
+        self._verdicts = Verdicts()
+        self._dead_gateways: tuple[frozenset[str], float] = (frozenset(), math.inf)  # and when to look again
         self._leaving = False  # this Node's own Gateway is among those that linger
         self._order: tuple[str, ...] | None = None
         self._isolated = False
         self._begins: frozenset[str] = frozenset()
+        self._detection = Detection()
         self._failovers: Counter[tuple[str, LivenessCause]] = Counter()
         self._stopping = ""
-        self._inputs: tuple[object, ...] = (None, None, None, None)
+        self._inputs: tuple[object, ...] = (None, None, None, None, None)
+        self._clusters: Mapping[str, AcceptedCluster] = {}
+        self._antrea: frozenset[str] = frozenset()  # those of them that run Antrea
+        self._verdict_inputs: tuple[object, ...] = (None, None)
         self._ports: Mapping[str, TunnelPort] = {}  # of all peers, including those whose tunnel was deleted
         self.report = LiveReport()
 
@@ -90,7 +101,14 @@ class Failover:
         if drain.phase is Phase.DRAINED and self._leaving:
             return -math.inf  # this Node ends its role as a gateway at once
         reachability = math.inf if self._reachability is None else self._reachability.wake
-        return min(self._advance.wake, drain.wake, self._lingering.wakes, self._silence.wake, reachability)
+        waking = (
+            self._advance.wake,
+            drain.wake,
+            self._lingering.wakes,
+            self._silent.silence.wake,
+            self._dead_gateways[1],
+        )
+        return min(*waking, reachability)
 
     @property
     def handed_over(self) -> bool:
@@ -119,19 +137,30 @@ class Failover:
         state = self._state()
         # The desired state is an input only of active-standby, which compares announced orders of gateways.
         ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
-        self._update_silence(state, now)
-        inputs = (state, snapshot.nodes, desired if ordered else None, self._silence.silent)
+        silence = self._update_silence(state, desired, now)
+        clusters = desired.state.clusters if desired is not None else {}
+        if clusters is not self._clusters:
+            self._clusters = clusters
+            antrea = frozenset(name for name, cluster in clusters.items() if cluster.antrea)
+            self._antrea = self._antrea if antrea == self._antrea else antrea  # a change of others costs no step
+        inputs = (state, snapshot.nodes, desired if ordered else None, silence.silent, self._antrea)
         changed = any(current is not previous for current, previous in zip(inputs, self._inputs, strict=True))
         if changed or now >= self._advance.wake:
             first = self._inputs[0] is None
             self._inputs = inputs
             self._update_liveness(state, snapshot, config, desired, now, first=first)
+        if changed or now >= self._dead_gateways[1]:
+            self._dead_gateways = dead_gateways(self._tunnels, self._advance.peers, now, self._damping)
+        self._update_verdicts(snapshot)
         unreachable: frozenset[int] = frozenset()
         if self._reachability is not None:
             unreachable = self._reachability.update(self._tunnels, self._advance.peers)
         narrow: frozenset[str] = frozenset()
         if self._probes is not None:
-            narrow = self._probes.update(self._tunnels, self._advance.peers, _largest_packet(desired))
+            narrow = self._probes.update(
+                self._tunnels, self._advance.peers, desired.state.mtu if desired is not None else 0
+            )
+        self._update_detection(state, config, now)
         self._draining = drain = self._drain(state, snapshot, config.node_name, desired, now)
         order = self._order or ()
         self.report = LiveReport(
@@ -139,18 +168,23 @@ class Failover:
             ports=self._ports,
             damped=self._advance.damped,
             draining=drain,
-            isolated=self._isolated,
+            isolated=self._is_isolated_gateway,
             active_order=order,
             failovers=dict(self._failovers),
+            antrea=self._verdicts.to_publish(config.node_name, clusters),
+            dead_gateways=self._dead_gateways[0],
             epoch=time.time() - now,
         )
         return replace(
             facts,
             bfd_seen=self._advance.seen,
             bfd_unanswered=self._advance.unanswered,
+            antrea=self._verdicts.antrea,
             damped=self._advance.damped,
             bfd_begins=self._begins,
-            silent=self._silence.silent,
+            bfd_factors=self._detection.factors,
+            silent=silence.silent,
+            idle=self._silent.idle,
             drain=drain.signal,
             isolated=self._isolated,
             active_order=order,
@@ -158,17 +192,37 @@ class Failover:
             narrow=narrow,
         )
 
-    def _update_silence(self, state: BridgeState, now: float) -> None:
-        """Update the set of peers from which no packet ever arrived."""
-        bfd_seen = self._advance.seen
-        unanswered = frozenset(
-            port.name for port, _ in state.tunnels if port.bfd and not port.bfd_seen and port.name not in bfd_seen
-        )
-        try:
-            self._silence = self._silence.update(unanswered, self._counters, now)
-        except BackendError as error:
-            self._silence = replace(self._silence, wake=now + POLL_INTERVAL)
-            log.debug("%s", error)
+    def _update_silence(self, state: BridgeState, desired: Desired | None, now: float) -> Silence:
+        """Update the silent peers; return them."""
+        cluster_ids = desired.state.cluster_ids if desired is not None else {}
+        self._silent.update([port for port, _ in state.tunnels], self._advance.seen, cluster_ids, now)
+        return self._silent.silence
+
+    @property
+    def _is_isolated_gateway(self) -> bool:
+        return self._isolated and any(port.peer_kind is PeerKind.REMOTE for port in self._tunnels)
+
+    def _update_detection(self, state: BridgeState, config: Config, now: float) -> None:
+        """Adapt the detection time of tunnels to other clusters to what probes have measured."""
+        configured = config.bfd_remote if config.bfd_remote_adapt else None
+        probed = self._probes.report() if self._probes is not None else {}
+        self._detection = self._detection.update(state.tunnels, probed, configured, now)
+        for change in self._detection.changes:
+            where = f"{change.port.peer} ({change.port.remote_ip})"
+            text = "BFD of the tunnel to %s: detection time %g s instead of %g s (%s)"
+            log.info(text, where, change.after, change.before, change.reason)
+
+    def _update_verdicts(self, snapshot: Snapshot) -> None:
+        """Update the verdicts on clusters, if BFD or the Gateways of this cluster changed."""
+        inputs = (self._advance, snapshot.gateways)
+        if any(current is not previous for current, previous in zip(inputs, self._verdict_inputs, strict=True)):
+            self._verdict_inputs = inputs
+            self._verdicts = self._verdicts.update(
+                self._tunnels,
+                snapshot.gateways.values(),
+                seen=self._advance.seen,
+                unanswered=self._advance.unanswered,
+            )
 
     def _update_liveness(
         self,
@@ -181,20 +235,19 @@ class Failover:
         first: bool,
     ) -> None:
         tunnels = state.tunnels
-        observed = observations(tunnels, snapshot.nodes, self._silence.silent)
+        observed = observations(tunnels, snapshot.nodes, self._silent.silence.silent, self._antrea)
         self._advance = liveness.advance(self._advance.peers, observed, now, self._damping, first=first)
         self._begins = half_up_tunnels(tunnels, self._advance)
-        is_isolated = isolated(tunnels, self._advance)
-        if is_isolated is not self._isolated:
-            self._isolated = is_isolated
+        ports = {port.name: port for port, _ in tunnels}
+        was_isolated = self._is_isolated_gateway
+        self._isolated, self._tunnels = isolated(tunnels, self._advance, self._antrea), tuple(ports.values())
+        if (is_isolated := self._is_isolated_gateway) is not was_isolated:
             log.log(
                 logging.WARNING if is_isolated else logging.INFO,
                 "this gateway reaches %s: its cluster %s it",
                 "no other cluster" if is_isolated else "another cluster again",
                 "is asked not to use" if is_isolated else "may use",
             )
-        ports = {port.name: port for port, _ in tunnels}
-        self._tunnels = tuple(ports.values())
         all_ports = {**self._ports, **ports}
         self._ports = {name: all_ports[name] for name in self._advance.peers if name in all_ports}
         for peer in self._advance.changed:
@@ -263,12 +316,6 @@ class Failover:
                 if is_draining or node is None or not node.drain:
                     return ""
         return "no other gateway of this cluster is live to take over"
-
-
-def _largest_packet(desired: Desired | None) -> int:
-    """Return the MTU of the host port in bytes; 0: there is none yet."""
-    resources = desired.fragments["base"].resources if desired is not None and "base" in desired.fragments else ()
-    return next((resource.mtu for resource in resources if isinstance(resource, HostPort)), 0)
 
 
 def _lost(peer: PeerLiveness) -> bool:

@@ -32,13 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiWriters:
-    """Writers to the API: Events of problems, this Node's key and links.
+    """Writers to the API: Events of problems, this Node's key (in its Gateway and its Node) and links.
 
     `servers`: addresses of the API server.
     """
 
     events: EventRecorder
     publisher: Publisher
+    node_publisher: Publisher
     links: LinkPublisher
     servers: Callable[[], tuple[Address, ...]]
 
@@ -63,7 +64,7 @@ class ObjectReader:
         """Start reading and, with `write`, the writers."""
         self._source.start(sorted(ALWAYS_NEEDED))
         if self.api is not None and write:
-            self._writers = (self.api.events, self.api.publisher, self.api.links)
+            self._writers = (self.api.events, self.api.publisher, self.api.node_publisher, self.api.links)
             for writer in self._writers:
                 writer.start()
 
@@ -123,6 +124,7 @@ def _source(
     api = ApiWriters(
         events=EventRecorder(client, node=settings.core.node_name),
         publisher=Publisher(client),
+        node_publisher=Publisher(client),
         links=LinkPublisher(client),
         servers=lambda: client.addresses,
     )

@@ -33,7 +33,10 @@ class LocalGatewayStatus(Record, frozen=True):
 
 
 class ClusterStatus(Record, frozen=True):
-    """The accepted values of another cluster. `gateways`: their gatewayIPs."""
+    """The accepted values of another cluster. `gateways`: their gatewayIPs.
+
+    `mapped`: the source of connections that one of them translates, and the address that servers here see instead.
+    """
 
     cluster_id: str = ""
     cidrs: tuple[str, ...] = ()
@@ -42,10 +45,11 @@ class ClusterStatus(Record, frozen=True):
     sources: tuple[str, ...] = ()
     direct: tuple[str, ...] = ()
     antrea: bool = False
+    mapped: tuple[tuple[str, str], ...] = ()
 
 
 class Summary(CamelRecord, frozen=True):
-    """The state of the Node. `role` is "" before the first pass."""
+    """The Node's state. `role` "": before the first pass. `virtual_pod_cidrs`: in other clusters, by Pod CIDR."""
 
     role: str = ""
     why: str = ""
@@ -55,6 +59,7 @@ class Summary(CamelRecord, frozen=True):
     cluster_ids: dict[str, int] = field(name="clusterIDs", default={})
     services: int = 0
     published_pod_cidrs: tuple[str, ...] = field(name="publishedPodCIDRs", default=())
+    virtual_pod_cidrs: dict[str, str] = field(name="virtualPodCIDRs", default={})
     unreachable: tuple[str, ...] = ()
 
     @property
@@ -91,10 +96,14 @@ class ExportStatus(Record, frozen=True):
 
 
 class EncryptedPeer(CamelRecord, frozen=True):
-    """The encryption to a gateway. `state`: established, never, stale, missing, clear, unneeded."""
+    """The encryption to a peer. `state`: established, never, stale, missing, clear, unneeded.
+
+    A peer is a gateway of another cluster, or a Node of this one (`node`; `cluster` is then "").
+    """
 
     cluster: str = ""
-    gateway: str = ""
+    node: str = ""
+    gateway: str = ""  # the peer's address
     tunnel_endpoint: str = ""
     public_key: str = ""
     next_public_key: str = ""
@@ -102,10 +111,17 @@ class EncryptedPeer(CamelRecord, frozen=True):
     state: str = ""
     text: str = ""
     causes: tuple[str, ...] = ()  # likely ones, the most certain first
-    handshake_age: float | None = None  # seconds
+    handshake_age: float | None = None  # seconds; of several sessions the oldest one's
+    devices: int = 1  # WireGuard devices that both Nodes have
+    sessions: int = 0  # those on which the peer has a session
     endpoint: str = ""
     received: int = 0  # bytes
     sent: int = 0
+
+    @property
+    def lacks_sessions(self) -> bool:
+        """Whether the peer is reached, but by fewer devices than both Nodes have."""
+        return self.state == "established" and self.devices > max(1, self.sessions)
 
 
 class EncryptionRefusal(Record, frozen=True):
@@ -118,12 +134,18 @@ class EncryptionRefusal(Record, frozen=True):
 
 
 class EncryptionStatus(CamelRecord, frozen=True):
-    """Encryption between clusters. `mode`: none, wireGuard, or unknown before the first pass."""
+    """Encryption between clusters. `mode`: none, wireGuard, or unknown before the first pass.
+
+    `node_mode`, between the Nodes of this cluster: none, preferred, required. On a worker, `published` and
+    `published_next_key` are those of the Node object.
+    """
 
     mode: str = "unknown"
+    node_mode: str = "none"
     fallback: str = ""
     implementation: str = ""
-    device: str = ""
+    device: str = ""  # the first one
+    devices: tuple[str, ...] = ()
     public_key: str = ""
     next_public_key: str = ""
     key_age: float | None = None  # seconds
@@ -143,6 +165,30 @@ class DrainStatus(CamelRecord, frozen=True):
     refused: str = ""
     clean: bool = True
     since: str | None = None
+
+
+class TranslatedConnections(CamelRecord, frozen=True):
+    """The page /connections. `translated`: open TCP connections whose source this gateway translates."""
+
+    api_version: str = field(name="apiVersion", default=VERSION)
+    translated: int = 0
+
+
+class DrainReport(CamelRecord, frozen=True):
+    """The output of `mcagent drain -o json`.
+
+    `translated`: open TCP connections that the gateway translated at the start; `ended`: those still open when the
+    drain began, which end with it; None: not counted. `clean`: no packet arrived at the end; None: not waited for.
+    `error`: why connections were not counted, or why the Node is not drained.
+    """
+
+    api_version: str = field(name="apiVersion", default=VERSION)
+    node: str = ""
+    translated: int | None = None
+    ended: int | None = None
+    error: str = ""
+    drained: bool = False
+    clean: bool | None = None
 
 
 class GatewayTransition(CamelRecord, frozen=True):
@@ -166,7 +212,11 @@ class Probes(CamelRecord, frozen=True):
 
 
 class GatewayStatus(CamelRecord, frozen=True):
-    """A gateway from this Node. `tunnel` is "" for the Node itself. `share`: of the packets sent, 0 to 1."""
+    """A gateway from this Node. `tunnel` is "" for the Node itself.
+
+    `share`: of the packets that were sent to the gateways of its cluster in the last 10 to 20 seconds, 0 to 1.
+    `detection_seconds`: BFD's detection time by this Node's settings; None: without BFD.
+    """
 
     name: str = ""
     address: str = ""
@@ -178,6 +228,7 @@ class GatewayStatus(CamelRecord, frozen=True):
     why: str = ""
     since: str | None = None
     bfd: str = ""
+    detection_seconds: float | None = None
     damped: bool = False
     gone: bool = False
     flaps: int = 0

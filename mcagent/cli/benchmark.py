@@ -12,8 +12,8 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +43,9 @@ compare encryption, measure with and without it.
 
 The Pods are removed at the end, also after Ctrl-C; what survives even that ends by itself, and goes with the next
 measurement. Needs, in both clusters' --namespace: create, get, list and delete of pods; on its Pod Security level
-hostNetwork has to be allowed (or --no-underlay). To tell whether tunnels are encrypted it asks the agent, which
-takes list of pods and nodes and create of pods/exec; without them ENCRYPTED is "not known".
+hostNetwork has to be allowed (or --no-underlay). If the server's cluster has a virtual Pod CIDR, list of gateways
+there. To tell whether tunnels are encrypted it asks the agent, which takes list of pods and nodes and create of
+pods/exec; without them ENCRYPTED is "not known".
 The exit code is 1 when one of the ways could not be measured.
 """
 _UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
@@ -89,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
         return _end(args, limit)
     if not args.source or not args.target:
         raise InputError("mcagent benchmark", "", "--from and --to are needed: contexts of the kubeconfig")
-    _agreed(args, limit)
-    with terminable():
-        rows = _measure(args)
+    with terminable(), _prepared(args) as pods:
+        _agreed(args, limit)
+        rows = _measure(args, *pods)
     bounds = {"seconds": args.seconds, "limitBitsPerSecond": limit or None}
     report = {"from": args.source, "to": args.target, **bounds, "ways": rows}
     print(json.dumps(report, indent=2) if args.output == "json" else text(report))
@@ -146,13 +147,15 @@ def _agreed(args: argparse.Namespace, limit: int) -> None:
         raise McagentError("nothing was started")
 
 
-def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+@contextmanager
+def _prepared(args: argparse.Namespace) -> Iterator[tuple[Pods, Pods]]:
+    """Yield the client's and the server's cluster, examined; remove what was created. Raises McagentError."""
     from mcagent.cli.benchmarking.pods import Pods
     from mcagent.kube.client import Client
 
     kubeconfig = args.kubeconfig or usual_kubeconfig()
     shared = {"namespace": args.namespace, "token": secrets.token_hex(16), "run": secrets.token_hex(4)}
-    ends = [
+    source, target = (
         Pods(
             client=Client(kubeconfig, context, user_agent="mcagent-benchmark"),
             cluster=context,
@@ -161,24 +164,29 @@ def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             **shared,
         )
         for context in (args.source, args.target)
-    ]
-    source, target = ends
+    )
     try:
-        for pods in ends:
+        for pods in (source, target):
             pods.prepare()
-        _say("starting the server")
-        arguments = ["serve", "$(POD_IP)", "--port", str(args.port), "--seconds", str(args.seconds)]
-        server = target.wait_running(target.start("server", arguments, node=args.to_node))
-        rows = [_way(source, server, args, "pod", args.from_node)]
-        rows[0]["encrypted"] = _encryption(source, rows[0]["fromNode"])
-        if not args.no_underlay:
-            rows.append(_underlay(ends, arguments, args, rows[0]["fromNode"], server.node))
-        return rows
+        yield source, target
     finally:
-        for line in [line for pods in ends for line in pods.remove()]:
+        for line in [*source.remove(), *target.remove()]:
             print(f"mcagent benchmark: left behind: {line}", file=sys.stderr)
-        for pods in ends:
+        for pods in (source, target):
             pods.client.close()
+
+
+def _measure(args: argparse.Namespace, source: Pods, target: Pods) -> list[dict[str, Any]]:
+    for pods in (source, target):
+        pods.remove_earlier()
+    _say("starting the server")
+    arguments = ["serve", "$(POD_IP)", "--port", str(args.port), "--seconds", str(args.seconds)]
+    server = target.wait_running(target.start("server", arguments, node=args.to_node))
+    rows = [_way(source, target.in_other_clusters(server), args, "pod", args.from_node)]
+    rows[0]["encrypted"] = _encryption(source, rows[0]["fromNode"])
+    if not args.no_underlay:
+        rows.append(_underlay((source, target), arguments, args, rows[0]["fromNode"], server.node))
+    return rows
 
 
 def _underlay(

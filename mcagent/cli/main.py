@@ -19,12 +19,13 @@ from mcagent.model.errors import McagentError
 GROUPS = {
     "Basic commands": {
         "get": "Show the objects of a ClusterSet: members, exports, conflicts",
-        "status": "Show the status of this Node's agent",
+        "status": "Show the status of this Node's agent, or of a whole cluster",
         "gateways": "Show the gateways of each cluster: live or not, since when, and why",
         "top": "Show the traffic between clusters",
         "policy": "Show the policy rules between clusters, or the rule that decides",
     },
     "Cluster management commands": {
+        "check": "Check Nodes and clusters before the installation",
         "deploy": "Print the manifests of this version for a cluster, or apply them",
         "clusterset": "Create, join, leave or destroy a ClusterSet",
         "membertoken": "Create, show or delete the token of a member cluster",
@@ -54,7 +55,7 @@ GROUPS = {
     },
     "Other commands": {
         "completion": "Print the completion script of a shell",
-        "version": "Print the version",
+        "version": "Print the version of this program, or of all components of a cluster",
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
@@ -62,7 +63,7 @@ COMMANDS = {name: text for group in GROUPS.values() for name, text in group.item
 # The packages of mcagent.cli with the modules of commands; those of other commands are in mcagent.cli itself.
 _PACKAGES = {
     "admin": ("clusterset", "deploy", "dns", "get", "membertoken", "migrate", "uninstall"),
-    "inspect": ("doctor", "gateways", "page", "plan", "policy", "status", "top", "trace"),
+    "inspect": ("check", "doctor", "gateways", "page", "plan", "policy", "status", "top", "trace"),
     "node": ("agent", "cleanup", "config", "controller", "openvswitch"),
 }
 
@@ -106,11 +107,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--version"]:
         arguments[0] = "version"
-    if not arguments or arguments[0] not in COMMANDS:
-        parser = _parser()
-        parser.add_argument("command", choices=[*COMMANDS], help=argparse.SUPPRESS)
-        parser.parse_args(arguments[:1])  # prints help, or says what is wrong, and leaves
+    if arguments[:1] == ["help"]:  # as kubectl has it: `mcagent help COMMAND`
+        arguments = [*arguments[1:2], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _parser().print_help()
+        return exit_codes.OK
+    if arguments[0] not in COMMANDS:
+        word, commands = arguments[0], ", ".join(COMMANDS)
+        _parser().error(f'unknown command "{word}"{_similar(word)}; known are {commands}')
     return run_command(command_of(arguments[0]), f"mcagent {arguments[0]}", arguments[1:])
+
+
+def _similar(word: str) -> str:
+    from mcagent.model.keys.values import did_you_mean
+
+    return did_you_mean(word, COMMANDS)
 
 
 def command_of(name: str) -> Command:

@@ -16,7 +16,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.tables import size, table
-from mcagent.cli.drain import RefusedError, local_target, wait_drained
+from mcagent.cli.drain import RefusedError, add_grace, local_target, wait_drained, wait_translated
 from mcagent.core.failover.draining import Phase
 from mcagent.model.errors import McagentError
 
@@ -33,8 +33,9 @@ examples:
 
 `rotate` makes a key, lets the agent publish it beside the one in use, and waits until the other clusters have
 learned it (--settle). Where another gateway of the cluster is live, this one then hands over to it (as with
-`mcagent drain`), changes the key, and serves again: no packet is lost. A gateway that is alone changes under
-traffic: what it sends in the 0.1 s after the change is lost. Run again after an end in between, it goes on.
+`mcagent drain`, which ends the connections that it translates, after --grace), changes the key, and serves again:
+no packet is lost. A gateway that is alone changes under traffic: what it sends in the 0.1 s after the change is
+lost. Run again after an end in between, it goes on.
 
 `show` names for every peer that never shook hands, or has not for three minutes, what can be the cause, the
 surest first; and the gateways that are not used at all (they publish no key, or one that is taken). Its exit code
@@ -46,7 +47,7 @@ is 1 then.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions with their flags."""
-    parser.description = "Show the encryption between clusters on this Node, or rotate its key."
+    parser.description = "Show the encryption of tunnels on this Node, or rotate its key."
     parser.epilog = _EPILOG
     parser.add_argument("action", choices=["show", "rotate"], help="what to do")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of rotate: time for other clusters to learn the new key [%(default)g]",
     )
     parser.add_argument("--cancel", action="store_true", help="of rotate: forget the key that was announced")
+    add_grace(parser)
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long for the agent [%(default)g]"
     )
@@ -92,27 +94,40 @@ def text(encryption: EncryptionStatus, *, not_used: bool = True) -> str:
     by = {"kernel": "in the kernel", "userspace": "by wireguard-go (userspace: slower)"}
     how = by.get(encryption.implementation, "NOT AVAILABLE on this Node")
     lines = [f"encryption  {encryption.mode}, {how}"]
+    if encryption.node_mode != "none":
+        lines += [f"  Nodes     {encryption.node_mode}: tunnels between the Nodes of this cluster"]
     if encryption.device:
         announced = f", next {encryption.next_public_key}" if encryption.next_public_key else ""
         unpublished = "" if encryption.published else " (NOT PUBLISHED yet)"
-        lines += [f"  device    {encryption.device}, key {encryption.public_key}{unpublished}{announced}"]
+        further = f" and {len(encryption.devices) - 1} more" if len(encryption.devices) > 1 else ""
+        key = f"key {encryption.public_key}{unpublished}{announced}"
+        lines += [f"  device    {encryption.device}{further}, {key}"]
     if encryption.peers:
-        head = ("CLUSTER", "GATEWAY", "STATE", "HANDSHAKE", "HEARD AT", "RECEIVED", "SENT")
-        lines += ["", *table(head, [_row(peer) for peer in encryption.peers])]
+        peer_column = "PEER" if any(peer.node for peer in encryption.peers) else "GATEWAY"
+        with_devices = any(peer.devices > 1 for peer in encryption.peers)
+        device_column = ("DEVICES",) if with_devices else ()
+        head = ("CLUSTER", peer_column, "STATE", *device_column, "HANDSHAKE", "HEARD AT", "RECEIVED", "SENT")
+        lines += ["", *table(head, [_row(peer, with_devices=with_devices) for peer in encryption.peers])]
     for peer in encryption.peers:
         if peer.causes:
-            lines += ["", f"{peer.cluster} {peer.gateway}: {peer.text}. Likely causes:"]
+            lines += ["", f"{name_of(peer)} {peer.gateway}: {peer.text}. Likely causes:"]
             lines += [f"  - {cause}" for cause in peer.causes]
     for refusal in encryption.not_used if not_used else ():
         lines += ["", f"{refusal.subject} {refusal.path}: {refusal.reason}: {refusal.message}"]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _row(peer: EncryptedPeer) -> tuple[str, ...]:
+def name_of(peer: EncryptedPeer) -> str:
+    """Return the name of a peer for people: its cluster, or the Node of this cluster."""
+    return f"Node {peer.node}" if peer.node else peer.cluster
+
+
+def _row(peer: EncryptedPeer, *, with_devices: bool) -> tuple[str, ...]:
     return (
-        peer.cluster,
+        name_of(peer),
         peer.gateway,
         peer.state if peer.state == "established" else peer.state.upper(),
+        *((f"{peer.sessions}/{peer.devices}",) if with_devices else ()),
         "never" if peer.handshake_age is None else f"{peer.handshake_age:.0f} s ago",
         peer.endpoint or "-",
         size(peer.received),
@@ -137,7 +152,7 @@ def _rotate(settings: Settings, args: argparse.Namespace) -> int:
     print(f"announced: {new_key}; {args.settle:g} s for other clusters to learn it", flush=True)
     time.sleep(args.settle)
     _wait(settings, our_turn, "the gateways that change their keys first", args.timeout)
-    with _drained(settings, args.timeout):
+    with _drained(settings, args.timeout, args.grace):
         store.promote_next()
         began = time.monotonic()
         _wait(
@@ -172,22 +187,27 @@ def _shaken_since(peer: EncryptedPeer, seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def _drained(settings: Settings, timeout: float) -> Iterator[None]:
+def _drained(settings: Settings, timeout: float, grace: float) -> Iterator[None]:
     """Drain this gateway within the context, if its cluster has another one."""
     # A drain that another user or program has started is left to it.
     serving = from_json(Status, ask_agent(settings), "the agent").drain.phase == Phase.SERVING
     target = local_target(settings)
     if serving:
+        wait_translated(target, grace, _say)
         target.set(True)
     try:
         try:
-            wait_drained(target.progress(datetime.now(UTC)), target.name, timeout)
+            wait_drained(target.progress(datetime.now(UTC)), target.name, timeout, _say)
         except RefusedError as error:
             print(f"{error}: the key changes under traffic", flush=True)
         yield
     finally:
         if serving:
             target.set(False)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _wait(settings: Settings, done: Callable[[EncryptionStatus], bool], what: str, timeout: float) -> None:

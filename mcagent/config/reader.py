@@ -29,6 +29,21 @@ class ConfigSource(Protocol):
         """Read the text. Raises OSError."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigText:
+    """A source that is a text instead of a file, as of a ConfigMap."""
+
+    text: str
+    name: str
+
+    def read_text(self, encoding: str) -> str:  # noqa: ARG002
+        """Return the text."""
+        return self.text
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class ConfigError(McagentError):
     """The configuration is invalid. `errors` has one entry per error."""
 

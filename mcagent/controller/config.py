@@ -54,7 +54,7 @@ class ControllerSettings:
     metrics_cert_dir: Annotated[str, Key("metrics.certDir", kinds.ABSOLUTE_PATH,
         'Directory of tls.crt and tls.key for `metrics.bindAddress`, read again when they change. "": a '
         "self-signed certificate, made at start.")] = ""
-    webhook_host: Annotated[str, Key("webhook.host", kinds.text(r"|[0-9a-fA-F:.]+", "an IP address"),
+    webhook_host: Annotated[str, Key("webhook.host", kinds.IP_ADDRESS,
         'Address of the admission webhook. "": all addresses of the Pod.', antrea=True)] = ""
     webhook_port: Annotated[int, Key("webhook.port", kinds.integer(0, 65535),
         "Port of the admission webhook. 0: none is served.", antrea=True)] = 9443
@@ -144,9 +144,6 @@ def load(
 
 def _conflicts(reading: ParsedConfig, role: ControllerRole) -> None:
     values: dict[str, Any] = reading.effective()
-    for path in ("health.healthProbeBindAddress", "metrics.bindAddress"):
-        if values[path] != "0" and (wrong := kinds.listen_problem(values[path])):
-            reading.conflict(path, wrong)
     if role is ControllerRole.MEMBER and values["namespace"] == ALL_NAMESPACES:
         reading.conflict("namespace", 'a member has one ClusterSet: "*" is for leaders')
     lease = "leaderElection"

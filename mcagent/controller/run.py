@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-import random
 import signal
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcagent import supervised
 from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.config import ControllerRole, ControllerSettings
+from mcagent.controller.discovered import complete, own_namespace, with_cluster_uid
 from mcagent.controller.machinery.engine import Engine, EngineTiming
 from mcagent.controller.machinery.lease import Elector, LeaseTiming
 from mcagent.controller.machinery.reconciler import Reconciler, Side
@@ -36,8 +34,7 @@ from mcagent.controller.webhook.server import Review, WebhookServer
 from mcagent.http.server import Pages
 from mcagent.kube.client import Client
 from mcagent.kube.events import EventRecorder
-from mcagent.model.backoff import Backoff
-from mcagent.model.errors import McagentError, SourceError
+from mcagent.model.errors import McagentError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
@@ -56,7 +53,6 @@ _CONFIGURATIONS = {
     ControllerRole.MEMBER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION,),
     ControllerRole.LEADER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION),
 }
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _EVENTS_PER_MINUTE = 60.0
 
 
@@ -69,36 +65,6 @@ def reconcilers_of(role: ControllerRole, settings: ControllerSettings, home: str
     from mcagent.controller.member import member_reconcilers
 
     return member_reconcilers(settings.resolved(home).member)
-
-
-def complete(
-    role: ControllerRole, settings: ControllerSettings, client: Client, stop: threading.Event
-) -> ControllerSettings:
-    """Return the settings with the discovered Service CIDR, if a member has none. Retry until there is a response.
-
-    If the API server does not have it (or after `stop`), the settings are returned unchanged.
-    """
-    if role is not ControllerRole.MEMBER or settings.member.service_cidr:
-        return settings
-    from mcagent.controller.member.networks.discovery import UnknownCidrError, discover_service_cidr
-
-    backoff, failures, logged = Backoff(first=0.5, most=10.0), 0, ""
-    home = settings.pod_namespace or _own_namespace()
-    while not stop.is_set():
-        try:
-            cidr = discover_service_cidr(client, home)
-            log.info("Service CIDR of this cluster: %s", cidr)
-            return replace(settings, member=replace(settings.member, service_cidr=cidr))
-        except UnknownCidrError as err:
-            log.warning("%s", err)
-            return settings
-        except SourceError as err:
-            if str(err) != logged:
-                logged = str(err)
-                log.warning("the Service CIDR is not known yet: %s", err)
-            failures += 1
-            stop.wait(backoff.delay(failures, random.random()))  # noqa: S311 (spreads load)
-    return settings
 
 
 def reviews_of(
@@ -119,7 +85,7 @@ class Controller:
     ) -> None:
         """Create all parts, without reading or writing objects. Raises SourceError, OSError, ValueError."""
         self.role, self.settings = role, settings
-        home = settings.pod_namespace or _own_namespace()
+        home = settings.pod_namespace or own_namespace()
         self.namespace = namespace = settings.read_namespace(home)
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         name = settings.webhook_service or f"mcagent-{role}"
@@ -196,12 +162,18 @@ class Controller:
             review_durations=lambda: self.webhook.durations() if self.webhook is not None else Durations(),
             certificate_expiry=lambda: self._keeper.expires if self._keeper is not None else 0.0,
             events=self._events.counts,
+            members=self._members if role is ControllerRole.LEADER else None,
         )
         self.registry = registry(self._process)
         pages: Pages = make_pages(self._process, self.registry)
         if role is ControllerRole.LEADER:
             pages = {**pages, **browser_pages(self._topology)}
         self.servers = Servers(settings, pages, client)
+
+    def _members(self) -> Mapping[str, int]:
+        from mcagent.controller.leader.cluster_set import members_by_state
+
+        return members_by_state(self.engine.view, self.namespace or None)
 
     def _topology(self) -> Mapping[str, object]:
         from mcagent.controller.leader.topology import topologies
@@ -306,17 +278,7 @@ class Controller:
         return (self._keeper.error if self._keeper is not None else "") or "there is no certificate yet"
 
 
-def _own_namespace() -> str:
-    """Return the namespace of this Pod; kube-system outside of one."""
-    try:
-        return _POD_NAMESPACE.read_text(encoding="ascii").strip() or "kube-system"
-    except OSError:
-        return os.environ.get("POD_NAMESPACE", "") or "kube-system"
-
-
-def run_controller(
-    role: ControllerRole, settings: ControllerSettings, started: Callable[[Controller], None] = lambda _c: None
-) -> None:
+def run_controller(role: ControllerRole, settings: ControllerSettings) -> None:
     """Run until SIGTERM or SIGINT. Raises the errors of `Controller`; McagentError if a thread ended."""
     stop = threading.Event()
     received: list[int] = []
@@ -328,7 +290,7 @@ def run_controller(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
-    settings = complete(role, settings, client, stop)
+    settings = with_cluster_uid(role, complete(role, settings, client, stop), client, stop)
     client.close()
     if stop.is_set():
         return
@@ -336,7 +298,6 @@ def run_controller(
     notifier = Notifier()
     log.info("mcagent %s: controller of a %s, namespace %s", version(), role, controller.namespace or "(all)")
     controller.start()
-    started(controller)
     gc.freeze()  # these objects stay for the life of the process
     while not stop.wait(TURN if controller.ready() else 0.5):
         if dead := controller.dead():

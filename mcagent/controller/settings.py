@@ -84,15 +84,30 @@ class ClusterSetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings(ClusterSetSettings):
-    """The keys that the reconcilers of a member need. `home` is the controller's own namespace."""
+    """The keys that the reconcilers of a member need, and what the controller discovers.
+
+    `home`: the controller's own namespace. `cluster_uid`: of Namespace kube-system; "": not known.
+    """
 
     home: str = ""
+    cluster_uid: str = ""
     # fmt: off
     service_cidr: Annotated[str | None, Key("serviceCIDR", kinds.cidr(),
         'Member: Service CIDR of this cluster. "": it is discovered.', antrea=True)] = None
-    pod_cidrs: Annotated[tuple[str, ...], Key("podCIDRs", kinds.as_text(kinds.masked_networks()),
+    export_cidr: Annotated[str, Key("exportCIDR", kinds.cidr("auto", "always", "never"),
+        "Member: its export range, the CIDR of exported Services in other clusters, instead of its Service CIDR. "
+        "auto: one of the leader, if the Service CIDR overlaps a network of another cluster. always: one of the "
+        "leader. never: none. A CIDR: this one; no other cluster and no Node may use it "
+        "([multicluster.md](multicluster.md#identical-cidrs)).")] = "auto"
+    pod_cidrs: Annotated[tuple[str, ...], Key("podCIDRs", kinds.as_text(kinds.networks()),
         "Member: Pod CIDRs of this cluster, as other clusters may reach them. Host bits are masked, with a "
         "warning.", antrea=True)] = ()
+    pod_export_cidr: Annotated[str, Key("podExportCIDR", kinds.cidrs("auto", "always", "never"),
+        "Member: virtual Pod CIDRs, which other clusters use in the place of `podCIDRs`; the Nodes translate. "
+        "auto: those of the leader, for Pod CIDRs that overlap a network of another cluster. always: those of the "
+        "leader, for all Pod CIDRs. never: none. CIDRs: these, for the Pod CIDRs in their order, each as long as "
+        "the Pod CIDR; no other cluster and no Node may use them "
+        "([multicluster.md](multicluster.md#identical-cidrs)).")] = "auto"
     gateway_ip_precedence: Annotated[IpPrecedence, Key("gatewayIPPrecedence", _PRECEDENCE,
         "Member: which address of a gateway's Node other clusters use, if the Node has no annotation "
         "`multicluster.antrea.io/gateway-ip`: its InternalIP (internal, or private) or its ExternalIP (external, "
@@ -163,6 +178,13 @@ class MemberLimits:
         "Leader: Service and Pod CIDRs of members must lie in these, whatever a member's ServiceAccount says. []: "
         "the private ranges, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10; a list means just that "
         "list.")] = ()
+    export_cidrs: Annotated[tuple[str, ...], Key("exportCIDRs", kinds.as_text(kinds.networks()),
+        "Leader: it assigns export ranges of these, a /20 for each cluster that needs one (`exportCIDR`). No Node "
+        "of a member may have a route into them. []: it assigns none.")] = ("100.64.0.0/10",)
+    pod_export_cidrs: Annotated[tuple[str, ...], Key("podExportCIDRs", kinds.as_text(kinds.networks()),
+        "Leader: it assigns virtual Pod CIDRs of these, as long as the Pod CIDRs of the clusters that need them "
+        "(`podExportCIDR`). No Node of a member may have a route into them. []: it assigns none.")] = (
+        "100.64.0.0/10",)
     # fmt: on
 
 
@@ -181,7 +203,3 @@ class LeaderSettings(ClusterSetSettings):
     stale_after: Annotated[float, Key("staleAfter", kinds.duration(60, 31536000),
         "Leader: what a member left behind is deleted when nothing was heard of it for so long.")] = 86400.0
     # fmt: on
-
-    def covers(self, namespace: str) -> bool:
-        """Tell whether this leader's controller reconciles a namespace."""
-        return self.namespace in ("", namespace)

@@ -63,6 +63,23 @@ CAUSES: Mapping[str, ProblemCause] = {
         "mcagent get resourceexport, on the leader, says why", "sources are translated towards that cluster",
     ),
     "NotAllowed": _cidr("allowedRemoteCIDRs in the agents' configuration, if it is meant to be reached"),
+    "LeftOut": _cidr(
+        "kubectl describe clusterinfoimport NAME: condition Ready names the address",
+        "sources are translated towards that cluster",
+    ),
+    "PodCIDRRefused": _cidr(
+        "mcagent status on a gateway of that cluster says why; or leave the CIDR out of podCIDRs",
+        "connections to that cluster have a gateway's address as their source",
+    ),
+    "PartlyProtected": _cidr(
+        "nothing, unless Pods of that cluster have these addresses: then give one of the two another network",
+        "the named addresses are never reached through a tunnel, and packets from there are dropped",
+    ),
+    "RoutedElsewhere": _cidr(
+        "ip route show; delete the route if it is not needed; if the network is that cluster's, add its CIDR to "
+        "allowedRemoteCIDRs in the agents' configuration (docs/multicluster.md#networks-of-nodes)",
+        "this Node goes on to use its own route: no cluster takes over a network that Nodes reach otherwise",
+    ),
     "Protected": _cidr(
         "another network for that cluster: this one holds an address that this Node cannot do without",
     ),
@@ -89,6 +106,11 @@ CAUSES: Mapping[str, ProblemCause] = {
     ),
     "NoUsableAddress": _input(
         _NO_TUNNEL, "kubectl get node NODE -o jsonpath={.status.addresses}: it needs an InternalIP",
+    ),
+    "NoExternalIP": _input(
+        "that Node is no gateway",
+        "kubectl get node NODE -o jsonpath={.status.addresses}: it needs an ExternalIP; or set "
+        "gatewayIPPrecedence: internal in the configuration of the member's controller",
     ),
     "NoRole": _input(
         "packets to other clusters are dropped on this Node, so that they cannot leave by the default route",
@@ -120,6 +142,13 @@ CAUSES: Mapping[str, ProblemCause] = {
         "processes of this Node itself do not reach other clusters; Pods do",
         "ip address: is the InternalIP of the Node object on a device of this Node?",
     ),
+    "LabelsUnverified": ProblemCause(
+        "input",
+        "policies of other clusters that select by label can be deceived by Pods of this Node with a raw socket",
+        "drop the capability NET_RAW from Pods (Pod Security Standard restricted), or use a CNI with a device for "
+        "each Pod (docs/policies.md#verified-labels)",
+        warning=True,
+    ),
     "UplinkOutside": _input(
         "nothing leaves this Node by a tunnel",
         "put the uplink on a bridge of Open vSwitch (docs/underlay.md), or use the kernel's datapath",
@@ -131,6 +160,12 @@ CAUSES: Mapping[str, ProblemCause] = {
         "direction it is closed",
         warning=True,
     ),
+    "ClusterUnreachable": ProblemCause(
+        "tunnels",
+        "packets to that cluster are lost; new connections to imported Services go to other clusters",
+        "mcagent doctor, on the gateways of this cluster; mcagent gateways --history shows since when",
+        warning=True,
+    ),
     "PathMtu": ProblemCause(
         "path-mtu",
         "large packets to that gateway are lost, so connections hang as soon as they carry more than a little",
@@ -139,8 +174,10 @@ CAUSES: Mapping[str, ProblemCause] = {
     ),
     "NotEncrypted": ProblemCause(
         "wireguard",
-        "what cannot be encrypted is dropped, unless encryptionFallback is allowClear",
-        "trafficEncryptionMode: wireGuard in that cluster, too; mcagent wireguard show",
+        "what cannot be encrypted is dropped, unless encryptionFallback is allowClear, or nodeTrafficEncryption "
+        "preferred",
+        "trafficEncryptionMode: wireGuard in that cluster, or nodeTrafficEncryption on that Node, too; "
+        "mcagent wireguard show",
     ),
     "NoKey": ProblemCause(
         "wireguard", "what cannot be encrypted is dropped",
@@ -164,13 +201,18 @@ CAUSES: Mapping[str, ProblemCause] = {
         warning=True,
     ),
     "NoService": _service(_NOT_SERVED, "create the Service, or delete the ServiceExport"),
-    "NoClusterIP": _service(_NOT_SERVED, "export a Service with a ClusterIP, or with endpointIPType PodIP"),
     "OutsideServiceCIDR": _service(
         _NOT_SERVED, "serviceCIDR in the controller's configuration must hold the ClusterIP",
     ),
     "EndpointElsewhere": _service(
         "that endpoint gets nothing from other clusters",
         "endpoints of an exported Service are Pods or Nodes of this cluster",
+    ),
+    "PodsOutsideCIDRs": ProblemCause(
+        "pod-routing",
+        "the CNI takes Pods' addresses from other ranges (Calico's IPAM, Cilium's cluster-pool): other clusters "
+        "reach no such Pod",
+        "podRouting: perPod in the configuration of all agents (docs/cni.md)",
     ),
     "EndpointOfKubernetes": _service(
         "that endpoint gets nothing from other clusters",
@@ -183,7 +225,16 @@ CAUSES: Mapping[str, ProblemCause] = {
     "TooManyEndpoints": _service(
         "the first 256 endpoints are used", "split the Service, if its other endpoints are needed",
     ),
-    "NotEnforceable": _input("the rule is not enforced", "docs/policies.md says what can be"),
+    "NotEnforceable": _input(
+        "in place of the rule, policyFailureMode decides: closed (default) forbids, open leaves it out",
+        "docs/policies.md lists what can be enforced; mcagent policy list shows the rules in force",
+    ),
+    "PartlyEnforced": ProblemCause(
+        "input",
+        "Pods that the rule selects reach these endpoints",
+        "a policy of the CNI for these Pods, which it enforces in its own dataplane (docs/policies.md)",
+        warning=True,
+    ),
     "InvalidValue": _input(_READ, _EDIT),
     "InvalidCIDR": _cidr(_EDIT, _READ),
     "InvalidAddress": _input(_READ, _EDIT),

@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from flows.pipeline import Env
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core import imported_services, wireguard
-from mcagent.core.engine import IncrementalEngine, joined
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.forwarding import Forwarding, forwarding, unreachable_peers
-from mcagent.core.fragments import build, tunnel_guard
+from mcagent.core.fragments import build, kernel, quoted, tunnel_guard
+from mcagent.core.fragments.own_endpoints import not_seen_by_kernel
 from mcagent.core.fragments.policies import Enforcement, claimed_flows, enforcement
-from mcagent.core.fragments.wireguard import wireguard_resources
+from mcagent.core.fragments.wireguard import peer_resources, wireguard_resources
 from mcagent.core.ids import METERS, NODES, assign_ids
 from mcagent.core.imported_services import Steering, steering
+from mcagent.core.local_cluster.pod_sources import PodSources, pod_sources, unverified_labels
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, dropping_problems, route_source
+from mcagent.core.node_encryption import NodeEncryption, node_publication
 from mcagent.core.policies.selection import policy_needs
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address
-from mcagent.model.node_state import NodeRole, NodeState
+from mcagent.model.node_state import EncryptionState, NodeRole, NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import in_order
@@ -79,30 +82,43 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
     forwards = forwarding(engine, snapshot, facts, config)
     env, own = forwards.env, forwards.local.own
     source, source_problems = route_source(forwards.local, facts)
-    fragments = [_base(engine, forwards, facts, config)]
+    sources = engine.call(
+        pod_sources,
+        forwards.local.own_pods,
+        facts.shared_devices,
+        config,
+        checks_forwarded=facts.checks_forwarded,
+        ipvs=facts.ipvs,
+    )
+    fragments = [_base(engine, forwards, sources, facts, config)]
     steered, enforced = Steering(), Enforcement()
     if env is not None and own is not None:
         fragments += [_guard(engine, forwards, config)]
+        by_cluster = engine.each(quoted.quoted_rules, forwards.clusters)
+        of_pods = engine.call(quoted.quoted_prefixes, forwards.local.prefixes, forwards.clusters)
+        fragments += [engine.call(build.quoted_fragment, config, by_cluster, of_pods)]
         fragments += _nodes(engine, forwards, env, own, config)
-        fragments += _clusters(engine, forwards, env, snapshot=snapshot, source=source, config=config)
+        fragments += _clusters(engine, forwards, env, snapshot, source=source, config=config)
         if env.identities:
-            enforced = enforcement(engine, snapshot, env, config, forwards.cluster_ids)
+            cni = engine.call(not_seen_by_kernel, forwards.local.own_pods, facts.shared_devices)
+            enforced = enforcement(engine, snapshot, env, config, forwards.cluster_ids, cni=cni)
             fragments += enforced.fragments
         if config.steers:
             steered = steering(engine, snapshot, facts.unreachable, forwards.remote.accepted, config)
             fragments += steered.fragments
         if facts.datapath is DatapathType.NETDEV:
-            fragments += [engine.call(build.endpoints_fragment, forwards.exports, own)]
+            fragments += [engine.call(build.endpoints_fragment, forwards.exports, own, env.prefixes)]
         if env.gateway:
             fragments += _services(engine, forwards, env)
     elif forwards.drops:
         fragments += _dropped_clusters(engine, forwards, source, config)
     dropping = dropping_problems(forwards.local, config) if forwards.drops else ()
     unreachable = unreachable_peers(engine, forwards, facts, config)
+    unverified = engine.call(unverified_labels, sources, config) if env is not None else ()
     problems = engine.call(
         in_order,
         *(snapshot.problems, forwards.problems, source_problems),
-        *(dropping, unreachable, enforced.problems, steered.problems),
+        *(dropping, unreachable, unverified, enforced.problems, steered.problems),
     )
     policy_kinds = policy_needs(snapshot, config, forwards.local.role)
     serves = forwards.local.serves(facts.datapath)
@@ -115,7 +131,7 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
         desired=Desired(
             fragments={fragment.owner: fragment for fragment in fragments},
             problems=problems,
-            state=_state(forwards, enforced, steered, all_services=all_services, snapshot=snapshot, config=config),
+            state=_state(forwards, enforced, steered, snapshot, config, all_services=all_services),
         ),
         needs=needs,
     )
@@ -124,20 +140,33 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
 # --- fragments
 
 
-def _base(engine: IncrementalEngine, forwards: Forwarding, facts: Facts, config: Config) -> Fragment:
+def _base(
+    engine: IncrementalEngine, forwards: Forwarding, sources: PodSources, facts: Facts, config: Config
+) -> Fragment:
     """Return the fragment that a Node has once, with or without a role."""
     local, call = forwards.local, engine.call
     parts = [
         call(build.bridge, forwards.path_rules.order, facts.datapath, config),
-        call(build.host_port, local.gateways, local.own_mapped_address, facts.uplink_mtu, config),
+        call(build.host_port, kernel.device_mtu(facts.uplink_mtu, forwards.mtu), local.own_mapped_address, config),
     ]
     if forwards.env is not None or forwards.drops:
-        parts.append(call(build.routing, local.own_pods, config))
+        own = (local.own_addresses, local.own_node_cidrs)
+        parts.append(call(build.routing, local.own_pods, own, sources.checked, config))
     if forwards.env is not None:
         parts.append(call(build.base, forwards.env, forwards.next_hops))
-    if forwards.encrypting is not None:
-        decision = (forwards.encryption, forwards.remote.accepted, forwards.encrypting)
-        parts.append(call(wireguard_resources, *decision, forwards.encryption_facts, config))
+    if forwards.encrypting is not None or forwards.node_encryption is not None:
+        decisions, clusters = (forwards.encryption, forwards.node_encryption), forwards.remote.accepted
+        parts.append(
+            call(
+                wireguard_resources,
+                decisions,
+                clusters,
+                forwards.encrypting,
+                forwards.encryption_facts,
+                config,
+                names=forwards.wireguard_devices,
+            )
+        )
     return call(build.fragment, ("base", *parts))
 
 
@@ -148,7 +177,7 @@ def _guard(engine: IncrementalEngine, forwards: Forwarding, config: Config) -> F
     peers = engine.call(
         tunnel_guard.peers_of, local.gateways, local.node_addresses, ends, forwards.own_ends, config
     )
-    return engine.call(build.guard_fragment, config, peers)
+    return engine.call(build.guard_fragment, config, peers, forwards.wireguard_devices)
 
 
 def _nodes(
@@ -162,15 +191,18 @@ def _nodes(
     with_flows[own.name] = (own, ids[own.name], HOST_OFPORT)
     ports = engine.each(build.ports, paths, forwards.own_ends, config)
     flows = engine.each(build.node_flows, with_flows, env)
-    return engine.each(build.fragment, joined(build.owners("node", (own.name, *reached)), ports, flows)).values()
+    ends = forwards.node_encryption.ends if forwards.node_encryption is not None else {}
+    encrypted = engine.each(peer_resources, ends, config, forwards.wireguard_devices)
+    owners = build.owners("node", (own.name, *reached))
+    return engine.each(build.fragment, engine.join(owners, ports, encrypted, flows)).values()
 
 
 def _clusters(
     engine: IncrementalEngine,
     forwards: Forwarding,
     env: Env,
-    *,
     snapshot: Snapshot,
+    *,
     source: Address | None,
     config: Config,
 ) -> Iterable[Fragment]:
@@ -178,17 +210,24 @@ def _clusters(
     call, call_each, clusters = engine.call, engine.each, forwards.clusters
     gateway_ip = forwards.local.own_gateway_ip if env.gateway else None
     meters = call(assign_ids, tuple(clusters), METERS)
-    inputs = call(joined, clusters, forwards.cluster_ids, meters, forwards.paths_to_clusters)
+    inputs = engine.join(clusters, forwards.cluster_ids, meters, forwards.paths_to_clusters)
     in_flows = call_each(build.remote_cluster, inputs, gateway_ip, forwards.to_first, config)
-    clusters_and_ends = call(joined, clusters, forwards.encryption.ends)
+    clusters_and_ends = engine.join(clusters, forwards.encryption.ends, forwards.ready_devices)
     claimed: Mapping[str, build.Resources] = {}
     if env.gateway and env.identities:
         claimed = claimed_flows(engine, snapshot, forwards.cluster_ids)
-    parts = call(
-        joined,
+    parts = engine.join(
         call(build.owners, "cluster", tuple(clusters)),
         call_each(build.ports, forwards.paths_to_clusters, forwards.own_ends, config),
-        call_each(build.cluster_routes, clusters_and_ends, source, env.gateway, config),
+        call_each(
+            build.cluster_routes,
+            clusters_and_ends,
+            source,
+            env.gateway,
+            config,
+            own_mtu=forwards.mtu,
+            device_names=forwards.wireguard_devices,
+        ),
         call_each(build.cluster_flows, in_flows, env, config),
         claimed,
     )
@@ -202,9 +241,17 @@ def _dropped_clusters(
 
     Without these routes packets to the clusters would leave by the default route, unencrypted.
     """
-    clusters_and_ends = engine.call(joined, forwards.clusters, forwards.encryption.ends)
-    routes = engine.each(build.cluster_routes, clusters_and_ends, source, False, config)
-    parts = engine.call(joined, engine.call(build.owners, "cluster", tuple(forwards.clusters)), routes)
+    clusters_and_ends = engine.join(forwards.clusters, forwards.encryption.ends, forwards.ready_devices)
+    routes = engine.each(
+        build.cluster_routes,
+        clusters_and_ends,
+        source,
+        False,
+        config,
+        own_mtu=forwards.mtu,
+        device_names=forwards.wireguard_devices,
+    )
+    parts = engine.join(engine.call(build.owners, "cluster", tuple(forwards.clusters)), routes)
     return engine.each(build.fragment, parts).values()
 
 
@@ -212,8 +259,8 @@ def _services(engine: IncrementalEngine, forwards: Forwarding, env: Env) -> Iter
     """Return the fragments of exported Services."""
     watched = engine.call(build.watched_nodes, forwards.paths_to_nodes)
     tunnels = engine.each(build.endpoint_tunnels, forwards.exports, watched)
-    flows = engine.each(build.service_flows, joined(forwards.exports, forwards.service_ids, tunnels), env)
-    return engine.each(build.fragment, joined(build.owners("service", flows), flows)).values()
+    flows = engine.each(build.service_flows, engine.join(forwards.exports, forwards.service_ids, tunnels), env)
+    return engine.each(build.fragment, engine.join(build.owners("service", flows), flows)).values()
 
 
 # --- state
@@ -223,14 +270,13 @@ def _state(
     forwards: Forwarding,
     enforced: Enforcement,
     steered: Steering,
-    *,
-    all_services: bool,
     snapshot: Snapshot,
     config: Config,
+    *,
+    all_services: bool,
 ) -> NodeState:
-    local, facts = forwards.local, forwards.encryption_facts
+    local = forwards.local
     gateway = local.role is NodeRole.GATEWAY
-    published = wireguard.publication(snapshot.gateways, facts, config) if gateway else None
     paths = (*forwards.paths_to_nodes.values(), *forwards.paths_to_clusters.values())
     return NodeState(
         role=local.role,
@@ -244,8 +290,33 @@ def _state(
         services=forwards.exports,
         service_ids=forwards.service_ids,
         published_pods=local.published_pods,
+        prefixes=local.prefixes,
         policy_rules=enforced.names,
         isolating=enforced.isolating,
         unreachable=steered.unreachable,
-        encryption=wireguard.encryption_state(forwards.encryption, published, local.own_gateway_ip, facts, config),
+        mtu=forwards.mtu,
+        encryption=_encryption_state(forwards, snapshot, config),
+    )
+
+
+def _encryption_state(forwards: Forwarding, snapshot: Snapshot, config: Config) -> EncryptionState:
+    facts, encryption = forwards.encryption_facts, forwards.encryption
+    of_nodes = forwards.node_encryption or NodeEncryption()
+    published = None
+    if forwards.local.role is NodeRole.GATEWAY:
+        published = wireguard.publication(snapshot.gateways, facts, config)
+    return EncryptionState(
+        mode=config.encryption,
+        node_mode=config.node_encryption,
+        fallback=config.encryption_fallback,
+        implementation=facts.wireguard,
+        public_key=facts.wireguard_public_key,
+        next_public_key=facts.wireguard_next_key,
+        devices=forwards.wireguard_devices if encryption.addresses or of_nodes.addresses else (),
+        ends=encryption.ends,
+        node_ends=of_nodes.ends,
+        publication=published,
+        node_publication=node_publication(snapshot.nodes.get(config.node_name), facts, config),
+        own_gateway=forwards.local.own_gateway_ip,
+        problems=(*encryption.problems, *of_nodes.problems),
     )

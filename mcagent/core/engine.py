@@ -7,7 +7,8 @@ calls of the same function one computation, but never gives a wrong value. Memor
 dropped.
 
 If a new value equals the last one, the last one is returned (equality cut-off). So an unchanged value is the same
-object in each pass, and comparing it is cheap.
+object in each pass, and comparing it is cheap. The keys whose values changed are passed on from a mapping to those
+that `each` and `join` make of it, so a change of one cluster of a thousand is not searched for in every step.
 
 Only this module knows that there was an earlier pass. A pass with memories and a pass without give equal results
 if functions depend only on their arguments, do not modify them, and do not depend on the order of a mapping's
@@ -17,7 +18,7 @@ keys.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -30,13 +31,13 @@ _ABSENT = object()
 
 
 class _Memory:
-    """The arguments and the value of the last call. `values`: the mapping argument of `each`."""
+    """The arguments and the value of the last call. `mappings`: the mapping arguments of `each` and `join`."""
 
-    __slots__ = ("arguments", "value", "values")
+    __slots__ = ("arguments", "mappings", "value")
 
     def __init__(self) -> None:
         self.arguments: tuple[object, ...] | None = None
-        self.values: Mapping[Any, Any] = {}
+        self.mappings: tuple[Mapping[Any, Any], ...] = ()
         self.value: Any = None
 
 
@@ -50,13 +51,15 @@ class IncrementalEngine:
         self._last: dict[Hashable, _Memory] = {}
         self._current: dict[Hashable, _Memory] = {}
         self._calls: Counter[Hashable] = Counter()
+        # By the ID of a mapping of this pass: that of the last pass, and the keys that differ.
+        self._changes: dict[int, tuple[Mapping[Any, Any], Collection[Any]]] = {}
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
         """Delimit a pass. Memories that it did not use are dropped at its end."""
-        self._current, self._calls = {}, Counter()
+        self._current, self._calls, self._changes = {}, Counter(), {}
         yield
-        self._last = self._current
+        self._last, self._changes = self._current, {}
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return `function(*args, **kwargs)`."""
@@ -81,9 +84,14 @@ class IncrementalEngine:
         memory = self._memory("each", function)
         arguments = (shared, kwargs)
         last_results: Mapping[K, T] = memory.value or {}
-        last_values = memory.values if memory.arguments == arguments else {}
-        if last_values is values:
-            return last_results
+        last_values: Mapping[K, V] = {}
+        changed = None
+        if memory.arguments == arguments:
+            last_values = memory.mappings[0]
+            changed = self._changed_keys(last_values, values)
+        memory.arguments, memory.mappings = arguments, (values,)
+        if changed is not None:
+            return self._updated(memory, {key: function(values[key], *shared, **kwargs) for key in changed})
         results: dict[K, T] = {}
         for key, value in values.items():
             last = last_values.get(key, _ABSENT)
@@ -92,8 +100,50 @@ class IncrementalEngine:
                 continue
             result = function(value, *shared, **kwargs)
             results[key] = last_results[key] if last_results.get(key, _ABSENT) == result else result
-        memory.arguments, memory.values = arguments, values
-        if results != memory.value:
+        return self._replaced(memory, results)
+
+    def join(self, first: Mapping[K, V], *others: Mapping[K, Any]) -> Mapping[K, tuple[V, *tuple[Any, ...]]]:
+        """Join mappings by the keys of the first one into tuples; None for a key that another mapping lacks."""
+        memory = self._memory("join", len(others))
+        mappings = (first, *others)
+        changes = [self._changed_keys(*pair) for pair in zip(memory.mappings, mappings, strict=False)]
+        memory.mappings = mappings
+        if changes and None not in changes:
+            keys = [key for keys in changes for key in keys or () if key in first]
+            return self._updated(
+                memory, {key: (first[key], *(other.get(key) for other in others)) for key in keys}
+            )
+        columns = [map(other.get, first) for other in others]
+        rows = zip(first.values(), *columns, strict=True)
+        return self._replaced(memory, dict(zip(first, rows, strict=True)))
+
+    def _changed_keys(self, last: Mapping[K, V], current: Mapping[K, V]) -> Collection[K] | None:
+        """Return the keys whose values differ; None if there are other keys, or in another order."""
+        if last is current:
+            return ()
+        base, changed = self._changes.get(id(current), (None, ()))
+        if base is last:
+            return changed
+        if list(last) != list(current):
+            return None
+        pairs = zip(current, last.values(), current.values(), strict=True)
+        keys = [key for key, old, new in pairs if old is not new and old != new]
+        self._changes[id(current)] = (last, keys)
+        return keys
+
+    def _updated(self, memory: _Memory, results: Mapping[K, T]) -> Mapping[K, T]:
+        """Put the results of some keys into the value of a memory."""
+        last: Mapping[K, T] = memory.value
+        changed = {key: result for key, result in results.items() if last[key] != result}
+        if not changed:
+            return last
+        current = memory.value = {**last, **changed}
+        self._changes[id(current)] = (last, changed)
+        return current
+
+    def _replaced(self, memory: _Memory, results: Mapping[K, T]) -> Mapping[K, T]:
+        """Replace the value of a memory, unless the results equal it."""
+        if memory.value is None or memory.value != results:
             memory.value = results
         current: Mapping[K, T] = memory.value
         return current
@@ -104,9 +154,3 @@ class IncrementalEngine:
         place = (kind, function, number)
         memory = self._current[place] = self._last.get(place) or _Memory()
         return memory
-
-
-def joined(first: Mapping[K, V], *others: Mapping[K, Any]) -> dict[K, tuple[V, *tuple[Any, ...]]]:
-    """Join mappings by the keys of the first one into tuples; None for a key that another mapping lacks."""
-    columns = [map(other.get, first) for other in others]
-    return dict(zip(first, zip(first.values(), *columns, strict=True), strict=True))

@@ -161,7 +161,8 @@ class _Draft:
         """Build the next snapshot."""
         changed: dict[str, Any] = {ATTRIBUTE[kind]: objects for kind, objects in self._objects.items()}
         if gateways := self._objects.get(Kind.GATEWAY):
-            cidrs = {g.service_cidr for g in gateways.values() if isinstance(g, Gateway)} - {None}
+            current = [g for g in gateways.values() if isinstance(g, Gateway)]
+            cidrs = {cidr for g in current for cidr in (g.service_cidr, g.real_service_cidr)} - {None}
             changed["service_cidrs"] = tuple(sorted(cidrs, key=network_key))
         if self._problems is not None:
             problems = tuple(sorted({p for reported in self._problems.values() for p in reported}))

@@ -28,6 +28,11 @@ RARELY = 60.0  # seconds between probes of a peer that does not answer probes
 TRIES = 5  # probes without an answer after which a new peer counts as not answering
 GIVEN_UP = 15  # probes lost in a row after which a peer whose BFD is up counts as no longer answering
 KEPT = 60  # the last probes from which round trip time and loss are computed
+MEASURED = 20  # answers from which on a high round trip is a property of the path
+EXAMINED = 20  # probes that examine a tunnel after BFD has lost it ...
+EXAMINED_EVERY = 0.1  # ... with so many seconds between them ...
+EXAMINED_AFTER = 10.0  # ... of a tunnel that was up for so many seconds: right after an outage Nodes are busy ...
+EXAMINED_AT_ONCE = 20  # ... and the most tunnels that are examined at the same time
 FULL_EVERY = 60.0  # seconds between probes of full size while they pass
 FULL_LOST_EVERY = 10.0  # seconds between probes of full size while they do not pass
 FULL_LOST = 3  # probes of full size lost in a row, while small ones are answered, after which they do not pass
@@ -40,13 +45,30 @@ _SMALL = 60  # bytes: the minimum of Ethernet, without its checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """Probes of a tunnel that BFD has just lost, at the time `began` (monotonic seconds).
+
+    `results`: seconds from then to each probe, and whether it was answered (None: not known yet).
+    """
+
+    began: float
+    results: tuple[tuple[float, bool | None], ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all probes were sent and are answered or lost."""
+        return len(self.results) == EXAMINED and all(answered is not None for _, answered in self.results)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeState:
     """The results of the probes of one tunnel. Counts start with the first answer.
 
     `answers`: whether the peer answers probes (None: unknown). `mtu`: the size in bytes of the IP packet that a
     probe of full size represents; `full`: whether these pass (None: unknown). `counts`: round trips by bucket,
     with one element more than BUCKETS. `answered_by`: the fingerprint in the last answer
-    (`model.net.cluster_fingerprint`); None: no answer, or by a version that sends none.
+    (`model.net.cluster_fingerprint`); None: no answer, or by a version that sends none. `examined`: the last
+    examination, whose probes count nowhere else.
     """
 
     answers: bool | None = None
@@ -63,6 +85,7 @@ class ProbeState:
     full_sent: int = 0
     full_lost: int = 0
     full_lost_in_row: int = 0
+    examined: Examination | None = None
 
     @property
     def round_trip(self) -> float | None:
@@ -109,6 +132,14 @@ def is_probe(frame: bytes) -> bool:
 def probe_period(tunnels: int) -> float:
     """Return the seconds between probes of one tunnel on a Node with this number of tunnels."""
     return max(EVERY, tunnels / MOST)
+
+
+def next_probe(now: float, period: float) -> float:
+    """Return when to probe a tunnel again that is probed now: at the next multiple of the period.
+
+    So tunnels of one period are probed together, and the agent and ovs-vswitchd wake up once for all of them.
+    """
+    return (now // period + 1) * period
 
 
 def full_probe_period(state: ProbeState, period: float) -> float:
@@ -159,6 +190,23 @@ def with_loss(state: ProbeState, *, full: bool, bfd_up: bool) -> ProbeState:
         return replace(state, answers=False, lost_in_row=0, recent=(), full=None, full_lost_in_row=0)
     recent = (*state.recent, None)[-KEPT:]
     return replace(state, sent=state.sent + 1, lost=state.lost + 1, lost_in_row=in_row, recent=recent)
+
+
+def with_examination(state: ProbeState, now: float) -> tuple[ProbeState, tuple[float, int]]:
+    """Return the state after one more probe of the examination, and what `with_examined` takes for it."""
+    examined = state.examined or Examination(began=now)
+    results = (*examined.results, (now - examined.began, None))
+    return replace(state, examined=replace(examined, results=results)), (examined.began, len(results) - 1)
+
+
+def with_examined(state: ProbeState, began: float, number: int, *, answered: bool) -> ProbeState:
+    """Return the state after the result of a probe of the examination that began at this time, by its number."""
+    examined = state.examined
+    if examined is None or examined.began != began:  # another one has begun since
+        return state
+    results = list(examined.results)
+    results[number] = (results[number][0], answered)
+    return replace(state, examined=replace(examined, results=tuple(results)))
 
 
 def with_size(state: ProbeState, mtu: int) -> ProbeState:

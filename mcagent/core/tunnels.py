@@ -30,12 +30,17 @@ class Tunnel:
     address: Address  # the remote endpoint
     peer_kind: PeerKind
     peer: str
-    end: RemoteEnd | None = None  # for a gateway of a remote cluster, if encryption is on
+    end: RemoteEnd | None = None  # if encryption to that kind of peer is on
 
     @property
     def gateway(self) -> Address:
         """The peer's address in the API: with encryption not the tunnel's endpoint."""
         return self.address if self.end is None else self.end.gateway
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the tunnel ends behind the WireGuard device."""
+        return self.end is not None and bool(self.end.public_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class OwnEnds:
 
     def of(self, tunnel: Tunnel) -> Address | None:
         """Return this Node's end of a tunnel; None: it is not known."""
-        if tunnel.end is not None and tunnel.end.public_key:
+        if tunnel.end is not None and tunnel.encrypted:
             return tunnel.end.source
         if tunnel.peer_kind is PeerKind.REMOTE:
             return self.to_clusters
@@ -74,19 +79,18 @@ def own_ends(node: CheckedNode | None, gateway: LocalGateway | None, addresses: 
     return OwnEnds(to_nodes=to_nodes, to_clusters=gateway_ip)
 
 
-def node_tunnels(peer: LocalPeer, config: Config) -> tuple[Tunnel, ...]:
-    """Return the tunnel to a Node of this cluster; none if the Node has no usable address (a reported problem)."""
+def node_tunnels(peer_and_end: tuple[LocalPeer, RemoteEnd | None], config: Config) -> tuple[Tunnel, ...]:
+    """Return the tunnel to a Node of this cluster; none if the Node has no usable address (a reported problem).
+
+    Without encryption between Nodes the end is None.
+    """
+    peer, end = peer_and_end
     if peer.address is None:
         return ()
+    address = peer.address if end is None else end.address
     kind = PeerKind.GATEWAY if peer.gateway else PeerKind.NODE
-    return (
-        Tunnel(
-            name=_name(_TO_NODES, peer.name, peer.address, config),
-            address=peer.address,
-            peer_kind=kind,
-            peer=peer.name,
-        ),
-    )
+    name = _name(_TO_NODES, peer.name, address, config)
+    return (Tunnel(name=name, address=address, peer_kind=kind, peer=peer.name, end=end),)
 
 
 def cluster_tunnels(

@@ -19,10 +19,11 @@ from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.remote_clusters.claims import CheckedCluster, claim_rank
+from mcagent.core.wireguard_devices import device_count, devices_of_peer
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network
-from mcagent.model.node_state import AcceptedCluster, EncryptionState, Publication, RemoteEnd
+from mcagent.model.node_state import AcceptedCluster, Publication, RemoteEnd
 from mcagent.model.objects import ClusterInfoImport, Gateway, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
 
@@ -40,10 +41,11 @@ def encryption_facts(facts: Facts) -> Facts:
         wireguard=facts.wireguard,
         wireguard_public_key=facts.wireguard_public_key,
         wireguard_next_key=facts.wireguard_next_key,
+        processors=facts.processors,
     )
 
 
-def _why_not(facts: Facts) -> str:
+def why_not(facts: Facts) -> str:
     """Return why this Node cannot send its tunnels through WireGuard, or ""."""
     if facts.datapath is DatapathType.NETDEV:
         return (
@@ -62,14 +64,20 @@ def publication(gateways: Mapping[str, Gateway], facts: Facts, config: Config) -
     gateway = min(own_gateways, key=lambda gateway: seniority(gateway.meta), default=None)
     if gateway is None:
         return None
-    desired = None
-    if config.encrypts and not _why_not(facts):
-        desired = WireGuardInfo(
-            public_key=facts.wireguard_public_key,
-            next_public_key=facts.wireguard_next_key,
-            port=config.wireguard_port,
-        )
-    return Publication(meta=gateway.meta, there=gateway.wireguard, wanted=desired)
+    desired = own_keys(facts, config, device_count(facts, config)) if config.encrypts else None
+    return Publication(meta=gateway.meta, published=gateway.wireguard, desired=desired)
+
+
+def own_keys(facts: Facts, config: Config, devices: int = 1) -> WireGuardInfo | None:
+    """Return what this Node can publish of its WireGuard devices; None if it cannot encrypt."""
+    if why_not(facts):
+        return None
+    return WireGuardInfo(
+        public_key=facts.wireguard_public_key,
+        next_public_key=facts.wireguard_next_key,
+        port=config.wireguard_port,
+        devices=devices,
+    )
 
 
 def _first_endpoint(service_cidr: Network | None) -> Address | None:
@@ -94,16 +102,24 @@ EndpointClaims = tuple[tuple[Address, EndpointClaim | Problem], ...]  # by gatew
 
 
 def endpoint_claims(
-    value: tuple[AcceptedCluster, CheckedCluster], own: Address, service_cidr: Network | None, config: Config
+    value: tuple[AcceptedCluster, CheckedCluster],
+    own: Address,
+    service_cidr: Network | None,
+    config: Config,
+    *,
+    own_devices: int,
 ) -> EndpointClaims:
-    """Return the claims of a cluster's gateways that this Node reaches. `own`: this Node's gatewayIP.
+    """Return the claims of a cluster's gateways. `own`: this Node's gatewayIP; `service_cidr`: of this cluster.
 
-    `service_cidr`: of this cluster.
+    `own_devices`: number of this Node's WireGuard devices.
     """
     cluster, checked = value
     ends = endpoint_of(own), _first_endpoint(service_cidr)
     reached = cluster.reached_from(own)
-    return tuple((gateway, _claim_of(checked.info, cluster, gateway, ends, config)) for gateway in reached)
+    return tuple(
+        (gateway, _claim_of(checked.info, cluster, gateway, ends, config, own_devices=own_devices))
+        for gateway in reached
+    )
 
 
 def _claim_of(
@@ -112,6 +128,8 @@ def _claim_of(
     gateway: Address,
     own_endpoints: tuple[Address, Address | None],
     config: Config,
+    *,
+    own_devices: int,
 ) -> EndpointClaim | Problem:
     """Return the claim of a gateway, or why it is not encrypted to: a warning if it is used without encryption.
 
@@ -132,15 +150,17 @@ def _claim_of(
         message = f"{gateway} is not used: without both Service CIDRs there is no tunnel endpoint"
         return info.meta.problem("spec.wireGuard", "NoEndpoint", message)
     keys = filter(None, (published.public_key, published.next_public_key))
+    port = published.port or config.wireguard_port
     return EndpointClaim(
         end=RemoteEnd(
             gateway=gateway,
             address=address,
             public_key=published.public_key,
             next_public_key=published.next_public_key,
-            port=published.port or config.wireguard_port,
+            port=port,
             source=source,
             own_key=own_key,
+            devices=min(own_devices, devices_of_peer(published, port)),
         ),
         path=path,
         claimant=f'gateway {gateway} of cluster "{info.cluster_id}"',
@@ -199,10 +219,7 @@ def lost_claims(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encryption:
-    """The decision of a gateway on all remote gateways.
-
-    `addresses`: the addresses of this Node's WireGuard device; () if it has none.
-    """
+    """A gateway's decision on all remote gateways. `addresses`: of this Node's WireGuard device, if any."""
 
     # The gateways in use by cluster ID, in the API's order.
     ends: Mapping[str, tuple[RemoteEnd, ...]] = field(default_factory=dict)
@@ -224,7 +241,7 @@ def ends_of(
     `reserved`: networks that an endpoint must not lie in.
     """
     checked, claims, winners = value
-    if _why_not(facts):
+    if why_not(facts):
         clear = config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR
         return tuple(RemoteEnd(gateway=gateway, address=gateway) for gateway, _ in claims if clear), ()
     ends: list[RemoteEnd] = []
@@ -263,39 +280,17 @@ def encryption(cluster_ends: Mapping[str, ClusterEnds], own: Address, facts: Fac
     """Combine the decisions on all clusters. `own`: this Node's tunnel endpoint."""
     problems = [problem for _, cluster_problems in cluster_ends.values() for problem in cluster_problems]
     ends = {cluster_id: used_ends for cluster_id, (used_ends, _) in cluster_ends.items()}
-    why_not = _why_not(facts)
-    if why_not:
+    reason_against = why_not(facts)
+    if reason_against:
         result = "nothing goes to other clusters"
         if config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR:
             result = "traffic to other clusters is NOT ENCRYPTED"
-        message = f"{why_not}; {result} (encryptionFallback)"
+        message = f"{reason_against}; {result} (encryptionFallback)"
         where, reason = "trafficEncryptionMode", "EncryptionUnavailable"
         problems.append(Problem(subject="configuration", path=where, reason=reason, message=message))
         return Encryption(ends=ends, problems=tuple(problems))
     addresses = {own, *(end.source for used_ends in ends.values() for end in used_ends if end.source is not None)}
     return Encryption(ends=ends, addresses=tuple(sorted(addresses, key=int)), problems=tuple(problems))
-
-
-def encryption_state(
-    encryption: Encryption,
-    published: Publication | None,
-    own_gateway: Address | None,
-    facts: Facts,
-    config: Config,
-) -> EncryptionState:
-    """Return the state of encryption for status and metrics."""
-    return EncryptionState(
-        mode=config.encryption,
-        fallback=config.encryption_fallback,
-        implementation=facts.wireguard,
-        public_key=facts.wireguard_public_key,
-        next_public_key=facts.wireguard_next_key,
-        device=config.wireguard_device if encryption.addresses else "",
-        ends=encryption.ends,
-        publication=published,
-        own_gateway=own_gateway,
-        problems=encryption.problems,
-    )
 
 
 def other_gateway_addresses(encryption: Encryption) -> tuple[Address, ...]:

@@ -23,12 +23,9 @@ class DataplaneBackend(Protocol):
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
         """Read the agent's resources by key. Raises BackendError when the backend cannot be reached."""
-        ...
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
         """Carry out steps; report each result. Raises BackendError when the backend cannot be reached."""
-        ...
 
     def close(self) -> None:
         """Close sockets and files; resources stay."""
-        ...

@@ -18,11 +18,12 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 
 from flows.fields import PORT_CONTROLLER
+from flows.pipeline.prefixes import address_in_bridge
 from flows.pipeline.registers import (
     HOST_MAC,
     MAC_PLAIN,
@@ -95,13 +96,17 @@ def _entries() -> Iterator[dict[int, bytes]]:
 Translated = tuple[Address, Address, Address]  # client, server, translated source
 
 
-def connections_to(remote: Iterable[Network], clients: Iterable[Network]) -> tuple[int, tuple[Translated, ...]]:
+def connections_to(
+    remote: Iterable[Network], clients: Iterable[Network], own: Collection[Address] = ()
+) -> tuple[int, tuple[Translated, ...]]:
     """Return the number of connections from clients to other clusters, and the first 100 with a translated source.
 
-    Only of the kernel's default zone (0): the bridge translates in zones of its own. Raises BackendError, also if
-    there are more than MOST_READ connections.
+    Not those to NodePorts (at one of the Node's `own` addresses): kube-proxy has to translate their sources. Only
+    of the kernel's default zone (0): the bridge translates in zones of its own. Raises BackendError, also if there
+    are more than MOST_READ connections.
     """
     servers, sources = NetworkSet(remote), NetworkSet(clients)
+    node_ports = {address.packed for address in own}
     try:
         count = int(_COUNT.read_text())
     except (OSError, ValueError):
@@ -114,7 +119,8 @@ def connections_to(remote: Iterable[Network], clients: Iterable[Network]) -> tup
             continue
         original, reply = (attributes(attributes(entry.get(way, b"")).get(_IP, b"")) for way in _DIRECTIONS)
         client, server, replied = original.get(_SOURCE, b""), reply.get(_SOURCE, b""), reply.get(_DESTINATION, b"")
-        if not len(client) == len(server) == len(replied) == 4:
+        called = original.get(_DESTINATION, b"")
+        if called in node_ports or not len(client) == len(server) == len(replied) == 4:
             continue
         if int.from_bytes(client) in sources and int.from_bytes(server) in servers:
             number += 1
@@ -124,14 +130,14 @@ def connections_to(remote: Iterable[Network], clients: Iterable[Network]) -> tup
 
 
 def may_be_translated(connections: Iterable[TrackedConnection], state: NodeState) -> list[TrackedConnection]:
-    """Return the connections to other clusters whose source address a gateway translates."""
+    """Return the connections to other clusters that a gateway translates. Clients have bridge addresses."""
     remote = NetworkSet(net for cluster in state.clusters.values() for net in cluster.cidrs)
     untranslated = NetworkSet(
         net for cluster in state.clusters.values() if not cluster.snat for net in cluster.cidrs
     )
     published = NetworkSet(state.published_pods)
     return [
-        connection
+        replace(connection, client=int(address_in_bridge(IPv4Address(connection.client), state.prefixes)))
         for connection in connections
         if connection.server in remote
         and not (connection.server in untranslated and connection.client in published)
@@ -143,9 +149,11 @@ def client_probes(connections: Iterable[TrackedConnection], state: NodeState) ->
 
     They are sent like replies to a gateway, once for each address that the client may have connected to. The first
     frame lets the bridge track the connection: the answer may arrive by a gateway that queries this Node
-    (`flows.pipeline.steps.lookup`).
+    (`flows.pipeline.steps.lookup`). The frames have the addresses of the bridge, the kernel the mapped ones of
+    clients and the real ones of endpoints.
     """
     clusters = state.clusters.values()
+    in_bridge = {int(mapped): int(source) for cluster in clusters for source, mapped in cluster.mapped}
     remote = NetworkSet(
         net for cluster in clusters for net in (*cluster.cidrs, *map(host_network, cluster.sources))
     )
@@ -153,8 +161,11 @@ def client_probes(connections: Iterable[TrackedConnection], state: NodeState) ->
     for name, port in state.services.items():
         for address, number in (*port.endpoints, *port.old_endpoints) if port.protocol == "tcp" else ():
             services.setdefault((int(address), number), []).append(state.service_ids[name])
-    for connection in connections:
+    for tracked in connections:
+        connection = replace(tracked, client=in_bridge.get(tracked.client, tracked.client))
         if connection.client in remote and (ids := services.get((connection.server, connection.server_port))):
+            server = address_in_bridge(IPv4Address(connection.server), state.prefixes)
+            connection = replace(connection, server=int(server))
             yield restoration(connection)
             yield probe(connection, destination=MAC_REPLY, tos=TOS_PROBE)
             for number in ids:
@@ -178,35 +189,44 @@ def probe(c: TrackedConnection, *, destination: int = MAC_PLAIN, source: int = H
     return packets.frame(destination, source, packets.ipv4(ends, packets.TCP, segment, tos))
 
 
+Frames = Callable[[Iterable[TrackedConnection]], Iterable[bytes]]  # the probes of some connections
+
+
 @dataclass
 class Prober:
     """Sends probes in a thread for each loss, as a Node may have many connections. Thread-safe."""
 
     connections: Callable[[], Iterable[TrackedConnection]]  # of this Node
     send: Callable[[int, Sequence[bytes]], None]  # frames into the bridge, with that input port
-    _latest: dict[str, object] = field(default_factory=dict)  # by what was lost; a newer loss ends earlier threads
+    _latest: dict[str, Frames] = field(default_factory=dict)  # by what was lost; a newer loss ends earlier threads
 
     def gateway_lost(self, in_port: int, desired: Desired | None) -> None:
         """Probe the translated connections of this Node. `in_port`: a tunnel to any gateway of this cluster."""
         if desired is not None:
             state = desired.state
-            self._start("a gateway", in_port, lambda: map(probe, may_be_translated(self.connections(), state)))
+            self._start("a gateway", in_port, lambda affected: map(probe, may_be_translated(affected, state)))
 
     def state_lost(self, state: NodeState) -> None:
         """Probe the clients of this Node's endpoints: conntrack was lost, and flows exist again."""
-        self._start("conntrack", PORT_CONTROLLER, lambda: client_probes(self.connections(), state))
+        self._start("conntrack", PORT_CONTROLLER, lambda affected: client_probes(affected, state))
 
-    def _start(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]]) -> None:
+    def _start(self, lost: str, in_port: int, frames: Frames) -> None:
         self._latest[lost] = frames
         Supervised(self._send_probes, args=(lost, in_port, frames), name="probes").start()
 
-    def _send_probes(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]]) -> None:
+    def _send_probes(self, lost: str, in_port: int, frames: Frames) -> None:
+        affected: set[TrackedConnection] | None = None
         for pause in PAUSES:
             time.sleep(pause)
             if self._latest[lost] is not frames:
                 return
             try:
-                if batch := list(frames()):
+                current = set(self.connections())
+                # Later attempts leave out connections that were opened since. They have lost nothing, and a client
+                # that opens one by a port that its server still tracks would reset the probe; by that reset
+                # nf_conntrack of the client's Node takes the new connection for closed.
+                affected = current if affected is None else affected & current
+                if batch := list(frames(affected)):
                     self.send(in_port, batch)
                     log.info("%s was lost: sent %d probes to check its connections", lost, len(batch))
             except BackendError as error:

@@ -6,11 +6,14 @@ Changes nothing and decides nothing. The agent's own devices are ignored.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
+from mcagent.dataplane.main_routes import MainTable, routable
 from mcagent.dataplane.netlink.connection import (
     RTM_GETROUTE,
     NetlinkRefusal,
@@ -19,21 +22,11 @@ from mcagent.dataplane.netlink.connection import (
     family,
     pack,
 )
-from mcagent.dataplane.netlink.links import RawAddress, read_addresses, read_link
-from mcagent.dataplane.netlink.routes import (
-    RT_TABLE_MAIN,
-    RTA_DST,
-    RTMSG,
-    RTN_UNICAST,
-    RTPROT_KERNEL,
-    RawRoute,
-    default_or_connected,
-    next_hops,
-    parse_route,
-    read_routes,
-)
+from mcagent.dataplane.netlink.links import LINK_ALIAS, RawAddress, read_addresses, read_link
+from mcagent.dataplane.netlink.routes import RTA_DST, RTMSG, RTN_UNICAST, RawRoute, next_hops, parse_route
 from mcagent.model.config import Config, DatapathChoice
-from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.facts import POD_DEVICES, SINGLE_DEVICES, DatapathType, Facts
+from mcagent.model.dataplane.wireguard import MAX_DEVICES, device_names
 from mcagent.model.net import Address, Network, network_key, parse_address
 
 # linux/genetlink.h, linux/openvswitch.h
@@ -48,6 +41,11 @@ SERVICE_DEVICE = "kube-ipvs0"
 # IFLA_INFO_KIND of the local port of a bridge on the userspace datapath (lib/netdev-linux.c: a tap device)
 USERSPACE_PORT = "tun"
 
+FORWARDED_REVERSE_PATH = (
+    5,
+    19,
+)  # Linux: nft_fib takes `fib saddr . iif oif` in the hook forward (nft_fib_validate)
+
 DEFAULT_MTU = 1500
 
 # systemd-resolved(8): the resolvers that its stub (127.0.0.53 in resolv.conf) forwards to
@@ -56,22 +54,28 @@ RESOLV_CONF_MAX = 1 << 16  # bytes read of each file
 
 
 def observe_facts(
-    config: Config, node_ip_hint: Address | None, ofports: Mapping[str, int], resolv_conf: str = ""
+    config: Config,
+    node_ip_hint: Address | None,
+    ofports: Mapping[str, int],
+    resolv_conf: str = "",
+    table: MainTable | None = None,
 ) -> Facts:
     """Read the facts of the calling thread's network namespace.
 
     `node_ip_hint` is the Node's InternalIP in the API, whose device is the uplink; without it, or when no device
     has it (the address is translated outside of the Node), the uplink is the device of the default route.
-    `ofports` (from OVSDB) is copied. `resolv_conf` is the file with the Node's resolvers, "" for none. Raises
-    BackendError when the kernel cannot be read.
+    `ofports` (from OVSDB) is copied. `resolv_conf` is the file with the Node's resolvers, "" for none. With
+    the `table` of the last reading, only changed routes are parsed. Raises BackendError when the kernel cannot be
+    read.
     """
     with closing(NetlinkSocket()) as netlink:
         ignored = _ignored(netlink, config)
         addresses = [entry for entry in read_addresses(netlink) if entry.index not in ignored]
-        routes = list(read_routes(netlink, RT_TABLE_MAIN, matches=default_or_connected))
-        defaults = [route for route in routes if not route.destination.prefixlen]
-        uplink = _uplink(addresses, [route for route in defaults if route.oif not in ignored], node_ip_hint)
+        routes = (table or MainTable()).read(netlink, ignored)
+        uplink = _uplink(addresses, [route for route in routes.defaults if route.oif not in ignored], node_ip_hint)
         link = read_link(netlink, index=uplink) if uplink else None
+        shared = _shared(netlink, routes.by_device, uplink)
+        service_device = read_link(netlink, SERVICE_DEVICE)
     datapath = _datapath(config)
     outside = datapath is DatapathType.NETDEV and link is not None and link.kind != USERSPACE_PORT
     return Facts(
@@ -79,9 +83,13 @@ def observe_facts(
         uplink_outside=link.state.name if link is not None and outside else "",
         uplink_mtu=link.state.mtu if link is not None else DEFAULT_MTU,
         addresses=_usable(entry.address for entry in addresses),
-        connected=_connected(route for route in routes if route.oif not in ignored),
+        connected=routes.connected,
+        routed=routes.routed,
+        shared_devices=shared,
+        checks_forwarded=_kernel_version() >= FORWARDED_REVERSE_PATH,
+        ipvs=service_device is not None,
         resolvers=read_resolvers(resolv_conf),
-        default_gateways=_usable(hop for route in defaults for hop in next_hops(route)),
+        default_gateways=_usable(hop for route in routes.defaults for hop in next_hops(route)),
         ofports=dict(ofports),
     )
 
@@ -116,6 +124,11 @@ def kernel_datapath_exists() -> bool:
     return not isinstance(answer, NetlinkRefusal)
 
 
+def _kernel_version() -> tuple[int, ...]:
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return tuple(map(int, release.groups())) if release else ()
+
+
 def _datapath(config: Config) -> DatapathType:
     if config.datapath is DatapathChoice.AUTO:
         return DatapathType.SYSTEM if kernel_datapath_exists() else DatapathType.NETDEV
@@ -123,19 +136,30 @@ def _datapath(config: Config) -> DatapathType:
 
 
 def _ignored(netlink: NetlinkSocket, config: Config) -> frozenset[int]:
-    names = (config.bridge, config.host_port, config.wireguard_device, SERVICE_DEVICE, "ovs-system", "ovs-netdev")
+    first, *further = device_names(config.wireguard_device, MAX_DEVICES)
+    names = (config.bridge, config.host_port, first, SERVICE_DEVICE, "ovs-system", "ovs-netdev")
     links = (read_link(netlink, name) for name in names)
-    return frozenset(link.index for link in links if link is not None)
+    # Their names follow from the first one's: devices of other programs may have them.
+    marked = (link for name in further if (link := read_link(netlink, name)) and link.alias == LINK_ALIAS)
+    return frozenset(link.index for link in (*links, *marked) if link is not None)
 
 
-def _connected(routes: Iterable[RawRoute]) -> tuple[Network, ...]:
-    """Return the connected networks: those with a route that the kernel added for an address."""
-    direct = {
-        route.destination
-        for route in routes
-        if (route.protocol, route.type, route.gateway) == (RTPROT_KERNEL, RTN_UNICAST, None)
+def _shared(
+    netlink: NetlinkSocket, by_device: Mapping[int, Iterable[Network]], uplink: int
+) -> tuple[tuple[Network, str], ...]:
+    """Return the IPv4 networks behind a device that leads to several Pods, each with the device's name, sorted.
+
+    The uplink leads to Pods only if it is a bridge: a virtual machine or container has one of the kind veth, too.
+    """
+    behind = {
+        (network, link.state.name)
+        for index, networks in by_device.items()
+        if (link := read_link(netlink, index=index)) is not None
+        and link.kind in POD_DEVICES
+        and (index != uplink or link.kind not in SINGLE_DEVICES)
+        for network in networks
     }
-    return tuple(sorted((network for network in direct if _routable(network.network_address)), key=network_key))
+    return tuple(sorted(behind, key=lambda entry: (network_key(entry[0]), entry[1])))
 
 
 def _uplink(addresses: Sequence[RawAddress], defaults: Iterable[RawRoute], hint: Address | None) -> int:
@@ -149,12 +173,8 @@ def _uplink(addresses: Sequence[RawAddress], defaults: Iterable[RawRoute], hint:
 
 def _usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
     """Return addresses sorted, without unroutable ones, which no other cluster can claim."""
-    usable = {address for address in addresses if _routable(address) and not address.is_unspecified}
+    usable = {address for address in addresses if routable(address) and not address.is_unspecified}
     return tuple(sorted(usable, key=lambda address: (address.version, int(address))))
-
-
-def _routable(address: Address) -> bool:
-    return not (address.is_loopback or address.is_link_local or address.is_multicast)
 
 
 def leads_to_pod(address: Address, host_port: str) -> bool:

@@ -21,6 +21,8 @@ class Scope(StrEnum):
 
     NODE = "node"
     CLUSTER = "cluster"
+    BEFORE_NODE = "before_node"  # mcagent check --pre
+    BEFORE_CLUSTER = "before_cluster"
 
 
 @dataclass(frozen=True, slots=True)

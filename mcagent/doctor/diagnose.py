@@ -27,9 +27,16 @@ _DRY_RUN = 5.0  # seconds: time-out for listing objects when the agent does not 
 
 
 def diagnose(
-    settings: Settings, page: Mapping[str, Any] | None, error: str = "", progress: Progress = lambda _: None
+    settings: Settings,
+    page: Mapping[str, Any] | None,
+    error: str = "",
+    progress: Progress = lambda _: None,
+    *,
+    probed_pod: str = "",
 ) -> NodeReport:
     """Examine this Node. `page`: the agent's /status, or None if it does not answer; `error` is the reason then.
+
+    `probed_pod`: see `ExaminedNode`.
 
     Raises no error. Takes a few seconds, and longer only if the kernel or Open vSwitch is slow.
     """
@@ -41,7 +48,7 @@ def diagnose(
     if status is None:
         progress("the agent does not answer: reading objects instead")
         status = _status_without_agent(settings)
-    node = ExaminedNode(settings, status, error, progress)
+    node = ExaminedNode(settings, status, error, progress, probed_pod=probed_pod)
     findings = examine(Scope.NODE, node)
     return NodeReport(
         node=status.node or settings.core.node_name,

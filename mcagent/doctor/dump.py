@@ -86,7 +86,7 @@ def _network(config: Config) -> Iterator[str]:
                 yield f"{link.index} {link.kind or '-'} {link.state}"
             for address in read_addresses(netlink):
                 yield f"address {address.address}/{address.prefixlen} dev {names.get(address.index, '?')}"
-            for table in (config.route_table, config.reply_table, RT_TABLE_MAIN):
+            for table in (*config.route_tables, RT_TABLE_MAIN):
                 for route in read_routes(netlink, table):
                     via = f" via {route.gateway}" if route.gateway else ""
                     where = f"{route.destination}{via} dev {names.get(route.oif, '-')}"

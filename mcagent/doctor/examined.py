@@ -48,7 +48,10 @@ class Subject:
 
 
 class ExaminedNode(Subject):
-    """The Node of this process. `status`: of its agent; if that does not answer, `agent_error` is the reason."""
+    """The Node of this process. `status`: of its agent; if that does not answer, `agent_error` is the reason.
+
+    `probed_pod`: the path of the network namespace of a Pod whose packets are probed, "" for none.
+    """
 
     def __init__(
         self,
@@ -57,9 +60,12 @@ class ExaminedNode(Subject):
         agent_error: str = "",
         progress: Progress = lambda _: None,
         readings: Readings | None = None,
+        *,
+        probed_pod: str = "",
     ) -> None:
         super().__init__(progress, readings)
         self.settings, self.status, self.agent_error = settings, status, agent_error
+        self.probed_pod = probed_pod
 
     @property
     def config(self) -> Config:

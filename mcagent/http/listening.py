@@ -35,10 +35,7 @@ def client_source(peer: object) -> str:
 
 
 def bound(address: Address) -> socket.socket:
-    """Open a listening socket; for a path a Unix socket with mode 0600.
-
-    Raises OSError, which names the address.
-    """
+    """Open a listening socket, for a path a Unix one of mode 0600. Raises OSError with the address."""
     if isinstance(address, Path):
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     else:

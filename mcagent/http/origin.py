@@ -52,8 +52,10 @@ def host_refusal(headers: Mapping[str, str], names: ServerNames) -> str:
 def is_cross_site(headers: Mapping[str, str]) -> bool:
     """Return whether a page of another origin makes this request."""
     origin = headers.get("origin")
-    if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
-        return True
+    if origin is not None:
+        site = origin.lower().partition("://")[2]  # "" for the origin "null", of a document in a sandbox
+        if not site or site != headers.get("host", "").lower():
+            return True
     return headers.get("sec-fetch-site", "none") not in _SAME
 
 

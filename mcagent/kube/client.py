@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from mcagent.kube.addresses import ServerAddresses
 from mcagent.kube.credentials import Credentials
-from mcagent.kube.errors import ApiGarbageError, ApiUnreachableError, failures, refusal, words_of
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError, failures, refusal, words_of
 from mcagent.kube.source import RawObject
 from mcagent.kube.stream import Stream
 from mcagent.model.net import Address
@@ -43,13 +43,13 @@ class Client:
         self._user_agent = user_agent
         self._kubeconfig, self._context = kubeconfig, context
         self._lock = threading.Lock()
-        self._credentials = Credentials(kubeconfig, context)
+        self.credentials = Credentials(kubeconfig, context)  # as read last
         self._addresses = ServerAddresses()
 
     @property
     def server(self) -> str:
         """The base URL of the API server."""
-        return self._credentials.server
+        return self.credentials.server
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -60,18 +60,13 @@ class Client:
         """Read the credentials again (a token expired, a certificate was renewed). Raises SourceError."""
         fresh = Credentials(self._kubeconfig, self._context)
         with self._lock:
-            old, self._credentials = self._credentials, fresh
+            old, self.credentials = self.credentials, fresh
         with suppress(OSError):
             old.pool.clear()
 
     def close(self) -> None:
         """Close idle connections."""
-        self._credentials.pool.clear()
-
-    @property
-    def credentials(self) -> Credentials:
-        """Who we are there, as read last."""
-        return self._credentials
+        self.credentials.pool.clear()
 
     def request(
         self,
@@ -97,6 +92,18 @@ class Client:
         except ValueError as err:
             shown = repr(text[:60].decode("utf-8", "replace")) + ("…" if len(text) > 60 else "")
             raise ApiGarbageError(f"{self.server}: {method} {path}: the answer is not JSON: {shown}") from err
+
+    def find(self, path: str, *, timeout: float = 30.0) -> RawObject | None:
+        """Return the JSON object at a path; None if there is none (404). Raises as `request`."""
+        try:
+            answer = self.request("GET", path, timeout=timeout)
+        except ApiRefusalError as err:
+            if err.code == 404:
+                return None
+            raise
+        if not isinstance(answer, dict):
+            raise ApiGarbageError(f"{self.server}: the answer is not an object")
+        return answer
 
     def get(
         self, path: str, query: Mapping[str, str], *, timeout: float, most: int = MAX_ANSWER, accept: str = _JSON
@@ -140,7 +147,7 @@ class Client:
         """
         import urllib3
 
-        credentials = self._credentials
+        credentials = self.credentials
         where = f"{credentials.server}: {method} {path}"
         named = {"User-Agent": self._user_agent, **headers, **credentials.header()}
         try:

@@ -7,6 +7,7 @@ connection pool that `kubernetes.client.rest` sets up for it, and its WebSockets
 from __future__ import annotations
 
 import base64
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -93,17 +94,35 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> Any:
             source = f"kubeconfig {kubeconfig}"
             if not Path(kubeconfig).is_file():
                 raise SourceError(f"{source}: no such file")
+            if context:
+                _check_context(kubeconfig, context)
             config.load_kube_config(config_file=kubeconfig, **options)
+        elif "KUBERNETES_SERVICE_HOST" not in os.environ:
+            raise SourceError(
+                "no kubeconfig: give a kubeconfig (--kubeconfig, KUBECONFIG or ~/.kube/config). This is no Pod, "
+                "which would have a service account"
+            )
         else:
             source = "service account of this Pod"
             config.load_incluster_config(configuration)
     except (*_UNUSABLE, config.ConfigException, yaml.YAMLError, AttributeError) as err:
-        hint = "" if kubeconfig else " (outside a Pod give a kubeconfig)"
-        raise SourceError(f"{source}: cannot be used: {err}{hint}") from err
+        raise SourceError(f"{source}: cannot be used: {err}") from err
     configuration.retries = False
     configuration.connection_pool_maxsize = _CONNECTIONS
     configuration.socket_options = _socket_options()
     return configuration
+
+
+def _check_context(kubeconfig: str, context: str) -> None:
+    """Raise SourceError with the contexts of a kubeconfig, if it has no such one."""
+    import yaml
+
+    document = yaml.safe_load(Path(kubeconfig).read_text())
+    names = [str(item["name"]) for item in document["contexts"]]
+    if context not in names:
+        raise SourceError(
+            f'kubeconfig {kubeconfig}: has no context "{context}"; it has {", ".join(names) or "none"}'
+        )
 
 
 def _socket_options() -> list[tuple[int, int, int]]:

@@ -12,10 +12,12 @@ from mcagent.model.parsing.document import decode
 from mcagent.model.parsing.field import printable
 
 _SHOWN = 600  # characters of a server's message that are shown
-_FORBIDDEN, _GONE = 403, 410
+_FORBIDDEN, _MISSING, _GONE = 403, 404, 410
 # How an API server begins the refusals of webhooks and ValidatingAdmissionPolicies, which also have status 403
 _DENIED = re.compile(r"admission webhook .* denied the request|ValidatingAdmissionPolicy .* denied request")
 _ADMISSION = "refused by admission"
+# How it begins the 404 of an object, which has no hint; one of an unknown resource has another message.
+_NO_OBJECT = re.compile(r'\S+ "[^"]*" not found')
 _HINTS = {
     401: "the credentials were refused",
     403: "not allowed: the role lacks a rule for it",
@@ -78,14 +80,23 @@ def status_error(where: str, status: Mapping[str, Any], *, retry_after: float = 
     """Return the error for a Status object with an integer `code`."""
     code, reason = status["code"], str(status.get("reason", ""))
     message = printable(str(status.get("message", "")), _SHOWN)
-    hint = _ADMISSION if code == _FORBIDDEN and _DENIED.search(message) else _HINTS.get(code, f"HTTP {code}")
+    hint = _hint(code, message)
     kind = ExpiredError if code == _GONE or reason in ("Expired", "Gone") else ApiRefusalError
     return kind(
-        f"{where}: {hint}" + (f": {message}" if message else ""),
+        ": ".join(filter(None, (where, hint, message))),
         code=code,
         reason=reason,
         retry_after=retry_after,
     )
+
+
+def _hint(code: int, message: str) -> str:
+    """Return what a status code means; "" if the message is enough."""
+    if code == _FORBIDDEN and _DENIED.search(message):
+        return _ADMISSION
+    if code == _MISSING and _NO_OBJECT.match(message):
+        return ""
+    return _HINTS.get(code, f"HTTP {code}")
 
 
 def metric_word(error: SourceError) -> str:

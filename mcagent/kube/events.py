@@ -37,7 +37,7 @@ _BURST = 4  # writes that may follow each other at once after a quiet time
 _Item = tuple[Event, str]  # what is to be written, and when it happened; "" for a problem, which lasts
 
 
-class EventRecorder:
+class EventRecorder(BackgroundLoop):
     """Writes Events to one API server until stopped.
 
     `component` and `node` say who reports. At most `per_minute` writes a minute; a first write waits up to
@@ -53,22 +53,14 @@ class EventRecorder:
         per_minute: float = 12.0,
         spread: float = 5.0,
     ) -> None:
+        super().__init__(self._write_next, name="events", patience=1.0)
         self._client, self._node, self._component = client, node, component
-        self._pause, self._spread = 60.0 / per_minute, spread
+        self._interval, self._spread = 60.0 / per_minute, spread
         self._free_at = -math.inf  # of the rate limit: when the next write is free
         self._lock = threading.Lock()
         self._problems: frozenset[_Item] = frozenset()
         self._waiting: dict[_Item, int] = {}  # in order, with how often each has failed
         self._counts: Counter[str] = Counter()
-        self._loop = BackgroundLoop(self._write_next, name="events")
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop within about a second; what is not written yet is not."""
-        self._loop.stop(timeout=1.0)
 
     def problems(self, problems: Iterable[Problem]) -> None:
         """Take the problems that there are now; new ones become Events. Returns at once."""
@@ -78,7 +70,7 @@ class EventRecorder:
                 self._waiting.pop(item, None)
             self._waiting |= dict.fromkeys(sorted(items - self._problems), 0)
             self._problems = items
-        self._loop.wake()
+        self.wake()
 
     def record(self, event: Event) -> None:
         """Take something that happened. Returns at once; of too many the last are kept."""
@@ -88,7 +80,7 @@ class EventRecorder:
                 del self._waiting[happened[0]]
                 self._counts["dropped"] += 1
             self._waiting[event, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")] = 0
-        self._loop.wake()
+        self.wake()
 
     def counts(self) -> Mapping[str, int]:
         """Return how many were written, there already, failed, dropped."""
@@ -104,7 +96,7 @@ class EventRecorder:
         if item is None:
             return math.inf
         if self._spread:  # the first one: what is waiting afterwards may be another one
-            self._loop.pause(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
+            self.pause(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
             self._spread = 0.0
         else:
             self._try(item)
@@ -130,9 +122,9 @@ class EventRecorder:
     def _slow_down(self) -> None:
         """Wait so that in the long run a write takes `pause`; a few may follow each other at once."""
         now = time.monotonic()
-        self._free_at = max(self._free_at, now - _BURST * self._pause) + self._pause
+        self._free_at = max(self._free_at, now - _BURST * self._interval) + self._interval
         if self._free_at > now:
-            self._loop.pause(self._free_at - now)
+            self.pause(self._free_at - now)
 
     def _write(self, event: Event, happened: str) -> str:
         """Write an Event if it is not there. Returns "written" or "unchanged". Raises SourceError."""
@@ -141,11 +133,9 @@ class EventRecorder:
             return "unchanged"
         kind, namespace, name = target
         try:
-            uid = self._client.request("GET", object_path(kind, namespace, name))["metadata"]["uid"]
-        except ApiRefusalError as error:
-            if error.code == 404:
+            if (subject := self._client.find(object_path(kind, namespace, name))) is None:
                 return "unchanged"  # it is gone, and its problem with it
-            raise
+            uid = subject["metadata"]["uid"]
         except (KeyError, TypeError) as error:
             raise SourceError(f"{kind} {name}: the API server's answer has no uid") from error
         home = namespace or "default"

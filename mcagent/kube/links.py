@@ -1,8 +1,9 @@
-"""Writes into a Gateway's status how well this gateway reaches other clusters. Never in the dataplane's way.
+"""Writes into a Gateway's status how well this gateway reaches other clusters, and what else its agent reports.
 
-Callers only set a value; a thread reads and writes. A link that goes up or down is written within about a second,
-traffic at most every `TRAFFIC` seconds, and only what differs from the API's. An API server that drops the field
-(Antrea's CustomResourceDefinition lacks it) gets it once.
+Callers only set a value; a thread reads and writes, so the dataplane never waits. A dead gateway of this cluster
+is written at once, a link that goes up or down within about a second, traffic at most every `TRAFFIC` seconds,
+and only what differs from the API's. An API server that drops the fields (Antrea's CustomResourceDefinition
+lacks them) gets them once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Meta
-from mcagent.model.parsing.links import ClusterLink, read, to_json
+from mcagent.model.parsing.links import NO_REPORT, ClusterLink, GatewayReport, read, to_json
 from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
@@ -29,52 +30,42 @@ TRAFFIC = 30.0  # seconds between two reads of traffic
 Look = Callable[[], Sequence[ClusterLink]]
 
 
-class LinkPublisher:
-    """Keeps `status.links` of one Gateway as it should be."""
+class LinkPublisher(BackgroundLoop):
+    """Keeps `status` of one Gateway as it should be."""
 
     def __init__(self, client: Client, *, traffic: float = TRAFFIC) -> None:
+        super().__init__(self._publish, name="link-publisher", delay=SOON, patience=1.0)
         self._client, self._traffic = client, traffic
         self._lock = threading.Lock()
-        self._target: tuple[Meta, Look] | None = None
+        self._target: tuple[Meta, Look, GatewayReport] | None = None
         self._basis: object = None  # of the last call of `want`
-        self._written: tuple[str, Sequence[ClusterLink]] | None = None  # by Gateway: what the API has
+        # The Gateway, by name and creation, and what the API has.
+        self._written: tuple[tuple[str, str], Sequence[ClusterLink], GatewayReport] | None = None
         self._dropped = False  # by the API server
         self._failures = 0
-        self._loop = BackgroundLoop(self._publish, name="link-publisher", delay=SOON)
 
-    def start(self) -> None:
-        """Begin to write."""
-        self._loop.start()
+    def want(self, meta: Meta | None, look: Look, basis: object, report: GatewayReport = NO_REPORT) -> None:
+        """Set the Gateway to write (None: none), the source of its links, and the report. Returns at once.
 
-    def stop(self) -> None:
-        """Stop; what is not written yet is not."""
-        self._loop.stop(timeout=1.0)
-
-    def want(self, meta: Meta | None, look: Look, basis: object) -> None:
-        """Set the Gateway to write (None: none), and the source of its links. Returns at once.
-
-        The thread calls `look` if `basis` is another object than the last time, and from time to time.
+        The thread calls `look` if `basis` is another object than before, after `wake`, and from time to time.
         """
+        target = (meta, look, report) if meta is not None else None
         with self._lock:
-            previous = self._target[0].key if self._target is not None else None
-            if basis is self._basis and previous == (meta.key if meta is not None else None):
+            before, self._target = self._target, target
+            if basis is self._basis and _identity(before) == _identity(target):
                 return
             self._basis = basis
-            self._target = (meta, look) if meta is not None else None
-        self._loop.wake()
-
-    def look_again(self) -> None:
-        """Have `look` called soon. Returns at once."""
-        self._loop.wake()
+        dead = frozenset(report.unreachable_gateways) - frozenset(before[2].unreachable_gateways if before else ())
+        self.wake(at_once=bool(dead))
 
     def _publish(self) -> float:
         with self._lock:
             target = self._target
         if target is None or self._dropped:
             return math.inf
-        meta, look = target
+        meta, look, report = target
         try:
-            self._write(meta, tuple(look()))
+            self._write(meta, tuple(look()), report)
         except SourceError as error:
             self._failures += 1
             log.log(
@@ -83,22 +74,28 @@ class LinkPublisher:
                 meta.subject,
                 error,
             )
-            self._loop.pause(RETRY.delay(self._failures))  # also if links change meanwhile
+            self.pause(RETRY.delay(self._failures))  # also if links change meanwhile
             return 0.0
         self._failures = 0
         return self._traffic
 
-    def _write(self, meta: Meta, links: Sequence[ClusterLink]) -> None:
+    def _write(self, meta: Meta, links: Sequence[ClusterLink], report: GatewayReport) -> None:
         path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
-        if self._written is None or self._written[0] != meta.key:  # after a restart, or as a gateway anew
-            self._written = (meta.key, _links(self._client.request("GET", path)))
-        if self._written[1] == links:
+        gateway = meta.key, meta.created
+        if self._written is None or self._written[0] != gateway:  # after a restart, or a Gateway was created again
+            self._written = (gateway, *_status(self._client.request("GET", path)))
+        _, written_links, written = self._written
+        status: dict[str, object] = {}
+        if written_links != links:
+            status["links"] = [to_json(link) for link in links]
+        before = _fields(written)
+        status |= {name: value for name, value in _fields(report).items() if before[name] != value}
+        if not status:
             return
-        body = {"status": {"links": [to_json(link) for link in links]}}
         change = "application/merge-patch+json"
-        stored = _links(self._client.request("PATCH", f"{path}/status", body=body, content_type=change))
-        self._written = (meta.key, links)
-        if links and not stored:
+        answer = self._client.request("PATCH", f"{path}/status", body={"status": status}, content_type=change)
+        self._written = (gateway, links, report)
+        if links and not _status(answer)[0]:
             self._dropped = True
             log.info(
                 "%s: the API server does not keep status.links (its CustomResourceDefinition is not mcagent's): "
@@ -107,6 +104,38 @@ class LinkPublisher:
             )
 
 
-def _links(gateway: object) -> tuple[ClusterLink, ...]:
+def _identity(target: tuple[Meta, Look, GatewayReport] | None) -> tuple[str, str, GatewayReport] | None:
+    return (target[0].key, target[0].created, target[2]) if target is not None else None
+
+
+def _status(gateway: object) -> tuple[tuple[ClusterLink, ...], GatewayReport]:
+    """Return the links and the report in the status of a Gateway."""
     status = gateway.get("status") if isinstance(gateway, dict) else None
-    return read(status.get("links")) if isinstance(status, dict) else ()
+    if not isinstance(status, dict):
+        return (), NO_REPORT
+    cluster_id = status.get("clusterID")
+    report = GatewayReport(
+        cluster_id=cluster_id if isinstance(cluster_id, str) else "",
+        antrea_clusters=_texts(status.get("antreaClusters")),
+        unreachable_gateways=_texts(status.get("unreachableGateways")),
+        tunnel_mtu=mtu if isinstance(mtu := status.get("tunnelMTU"), int) else 0,
+        export_addresses=status.get("exportAddresses") is True,
+        pod_prefixes=status.get("podPrefixes") is True,
+    )
+    return read(status.get("links")), report
+
+
+def _fields(report: GatewayReport) -> dict[str, object]:
+    """Return a report as fields of a Gateway's status; None removes a field."""
+    return {
+        "clusterID": report.cluster_id or None,
+        "antreaClusters": list(report.antrea_clusters) or None,
+        "unreachableGateways": list(report.unreachable_gateways) or None,
+        "tunnelMTU": report.tunnel_mtu or None,
+        "exportAddresses": report.export_addresses or None,
+        "podPrefixes": report.pod_prefixes or None,
+    }
+
+
+def _texts(items: object) -> tuple[str, ...]:
+    return tuple(item for item in items if isinstance(item, str)) if isinstance(items, list) else ()

@@ -1,4 +1,6 @@
-"""Writes what this Node publishes of its WireGuard device into its Gateway object. Never in the dataplane's way.
+"""Writes what this Node publishes of its WireGuard device into its Gateway or Node object.
+
+Never in the dataplane's way.
 
 Callers only set a value; a thread writes it, with back-off, and only if it differs from the API's.
 `mcagent.core.wireguard` decides on the object and its content.
@@ -15,7 +17,8 @@ from mcagent.kube.client import Client
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.kinds import object_path
-from mcagent.model.objects import Gateway, Kind, Meta, WireGuardInfo
+from mcagent.model.objects import Gateway, Kind, Meta, Node, WireGuardInfo
+from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION, node_key_text
 from mcagent.model.parsing.parse import parse_object
 from mcagent.supervised import BackgroundLoop
 
@@ -29,36 +32,45 @@ def published(info: WireGuardInfo | None) -> dict[str, Any] | None:
     """Return the field `wireGuard` as the API has it."""
     if info is None:
         return None
-    return {"publicKey": info.public_key, "nextPublicKey": info.next_public_key or None, "port": info.port or None}
+    return {
+        "publicKey": info.public_key,
+        "nextPublicKey": info.next_public_key or None,
+        "port": info.port or None,
+        "devices": info.devices if info.devices > 1 else None,
+    }
 
 
-class Publisher:
-    """Keeps the field `wireGuard` of one Gateway as it should be."""
+def _change(meta: Meta, desired: WireGuardInfo | None) -> tuple[str, dict[str, Any]]:
+    """Return the path and the merge patch by which an object gets the value.
+
+    For a Node it is the subresource `status`: a right on it does not extend to taints, as one on Nodes would.
+    """
+    path = object_path(meta.kind, meta.namespace, meta.name)
+    if meta.kind is Kind.NODE:
+        text = node_key_text(desired) if desired is not None else None
+        return f"{path}/status", {"metadata": {"annotations": {NODE_KEY_ANNOTATION: text}}}
+    return path, {"wireGuard": published(desired)}
+
+
+class Publisher(BackgroundLoop):
+    """Keeps the WireGuard fields of one Gateway, or the annotation of one Node, as they should be."""
 
     def __init__(self, client: Client) -> None:
+        super().__init__(self._publish, name="publisher", patience=1.0)
         self._client = client
         self._lock = threading.Lock()
         self._desired: tuple[Meta, WireGuardInfo | None] | None = None
         self._stored: dict[WireGuardInfo | None, WireGuardInfo | None] = {}  # by value, what the API makes of it
         self._failures = 0
-        self._loop = BackgroundLoop(self._publish, name="publisher")
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop; what is not written yet is not."""
-        self._loop.stop(timeout=1.0)
 
     def want(self, meta: Meta, present: WireGuardInfo | None, desired: WireGuardInfo | None) -> None:
-        """Set the desired and the present value of the Gateway `meta`. Returns at once."""
+        """Set the desired and the present value of the object `meta`. Returns at once."""
         with self._lock:
             if present == self._stored.get(desired, desired):
                 self._desired = None
             elif self._desired != (meta, desired):
                 self._desired = (meta, desired)
-                self._loop.wake()
+                self.wake()
 
     def _publish(self) -> float:
         with self._lock:
@@ -75,16 +87,15 @@ class Publisher:
         return SEEN  # written again, until the value is seen (`want`)
 
     def _write(self, meta: Meta, desired: WireGuardInfo | None) -> None:
-        path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
-        change = {"wireGuard": published(desired)}
+        path, change = _change(meta, desired)
         answer = self._client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
         key = desired.public_key if desired is not None else "no key"
         log.info("published in %s: %s", meta.subject, key, extra={"about": meta})
         try:
-            value = parse_object(answer, Kind.GATEWAY).value
+            value = parse_object(answer, meta.kind).value
         except InputError as error:
             raise SourceError(f"the API server's answer cannot be used: {error}") from None
-        if isinstance(value, Gateway) and value.wireguard != desired:
+        if isinstance(value, Gateway | Node) and value.wireguard != desired:
             log.warning(
                 "%s: the API server keeps only a part of the WireGuard fields (is its "
                 "CustomResourceDefinition older?): key changes lose packets",

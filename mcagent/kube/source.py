@@ -76,15 +76,12 @@ class Sink(Protocol):
 
     def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
         """Take all objects of a kind: what is not among them is gone. The kind is synced from now on."""
-        ...
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take one change, in the order of the watch."""
-        ...
 
     def forget(self, kind: Kind) -> None:
         """Take that a kind is read no longer: its objects are unknown, and it is not synced."""
-        ...
 
 
 class Source(Protocol):
@@ -92,7 +89,6 @@ class Source(Protocol):
 
     def start(self, kinds: Sequence[Kind]) -> None:
         """Begin to read these kinds. Returns at once."""
-        ...
 
     def set_kinds(
         self,
@@ -106,20 +102,15 @@ class Source(Protocol):
         selector changes is read anew; where no label selects any more, it is unknown until then. A source may
         deliver more than was selected.
         """
-        ...
 
     def stop(self) -> None:
         """Stop within about a second; nothing is delivered afterwards."""
-        ...
 
     def state(self) -> Mapping[Kind, InformerState]:
         """Return how reading goes, by kind."""
-        ...
 
     def has_synced(self) -> bool:
         """Tell whether every kind that is read has been listed completely once."""
-        ...
 
     def problems(self) -> tuple[Problem, ...]:
         """Return what the source itself cannot use (a file that does not parse)."""
-        ...

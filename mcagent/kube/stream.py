@@ -40,10 +40,7 @@ class Stream:
                 self.socket.shutdown(socket.SHUT_RDWR)
 
     def read(self, timeout: float, most: int) -> bytes:
-        """Return the rest.
-
-        Raises ApiUnreachableError after `timeout` seconds, ApiTooLargeError after `most` bytes.
-        """
+        """Return the rest. ApiUnreachableError after `timeout` seconds, ApiTooLargeError after `most` bytes."""
         end = time.monotonic() + timeout
         blocks, size = [], 0
         for block in self._blocks():

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from mcagent.model.dataplane.resources import Bfd, TunnelType
+from mcagent.model.dataplane.wireguard import MAX_DEVICES
 from mcagent.model.keys import reserved
 from mcagent.model.keys import values as kinds
 from mcagent.model.keys.key import Key
@@ -69,6 +70,14 @@ class EncryptionFallback(StrEnum):
     ALLOW_CLEAR = "allowClear"
 
 
+class NodeTrafficEncryption(StrEnum):
+    """How tunnels between the Nodes of this cluster are protected."""
+
+    NONE = "none"
+    PREFERRED = "preferred"  # encrypted to Nodes that publish a key, to others unencrypted
+    REQUIRED = "required"
+
+
 class PolicyFailureMode(StrEnum):
     """What becomes of requests where a policy's rule cannot be enforced."""
 
@@ -76,7 +85,16 @@ class PolicyFailureMode(StrEnum):
     OPEN = "open"
 
 
-_TABLE = kinds.integer(1, 2**32 - 1, never=reserved.ROUTE_TABLES)
+# The tables of further WireGuard devices follow on it.
+_TABLE = kinds.integer(
+    1,
+    2**32 - MAX_DEVICES,
+    never=(
+        (table - number, f"{name} (routeTable + {number})" if number else name)
+        for number in reversed(range(MAX_DEVICES))
+        for table, name in reserved.ROUTE_TABLES
+    ),
+)
 _BFD_INTERVAL = kinds.duration(0.01, 10)
 _BFD_MULTIPLIER = kinds.integer(1, 255)
 _NFT_NAME = kinds.text(
@@ -120,12 +138,23 @@ class Config:
         "MTU of the WireGuard device. 0: that of the uplink less 60 bytes, or 80 on an IPv6 underlay.")] = 0
     wireguard_device: Annotated[str, Key("wireGuard.deviceName", kinds.DEVICE_NAME,
         "Name of the WireGuard device.")] = "mc-wg0"
+    wireguard_devices: Annotated[int, Key("wireGuard.devices", kinds.integer(0, MAX_DEVICES),
+        "Number of WireGuard devices of a gateway, which share the connections: each uses a processor for the "
+        "packets of one peer. They listen on the ports that follow on `wireGuard.port`. 0: one for each "
+        "processor, at most 4. Where two gateways differ, the smaller number counts; wireguard-go, Antrea and "
+        "the tunnels between Nodes use one.")] = 0
     wireguard_keepalive: Annotated[int, Key("wireGuard.keepalive", kinds.integer(1, 3600),
         "Interval of WireGuard's keepalives in seconds. They reach a gateway that returns, and keep the state of "
         "an address translation on the path.")] = 15
     encryption_fallback: Annotated[EncryptionFallback, Key("encryptionFallback", kinds.choice(EncryptionFallback),
         "Traffic to another cluster that cannot be encrypted, because this Node has no WireGuard or the other "
         "cluster publishes no key. deny: drop it. allowClear: send it unencrypted.")] = EncryptionFallback.DENY
+    node_encryption: Annotated[NodeTrafficEncryption,
+        Key("nodeTrafficEncryption", kinds.choice(NodeTrafficEncryption),
+        "Encryption of the tunnels between the Nodes of this cluster; needs trafficEncryptionMode: wireGuard. "
+        "preferred: to Nodes that publish a key, and unencrypted to others (to change over a running cluster). "
+        "required: no packets to or from Nodes without a key "
+        "([encryption.md](encryption.md#encrypt-between-the-nodes)).")] = NodeTrafficEncryption.NONE
     pod_cidrs: Annotated[tuple[Network, ...], Key("podCIDRs", kinds.networks(),
         "Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
         "multi-cluster controller). []: those of its Nodes (Node.spec.podCIDRs).", reloadable=True)] = ()
@@ -157,7 +186,9 @@ class Config:
         "by the Node's Pod CIDRs if it has any, else by Pods.", reloadable=True)] = PodRouting.AUTO
     allowed_remote_cidrs: Annotated[tuple[Network, ...], Key("allowedRemoteCIDRs", kinds.networks(),
         "Accept only CIDRs of remote clusters that are inside these. []: the private ones, 10.0.0.0/8, "
-        "172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10.", reloadable=True)] = ()
+        "172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10. A CIDR that overlaps a network to which this Node has a "
+        "route is accepted only inside an entry that is smaller than these ranges "
+        "([multicluster.md](multicluster.md#networks-of-nodes)).", reloadable=True)] = ()
     protected_cidrs: Annotated[tuple[Network, ...], Key("protectedCIDRs", kinds.networks(),
         "Reject CIDRs and gateway addresses of other clusters that overlap these: the leader's API server, "
         "resolvers behind a name, … (API servers, resolvers, default gateways and Nodes that the agent observes "
@@ -173,8 +204,14 @@ class Config:
         "address on another device, where packets of peers arrive by another device than replies leave. Also drop "
         "tunnel packets of Nodes of this cluster that do not come from the local link any more "
         "([operations.md](operations.md#packets-that-nft-drops)).", reloadable=True)] = True
+    pod_source_check: Annotated[bool, Key("podSourceCheck", kinds.boolean(),
+        "Drop a packet to another cluster with the address of a Pod as its source, if it arrives by another "
+        "device than that of the Node's route to this Pod: another Pod forged it. Only where each Pod has a "
+        "device of its own ([policies.md](policies.md#verified-labels)). false: for CNIs whose Pods send by "
+        "another device than they receive.", reloadable=True)] = True
     mtu: Annotated[int, Key("mtu", kinds.integer(576, 65485, also=(0,)),
-        "MTU of `hostPort`. 0: that of the uplink less the overhead of the encapsulation.", reloadable=True)] = 0
+        "MTU of the routes to other clusters. 0: that of the uplink less the overhead of the encapsulation.",
+        reloadable=True)] = 0
     bridge: Annotated[str, Key("bridge", kinds.DEVICE_NAME, "Name of the agent's Open vSwitch bridge.")] = "br-mc"
     host_port: Annotated[str, Key("hostPort", kinds.DEVICE_NAME,
         "Name of the device by which the Node's kernel and the bridge exchange packets.")] = "mc-gw0"
@@ -183,18 +220,14 @@ class Config:
         "else userspace (netdev).")] = DatapathChoice.AUTO
     ct_zone_base: Annotated[int, Key("conntrackZoneBase", kinds.integer(1, 65532),
         "First of four connection tracking zones. Zone 0 is the kernel's.")] = 28003
-    ct_mark_bit: Annotated[int, Key("connectionMarkBit", kinds.integer(0, 31, never=reserved.MARK_BITS),
-        "Bit of connection mark and packet mark that routes replies back the way their requests came. Choose a "
-        "bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, portmap 13, "
-        "AWS 7, OVN-Kubernetes 3 and 12 (choose another there).")] = 12
     route_table: Annotated[int, Key("routeTable", _TABLE,
-        "Routing table of the routes to remote clusters.")] = 28003
-    reply_table: Annotated[int, Key("replyTable", _TABLE,
-        "Routing table for replies to connections that came from remote clusters.")] = 28004
+        "Routing table of the routes to remote clusters. The next three are of further "
+        "WireGuard devices.")] = 28003
     route_protocol: Annotated[int, Key("routeProtocol", kinds.integer(5, 255, never=reserved.ROUTE_PROTOCOLS),
         "Protocol number of the agent's routes and rules.")] = 111
     rule_priority: Annotated[int, Key("rulePriority", kinds.integer(1, 32764),
-        "Priority of the first of two routing rules (the second has the next number).")] = 300
+        "Priority of the routing rule that sends all packets through `routeTable`. The rules of further WireGuard "
+        "devices have the priority before it; with 1 there are none.")] = 300
     nft_table: Annotated[str, Key("nftTable", _NFT_NAME,
         "Name of the agent's nftables table (family ip).")] = "mcagent"
     gateways: Annotated[GatewayMode, Key("gateways", kinds.choice(GatewayMode),
@@ -221,6 +254,9 @@ class Config:
         "Interval of BFD packets between gateways of different clusters.")] = 0.1
     bfd_remote_multiplier: Annotated[int, Key("bfd.remote.multiplier", _BFD_MULTIPLIER,
         "Between gateways of different clusters: as `bfd.local.multiplier`.")] = 3
+    bfd_remote_adapt: Annotated[bool, Key("bfd.remote.adapt", kinds.boolean(),
+        "Between gateways of different clusters: multiply `bfd.remote.multiplier` by 2, 4 or 8, up to a detection "
+        "time of 3s, where round trips are longer than `bfd.remote.interval` or BFD gave false alarms.")] = True
     bfd_max_nodes: Annotated[int, Key("bfd.maxNodes", kinds.integer(0, 65000),
         "With more workers than this in the cluster, run BFD between gateways only; workers then rely on the "
         "Ready condition of the gateways' Nodes.")] = 200
@@ -230,6 +266,22 @@ class Config:
     def encrypts(self) -> bool:
         """Whether traffic to other clusters is to be encrypted."""
         return self.encryption is not TrafficEncryption.NONE
+
+    @property
+    def encrypts_nodes(self) -> bool:
+        """Whether tunnels between the Nodes of this cluster are to be encrypted."""
+        return self.encrypts and self.node_encryption is not NodeTrafficEncryption.NONE
+
+    @property
+    def wireguard_ports(self) -> range:
+        """UDP ports on which this Node may listen as a gateway; none without encryption."""
+        most = (self.wireguard_devices or MAX_DEVICES) if self.encrypts else 0
+        return range(self.wireguard_port, min(self.wireguard_port + most, 65536))
+
+    @property
+    def route_tables(self) -> range:
+        """The routing table of all routes, and those of further WireGuard devices."""
+        return range(self.route_table, self.route_table + MAX_DEVICES)
 
     @property
     def steers(self) -> bool:

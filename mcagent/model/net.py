@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPrefix:
+    """A Pod CIDR, `real` in its own cluster, and `virtual` in others. Both have the same length."""
+
+    real: Network
+    virtual: Network
 
 
 def parse_address(text: str) -> Address:
@@ -33,6 +42,22 @@ def parse_network(text: str) -> tuple[Network, bool]:
     except ValueError:
         raise ValueError(f'not a CIDR: "{text}"') from None
     return network, ip_address(head) != network.network_address
+
+
+def address_or_none(text: str) -> Address | None:
+    """Return the address in a text; None if it is none."""
+    try:
+        return parse_address(text)
+    except ValueError:
+        return None
+
+
+def network_or_none(text: str) -> Network | None:
+    """Return the network of a CIDR, without host bits; None if the text is none."""
+    try:
+        return parse_network(text)[0]
+    except ValueError:
+        return None
 
 
 def socket_text(address: Address, port: int) -> str:

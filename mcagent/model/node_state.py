@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mcagent.model.config import EncryptionFallback, TrafficEncryption
+from mcagent.model.config import EncryptionFallback, NodeTrafficEncryption, TrafficEncryption
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
-from mcagent.model.net import Address, Network
+from mcagent.model.net import Address, Network, PodPrefix
 from mcagent.model.objects import Meta, WireGuardInfo
 from mcagent.model.policies import Direction
 from mcagent.model.problem import Problem
@@ -34,8 +34,10 @@ class LocalGateway:
     gateway_ip: Address  # where other clusters' gateways send to
     internal_ip: Address  # where this cluster's Nodes send to
     source: Address  # of connections that it translates: its gatewayIP, or the IPv4 address that is mapped to it
-    service_cidr: Network | None
-    place: int = 0  # in the API's order, the oldest first
+    service_cidr: Network | None  # as other clusters use it
+    real_service_cidr: Network | None = None  # of the ClusterIPs, if it is another one
+    prefixes: tuple[PodPrefix, ...] = ()  # Pod CIDRs that other clusters know by a virtual one
+    place: int = 0  # in this cluster's order: by demotions, then the oldest first
     standby: str = ""  # why it takes no new connections while another is there; "" if it does
 
 
@@ -45,7 +47,11 @@ class AcceptedCluster:
 
     `sources` are the addresses of connections that the gateways translate, in the gateways' order. Not every
     gateway is reached from every gateway of ours: both need addresses of one family. `antrea`: its gateways run
-    Antrea (`mcagent.core.remote_clusters.implementation`), as far as this Node can tell.
+    Antrea (`mcagent.core.remote_clusters.implementation`), as far as this Node can tell. `refused_pods`: the Pod
+    CIDRs that the cluster publishes and this Node does not use; packets from there are dropped, so the cluster
+    has to translate them. `mtu`: of the cluster's tunnels, in bytes; 0: not announced. `mapped`: (source of
+    translated connections, the address that replaces it in the kernels of this cluster's Nodes), see
+    `mcagent.core.remote_clusters.mapped`.
     """
 
     cluster_id: str
@@ -55,6 +61,9 @@ class AcceptedCluster:
     sources: tuple[Address, ...] = ()
     direct: tuple[Address, ...] = ()
     antrea: bool = False
+    refused_pods: tuple[Network, ...] = ()
+    mtu: int = 0
+    mapped: tuple[tuple[Address, Address], ...] = ()
 
     def reached_from(self, gateway_ip: Address | None) -> tuple[Address, ...]:
         """Return the gateways that a gateway with this gatewayIP has tunnels to."""
@@ -85,9 +94,10 @@ class ExportedPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteEnd:
-    """A gateway of another cluster as tunnels reach it: without `public_key` unencrypted, at its gatewayIP.
+    """The other end of a tunnel: without `public_key` unencrypted, at `gateway`.
 
-    Without `own_key` it has its cluster's only key, and Antrea's addresses; so has this Node towards it.
+    `gateway`: the gatewayIP of a gateway of another cluster, or the address of a Node of this one. Without
+    `own_key` it has its cluster's only key, and Antrea's addresses; so has this Node towards it.
     """
 
     gateway: Address
@@ -97,29 +107,33 @@ class RemoteEnd:
     port: int = 0  # UDP
     source: Address | None = None  # of this Node's end of the tunnel
     own_key: bool = True
+    devices: int = 1  # WireGuard devices of this Node that also the peer has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """What this Node's Gateway object should say of WireGuard, and what it says."""
+    """What this Node's Gateway or Node object should say of WireGuard, and what it says."""
 
     meta: Meta
-    there: WireGuardInfo | None
-    wanted: WireGuardInfo | None
+    published: WireGuardInfo | None
+    desired: WireGuardInfo | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionState:
-    """How traffic to other clusters is protected."""
+    """How traffic to other clusters, and between the Nodes of this one, is protected."""
 
     mode: TrafficEncryption = TrafficEncryption.NONE
+    node_mode: NodeTrafficEncryption = NodeTrafficEncryption.NONE
     fallback: EncryptionFallback = EncryptionFallback.DENY
     implementation: WireGuardImplementation | None = None
     public_key: str = ""
     next_public_key: str = ""
-    device: str = ""  # "": there is none
+    devices: tuple[str, ...] = ()  # names, the first one first; (): there is none
     ends: Mapping[str, tuple[RemoteEnd, ...]] = field(default_factory=dict)  # by cluster ID
-    publication: Publication | None = None
+    node_ends: Mapping[str, RemoteEnd] = field(default_factory=dict)  # of this cluster, by Node name
+    publication: Publication | None = None  # to other clusters
+    node_publication: Publication | None = None  # to the other Nodes of this cluster
     own_gateway: Address | None = None  # this Node's gatewayIP
     problems: tuple[Problem, ...] = ()  # what of encryption is not used, and why
 
@@ -149,11 +163,13 @@ class NodeState:
     all_services: bool = False  # where Services and EndpointSlices are read, also those that are not imported
     gateways: tuple[LocalGateway, ...] = ()  # of this cluster, by Node name
     tunnels: int = 0
+    mtu: int = 0  # of the host port, in bytes
     clusters: Mapping[str, AcceptedCluster] = field(default_factory=dict)
     cluster_ids: Mapping[str, int] = field(default_factory=dict)
     services: Mapping[str, ExportedPort] = field(default_factory=dict)
     service_ids: Mapping[str, int] = field(default_factory=dict)
-    published_pods: tuple[Network, ...] = ()
+    published_pods: tuple[Network, ...] = ()  # with the addresses of this cluster's kernels
+    prefixes: tuple[PodPrefix, ...] = ()  # Pod CIDRs that other clusters know by a virtual one
     policy_rules: Mapping[int, PolicyRuleName] = field(default_factory=dict)  # by the number in their cookies
     isolating: Mapping[tuple[Direction, Address], tuple[str, ...]] = field(
         default_factory=dict

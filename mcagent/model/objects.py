@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mcagent.model.net import Address, Network
+from mcagent.model.net import Address, Network, PodPrefix
 from mcagent.model.policies import Policy, Tier
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.traffic import Traffic
@@ -92,23 +92,33 @@ class Meta:
 class WireGuardInfo:
     """What a gateway publishes of its WireGuard device: public keys in the base64 text of wg(8).
 
-    `publicKey` is Antrea's; `nextPublicKey` (the key that follows on this one) and `port` are additions of ours.
+    `publicKey` is Antrea's; `nextPublicKey` (the key that follows on this one), `port` and `devices` are additions
+    of ours. Further devices have the ports that follow on `port`.
     """
 
     public_key: str
     next_public_key: str = ""
     port: int = 0  # UDP; 0: the configured one
+    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """multicluster.crd.antrea.io/v1alpha1 Gateway: fields at top level; the name is the Node's."""
+    """multicluster.crd.antrea.io/v1alpha1 Gateway: fields at top level; the name is the Node's.
+
+    `demotions`: gateways with a higher number come later in the cluster's order. `antrea_clusters`: the clusters
+    that its agent calls Antrea's.
+    """
 
     meta: Meta
     gateway_ip: Address
     internal_ip: Address
-    service_cidr: Network | None = None
+    service_cidr: Network | None = None  # as other clusters use it
+    real_service_cidr: Network | None = None  # of the ClusterIPs, if it is another one
+    prefixes: tuple[PodPrefix, ...] = ()  # Pod CIDRs that other clusters know by a virtual one
     wireguard: WireGuardInfo | None = None
+    demotions: int = 0
+    antrea_clusters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +126,10 @@ class ClusterInfoImport:
     """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport: fields under `spec`.
 
     `granted` says when the leader granted each claim (`mcagent.model.parsing.granted`); empty: not known.
-    `our_agents`: the cluster says that its gateways run mcagent.
+    `our_agents`: the cluster says that its gateways run mcagent. `protected_cidrs`: what this cluster's
+    controller left out of the spec. `refused_pod_cidrs`: the Pod CIDRs of this cluster that the other cluster or
+    the leader does not use, so that packets from there need a translated source. `mtu`: of the cluster's tunnels,
+    in bytes; 0: not announced.
     """
 
     meta: Meta
@@ -128,6 +141,9 @@ class ClusterInfoImport:
     gateway_wireguard: tuple[tuple[Address, WireGuardInfo], ...] = ()  # by gatewayIP: an addition of ours
     granted: Mapping[str, str] = field(default_factory=dict)
     our_agents: bool = False
+    protected_cidrs: tuple[Network, ...] = ()
+    refused_pod_cidrs: tuple[Network, ...] = ()
+    mtu: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +160,7 @@ class Node:
     gateway_ip: Address | None = None  # multicluster.antrea.io/gateway-ip; None: the first InternalIP
     drain: bool = False  # mcagent.io/drain
     zone: str = ""  # topology.kubernetes.io/zone
+    wireguard: WireGuardInfo | None = None  # mcagent.io/wireguard: its agent encrypts between Nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +239,13 @@ class EndpointSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceExport:
-    """multicluster.x-k8s.io/v1alpha1 ServiceExport: exports the Service of its own name."""
+    """multicluster.x-k8s.io/v1alpha1 ServiceExport: exports the Service of its own name.
+
+    `address`: its export address, as this cluster's controller decided; None: it has none.
+    """
 
     meta: Meta
+    address: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +328,7 @@ class Snapshot:
     cluster_network_policies: dict[str, Policy] = field(default_factory=dict)
     tiers: dict[str, Tier] = field(default_factory=dict)
     leaving: tuple[Gateway, ...] = ()
-    service_cidrs: tuple[Network, ...] | None = None  # of the last Gateways; None: there was none yet
+    service_cidrs: tuple[Network, ...] | None = None  # all of the last Gateways; None: there was none yet
     problems: tuple[Problem, ...] = ()
     synced: frozenset[Kind] = frozenset()
     selected: frozenset[Kind] = frozenset()  # kinds of which only what labels select is read

@@ -33,6 +33,7 @@ def browser_pages(topology: Callable[[], Mapping[str, object]]) -> Pages:
     return {
         "/ui": Public(partial(_file, "page.html")),
         "/ui/page.css": Public(partial(_file, "page.css")),
+        "/ui/matrix.js": Public(partial(_file, "matrix.js")),
         "/ui/page.js": Public(partial(_file, "page.js")),
         "/topology": CachedPage(topology),
     }

@@ -8,8 +8,9 @@ from dataclasses import replace
 from mcagent.core.failover.liveness import PeerLiveness
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind
-from mcagent.model.net import cluster_fingerprint
-from mcagent.model.node_state import EncryptionState
+from mcagent.model.net import Network, cluster_fingerprint
+from mcagent.model.node_state import AcceptedCluster, EncryptionState
+from mcagent.model.parsing.granted import MAX_REFUSED
 from mcagent.model.parsing.links import ClusterLink, fingerprint_text
 from mcagent.observe.gateways import LiveReport, TunnelCounters
 from mcagent.observe.standard import rfc3339
@@ -39,9 +40,17 @@ def answers_of(
 
 
 def links_of(
-    live: LiveReport, rates: Mapping[str, int], answers: Answers | None = None
+    live: LiveReport,
+    rates: Mapping[str, int],
+    answers: Answers | None = None,
+    refused: Mapping[str, tuple[Network, ...]] | None = None,
+    round_trips: Mapping[str, int] | None = None,
 ) -> tuple[ClusterLink, ...]:
-    """Return a link for each cluster with tunnels, by name; `rates`: bytes per second by cluster."""
+    """Return a link for each cluster with tunnels, by name.
+
+    `rates`: bytes per second by cluster; `round_trips`: microseconds. `refused`: by cluster, the Pod CIDRs that
+    this gateway does not use.
+    """
     peers: dict[str, list[PeerLiveness]] = {}
     for name, port in live.ports.items():
         if port.peer_kind is PeerKind.REMOTE and name in live.peers and not live.peers[name].gone:
@@ -49,10 +58,17 @@ def links_of(
     return tuple(
         replace(
             _link(cluster, members, live.epoch, rates),
+            round_trip_micros=(round_trips or {}).get(cluster, 0),
             answers=tuple(sorted((answers or {}).get(cluster, {}).items())),
+            refused=tuple(sorted(map(str, (refused or {}).get(cluster, ()))))[:MAX_REFUSED],
         )
         for cluster, members in sorted(peers.items())
     )
+
+
+def refused_pods(clusters: Mapping[str, AcceptedCluster]) -> dict[str, tuple[Network, ...]]:
+    """Return, for the clusters that have any, the Pod CIDRs that this gateway does not use."""
+    return {name: cluster.refused_pods for name, cluster in clusters.items() if cluster.refused_pods}
 
 
 def bytes_by_cluster(live: LiveReport, counters: TunnelCounters) -> dict[str, int]:
@@ -64,6 +80,16 @@ def bytes_by_cluster(live: LiveReport, counters: TunnelCounters) -> dict[str, in
             carried = counted.get("tx_bytes", 0) + counted.get("rx_bytes", 0)
             totals[port.peer] = totals.get(port.peer, 0) + carried
     return totals
+
+
+def round_trips_of(live: LiveReport, probed: Mapping[str, ProbeState]) -> dict[str, float]:
+    """Return the round trip in seconds, of the slowest tunnel, to each cluster whose gateways answer probes."""
+    slowest: dict[str, float] = {}
+    for name, port in live.ports.items():
+        result = probed.get(name)
+        if port.peer_kind is PeerKind.REMOTE and result is not None and result.round_trip is not None:
+            slowest[port.peer] = max(result.round_trip, slowest.get(port.peer, 0.0))
+    return slowest
 
 
 def _link(cluster: str, peers: list[PeerLiveness], epoch: float, rates: Mapping[str, int]) -> ClusterLink:

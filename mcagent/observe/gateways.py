@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from mcagent.api.status import DrainStatus, GatewayGroup, GatewayStatus, GatewayTransition, Probes
+from mcagent.core.failover.detection import detection_time
 from mcagent.core.failover.draining import Draining, Phase
 from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.failover.observations import OWN_CLUSTER, gateway_name, group_of
@@ -26,6 +27,8 @@ class LiveReport:
     """State of liveness and drain. Times plus `epoch` are seconds since the epoch.
 
     `active_order` is empty unless gateways are active-standby. `failovers` counts by kind of peer and cause.
+    `antrea`: the clusters that run Antrea, as this gateway publishes them. `dead_gateways`: Node names of the
+    gateways of this cluster that it reports (`mcagent.core.failover.siblings`).
     """
 
     peers: Mapping[str, PeerLiveness] = field(default_factory=dict)
@@ -35,6 +38,8 @@ class LiveReport:
     isolated: bool = False  # see Facts
     active_order: tuple[str, ...] = ()
     failovers: Mapping[tuple[str, LivenessCause], int] = field(default_factory=dict)
+    antrea: frozenset[str] = frozenset()
+    dead_gateways: frozenset[str] = frozenset()
     epoch: float = 0.0
 
 
@@ -45,11 +50,12 @@ def gateways_of(
     own_gateway: str,
     ends: Mapping[str, str] | None = None,
     probed: Mapping[str, ProbeState] | None = None,
+    recent: TunnelCounters | None = None,
 ) -> tuple[GatewayGroup, ...]:
     """Return clusters and their gateways; `own_gateway` is this Node's name if it is one.
 
     `ends` has the gatewayIP of each tunnel endpoint that is another address (encryption); `probed` what probes say
-    of tunnels.
+    of tunnels; `recent` what `counters` has more than some seconds ago, for shares.
     """
     groups: dict[str, list[TunnelPort]] = {}
     for port in sorted(live.ports.values(), key=lambda port: (port.peer, str(port.remote_ip), port.name)):
@@ -66,8 +72,9 @@ def gateways_of(
                 *(own if group == OWN_CLUSTER else ()),
                 *(
                     structs.replace(
-                        _gateway(live, port, counters, ports, ends or {}),
+                        _gateway(live, port, counters, ends or {}),
                         probes=_probes((probed or {}).get(port.name)),
+                        share=share_of(port.name, [item.name for item in ports], recent or {}),
                     )
                     for port in ports
                 ),
@@ -78,7 +85,7 @@ def gateways_of(
 
 
 def share_of(port: str, ports: Iterable[str], counters: TunnelCounters) -> float | None:
-    """Return the part of a cluster's packets that this gateway got (0 to 1); None: no packets yet."""
+    """Return the part of a cluster's packets that this gateway got (0 to 1); None: no packets."""
     total = sum(counters.get(name, {}).get("tx_packets", 0) for name in ports)
     return counters.get(port, {}).get("tx_packets", 0) / total if total else None
 
@@ -108,7 +115,6 @@ def _gateway(
     live: LiveReport,
     port: TunnelPort,
     counters: TunnelCounters,
-    ports: Iterable[TunnelPort],
     ends: Mapping[str, str],
 ) -> GatewayStatus:
     peer, name = live.peers[port.name], gateway_name(port)
@@ -126,12 +132,12 @@ def _gateway(
         why=peer.text,
         since=_time(live, peer.since),
         bfd="off" if port.bfd is None else "answers" if peer.answering else "seen" if peer.seen else "never",
+        detection_seconds=None if port.bfd is None else detection_time(port.bfd),
         damped=port.name in live.damped,
         gone=peer.gone,
         flaps=peer.flaps,
         packets_sent=statistics.get("tx_packets", 0),
         packets_received=statistics.get("rx_packets", 0),
-        share=share_of(port.name, [item.name for item in ports], counters),
         transitions=tuple(
             GatewayTransition(
                 at=_time(live, transition.at),

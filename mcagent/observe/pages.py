@@ -53,7 +53,11 @@ def checks(report: Report, informers: Iterable[InformerState], *, pending: bool)
     """Evaluate the conditions of readiness, in the order in which they become true at start."""
     informers = tuple(informers)
     unsynced = sorted({i.kind for i in informers if not i.synced} | set(report.waiting_for))
-    disconnected = [f"{i.kind}: {i.error or 'not connected'}" for i in informers if i.synced and not i.connected]
+    kinds_by_error: dict[str, list[str]] = {}
+    for informer in informers:
+        if informer.synced and not informer.connected:
+            kinds_by_error.setdefault(informer.error or "not connected", []).append(str(informer.kind))
+    disconnected = [f"{', '.join(kinds)}: {error}" for error, kinds in kinds_by_error.items()]
     backends = [f"{b.name}: {'; '.join(b.errors) or 'not known'}" for b in report.backends if not b.synced]
     if report.error:
         dataplane = report.error
@@ -130,6 +134,7 @@ def status_of(
             own_gateway=identity.node if state is not None and state.role is NodeRole.GATEWAY else "",
             ends=ends_of(encryption),
             probed=sources.probes(),
+            recent=sources.recent(),
         ),
         problems=converted(tuple[ProblemStatus, ...], problems[:SHOWN_PROBLEMS]),
         problem_count=len(problems),

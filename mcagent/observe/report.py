@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcagent.api.status import BackendStatus, PassStatus
-from mcagent.model.dataplane.resources import Resource, TunnelPort
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import Bridge, Resource, TunnelPort
 from mcagent.model.plan import Desired
 
 
@@ -29,6 +30,11 @@ class Report:
         """All resources of the desired state."""
         for fragment in self.desired.fragments.values() if self.desired is not None else ():
             yield from fragment.resources
+
+    @property
+    def datapath(self) -> DatapathType | None:
+        """The datapath of the bridge; None before the first pass."""
+        return next((resource.datapath for resource in self.resources if isinstance(resource, Bridge)), None)
 
     @property
     def tunnels(self) -> list[TunnelPort]:

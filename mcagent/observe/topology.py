@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from mcagent.api.codec import to_json
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology, TopologyPage
 from mcagent.core.failover.liveness import PeerLiveness
+from mcagent.core.local_cluster.prefixes import pods_in_bridge
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.node_state import NodeRole, NodeState
 from mcagent.model.parsing.field import printable
 from mcagent.model.parsing.links import ClusterLink
 from mcagent.model.problem import Problem, Severity
-from mcagent.observe.cluster_links import bytes_by_cluster, links_of
+from mcagent.observe.cluster_links import bytes_by_cluster, links_of, round_trips_of
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.standard import rfc3339
 
@@ -31,8 +32,14 @@ def page_of(scope: str, name: str, version: str, at: float, sets: tuple[Topology
     return to_json(TopologyPage(scope=scope, name=name, version=version, at=rfc3339(at, digits=3), sets=sets))
 
 
+def shown_network(network: object, real: object) -> str:
+    """Return a network of a cluster as text. `real`: the CIDR that it stands for inside that cluster, if any."""
+    return str(network) if real is None else f"{network} ({real} in the cluster)"
+
+
 def shown_link(source: str, link: ClusterLink, carried: int | None = None) -> ShownLink:
     """Convert a link of cluster `source`. `carried`: bytes so far; None: unknown, the rate is used."""
+    micros = link.round_trip_micros
     return ShownLink(
         source=source,
         target=link.cluster,
@@ -42,6 +49,7 @@ def shown_link(source: str, link: ClusterLink, carried: int | None = None) -> Sh
         why=link.why,
         bytes_per_second=link.bytes_per_second if carried is None else None,
         bytes=carried,
+        round_trip_seconds=micros / 1e6 if micros else None,
     )
 
 
@@ -56,18 +64,34 @@ def node_topology(
 ) -> Topology:
     """Make a Node's view: on a gateway the links to clusters, on a worker those to its gateways."""
     carried = bytes_by_cluster(live, {name: port.counters for name, port in ports.items()})
+    ways = tuple(
+        _with_probes(shown_link(own, link, carried.get(link.cluster, 0)), live, probed)
+        for link in links_of(live, {})
+    )
+    shown = [*link_problems("this Node", ways), *map(_problem, problems)]
     return Topology(
         name="",
         clusters=_clusters(own, state, live),
-        links=tuple(
-            _with_probes(shown_link(own, link, carried.get(link.cluster, 0)), live, probed)
-            for link in links_of(live, {})
-        ),
+        links=ways,
         changes=_changes(own, live),
-        problems=tuple(_problem(problem) for problem in problems[:MAX_PROBLEMS]),
-        problem_count=len(problems),
+        problems=tuple(shown[:MAX_PROBLEMS]),
+        problem_count=len(shown),
         policies=len({rule.policy for rule in state.policy_rules.values()}) if state is not None else None,
     )
+
+
+def link_problems(subject: str, ways: Iterable[ShownLink], down: str = "LinkDown") -> Iterator[ShownProblem]:
+    """Yield a problem for each link that `subject` reports as not up. `down`: the reason without a live tunnel."""
+    for way in ways:
+        if way.live < way.tunnels:
+            tunnels = "no live tunnel" if not way.live else f"{way.live} of {way.tunnels} tunnels live"
+            why = way.why or "no reason is given"
+            yield ShownProblem(
+                subject=subject,
+                reason="LinkDegraded" if way.live else down,
+                message=f"{printable(way.source)} has {tunnels} to {printable(way.target)}: {why}",
+                error=not way.live,
+            )
 
 
 def _with_probes(link: ShownLink, live: LiveReport, probed: Mapping[str, ProbeState]) -> ShownLink:
@@ -75,9 +99,7 @@ def _with_probes(link: ShownLink, live: LiveReport, probed: Mapping[str, ProbeSt
     results = [probed[port.name] for port in ports if port.name in probed]
     return replace(
         link,
-        round_trip_seconds=max(
-            (result.round_trip for result in results if result.round_trip is not None), default=None
-        ),
+        round_trip_seconds=round_trips_of(live, probed).get(link.target),
         loss_ratio=max((result.loss for result in results if result.loss is not None), default=None),
     )
 
@@ -86,11 +108,14 @@ def _clusters(own: str, state: NodeState | None, live: LiveReport) -> tuple[Show
     if state is None:
         return (ShownCluster(id=own, own=True),)
     gateways = tuple(f"{gateway.node} ({gateway.gateway_ip})" for gateway in state.gateways)
+    real = {prefix.virtual: prefix.real for prefix in state.prefixes}
+    published = pods_in_bridge(state.published_pods, state.prefixes)
     own_cluster = ShownCluster(
         id=own,
         own=True,
         ready=None if state.role is NodeRole.GATEWAY and live.isolated else True,
         gateways=gateways,
+        networks=tuple(shown_network(network, real.get(network)) for network in published),
         services=len(state.services) if state.role is NodeRole.GATEWAY else None,
     )
     remote_clusters = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address
 
 from flows.pipeline.registers import TOS_TRACE
 from mcagent.api.trace import MarkedFlow, Tracked
@@ -27,6 +27,8 @@ _ANSWERED_FOR = 30
 
 _IPV4 = re.compile(r"eth_type\(0x0800\),ipv4\(([^)]*)\)")
 _COUNTS = re.compile(r"packets:(\d+), bytes:\d+, used:(?:never|(\d+(?:\.\d+)?)s), .*?actions:(.*)$")
+# Packets of the host are measured first: those that fit the tunnels are dropped.
+_DROPS = re.compile(r"^drop|,le\(drop\)\)$")
 _TOS = re.compile(r"(0x[0-9a-f]+|0)(?:/(0x[0-9a-f]+))?")
 _BRIDGES = re.compile(r"(\S+@\S+): ")
 _ZONE, _STATE = re.compile(r"\bzone=(\d+)"), re.compile(r"\bstate_reply=(\w+)")
@@ -59,7 +61,7 @@ def marked_flows(dump: str, probe: Probe) -> tuple[MarkedFlow, ...]:
                     match=line[: counts.start()].rstrip(", "),
                     packets=int(counts[1]),
                     age=float(counts[2]) if counts[2] else None,
-                    dropped=counts[3].strip() == "drop",
+                    dropped=_DROPS.search(counts[3]) is not None,
                 )
             )
     return tuple(flows)
@@ -71,15 +73,24 @@ def _is_marked(tos: str) -> bool:
 
 
 def _is_for(fields: Mapping[str, str], probe: Probe) -> bool:
+    matches = ((fields.get("src", ""), probe.source), (fields.get("dst", ""), probe.destination))
     try:
-        ends = (
-            (probe.source, fields.get("src", "0.0.0.0/0")),
-            (probe.destination, fields.get("dst", "0.0.0.0/0")),
-        )
-        within = all(address in IPv4Network(network, strict=False) for address, network in ends)
+        matched = all(_matches(match, address) for match, address in matches)
     except ValueError:
         return False
-    return within and fields.get("proto", "") in ("", str(NUMBERS[probe.protocol]))
+    return matched and fields.get("proto", "") in ("", str(NUMBERS[probe.protocol]))
+
+
+def _matches(match: str, address: IPv4Address) -> bool:
+    """Tell whether an address fits a match: any, an address, or an address and a mask (odp-util.c, format_ipv4).
+
+    A mask may have gaps: select groups hash single bits of an address. Raises ValueError.
+    """
+    if not match:
+        return True
+    value, _, mask = match.partition("/")
+    bits = int(IPv4Address(mask or "255.255.255.255"))
+    return int(IPv4Address(value)) & bits == int(address) & bits
 
 
 def tracked(dump: str, probe: Probe) -> tuple[Tracked, ...]:

@@ -11,11 +11,12 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 from flows.pipeline import declaration as d
 from flows.pipeline.registers import HOST_MAC, HOST_OFPORT, MAC_PLAIN, TOS_TRACE, ZONES
-from mcagent.api.trace import SeenProbes, SentProbes, Tracked
+from mcagent.api.trace import SeenProbes, SentProbes
 from mcagent.dataplane import packets
 from mcagent.http.server import Page
 from mcagent.model.errors import BackendError
@@ -50,9 +51,12 @@ class LivePage:
 
     def _probe(self, request: tuple[Probe, int]) -> Page:
         probe, count = request
-        if self._switch.trace(probe).reason == d.DROP_SPOOFED.name or not self._lives_here(probe.source):
+        traced = self._switch.trace(probe)
+        if traced.reason == d.DROP_SPOOFED.name or not self._lives_here(probe.source):
             return Page(body=f"{probe.source} is not a Pod of this Node: nothing sent\n", status=403)
-        if in_use(_connections(self._switch), probe):
+        # Conntrack of the bridge has the virtual address of a Pod, where it has one.
+        in_bridge = replace(probe, source=IPv4Address(traced.source or probe.source))
+        if in_use(connections := _connections(self._switch), probe) or in_use(connections, in_bridge):
             text = f"port {probe.source_port} of {probe.source} is in use: nothing is sent\n"
             return Page(body=text, status=409)
         sequence = secrets.randbits(32)
@@ -61,7 +65,7 @@ class LivePage:
             self._send(HOST_OFPORT, [_frame(probe, sequence, number)])
         if probe.protocol == "tcp":
             Supervised(self._reset, args=(probe, sequence), name="trace-reset").start()
-        answered = self._answered(probe)
+        answered = self._answered(probe, in_bridge)
         return json_page(SentProbes(node=self._switch.config.node_name, sent=count, answered=answered))
 
     def _reset(self, probe: Probe, sequence: int) -> None:
@@ -70,15 +74,13 @@ class LivePage:
         with contextlib.suppress(BackendError):
             self._send(HOST_OFPORT, [_reset(probe, sequence)])
 
-    def _answered(self, probe: Probe) -> bool:
+    def _answered(self, *sent: Probe) -> bool:
         for pause in _POLL_PAUSES:
             time.sleep(pause)
-            if any(connection.answered for connection in self._tracked(probe)):
+            dump = _connections(self._switch)
+            if any(connection.answered for probe in sent for connection in tracked(dump, probe)):
                 return True
         return False
-
-    def _tracked(self, probe: Probe) -> tuple[Tracked, ...]:
-        return tracked(_connections(self._switch), probe)
 
 
 class SeenPage:

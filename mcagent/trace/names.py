@@ -6,14 +6,16 @@ Reads the desired state from which the flows were compiled. Must not know how a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
 from flows.pipeline import declaration as d
+from flows.pipeline.prefixes import address_in_kernel
 from mcagent.api.trace import EndpointShare, NodeTrace, TracedRule
 from mcagent.core.fragments.imported import parse_shares
 from mcagent.model.config import Config
-from mcagent.model.dataplane.resources import Link, NftChain
+from mcagent.model.dataplane.resources import NftChain
 from mcagent.model.plan import Desired
 from mcagent.model.policies import Direction
 from mcagent.trace.probe import Probe
@@ -28,10 +30,7 @@ def with_names(trace: NodeTrace, probe: Probe, desired: Desired | None, config: 
         return replace(trace, node=config.node_name)
     state = desired.state
     services = {number: name for name, number in state.service_ids.items()}
-    base, imported = (
-        fragment.resources if (fragment := desired.fragments.get(owner)) is not None else ()
-        for owner in ("base", "imported")
-    )
+    imported = fragment.resources if (fragment := desired.fragments.get("imported")) is not None else ()
     rules = [state.policy_rules[number] for number in dict.fromkeys(trace.rules) if number in state.policy_rules]
     return replace(
         trace,
@@ -42,7 +41,7 @@ def with_names(trace: NodeTrace, probe: Probe, desired: Desired | None, config: 
         ),
         isolated_by=tuple(_isolating(trace, probe, desired)),
         exports=tuple(services[number] for number in dict.fromkeys(trace.services) if number in services),
-        mtu=next((link.mtu for link in base if isinstance(link, Link) and link.name == config.host_port), 0),
+        mtu=state.mtu,
         shares=tuple(
             EndpointShare(address=str(address), port=port, share=share)
             for chain in imported
@@ -56,5 +55,7 @@ def with_names(trace: NodeTrace, probe: Probe, desired: Desired | None, config: 
 def _isolating(trace: NodeTrace, probe: Probe, desired: Desired) -> Iterator[str]:
     if trace.reason == d.DROP_ISOLATED.name:
         direction = Direction.EGRESS if trace.number else Direction.INGRESS
-        pod = probe.source if direction is Direction.EGRESS else probe.destination
+        # The packet is dropped in the bridge; the map has the Pods' addresses in the kernel.
+        destination = address_in_kernel(IPv4Address(trace.destination), desired.state.prefixes)
+        pod = probe.source if direction is Direction.EGRESS else destination
         yield from desired.state.isolating.get((direction, pod), ())

@@ -28,6 +28,7 @@ _COMMIT = re.compile(
 )
 _TABLES = {table.number: table.name for table in t.TABLES}
 _CATEGORIES = {category.number: category for category in d.PIPELINE.categories}
+_RETURNED = d.COOKIES.cookie(d.FOR_RETURNED)
 _REJECTS = {t.EGRESS_REJECT.number, t.REJECT_STATE.number}
 _MAC_NAMES = {number: name for name, number in MACS.items()}
 _ENDS = {"nw_src", "nw_dst", "tp_src", "tp_dst"}  # what a flow itself can write, beside conntrack
@@ -51,6 +52,9 @@ def read(text: str, bridge: str, probe: Probe) -> NodeTrace:
         elif not on_our_bridge:
             continue
         elif match := _FLOW.match(line):
+            if cookies and cookies[-1] == _RETURNED:  # the trace has both outcomes of the packet's measurement
+                del tables[-1], cookies[-1], outputs[-1:]
+                mac = probe.mac
             tables.append(int(match[1]))
             rule = match[2] or ""
             cookies.append(int(match[3] or "0", 16))
@@ -91,7 +95,7 @@ def verdict_of(
     """
     parts = d.COOKIES.split(cookies[-1]) if cookies else None
     category = _CATEGORIES.get(parts[0]) if parts is not None else None
-    if tables and tables[-1] in _REJECTS:
+    if _REJECTS.intersection(tables):
         rules = numbers_of(cookies, d.FOR_POLICY)
         return TraceOutcome.REJECTED, "policy", rules[-1] if rules else 0
     if outputs:

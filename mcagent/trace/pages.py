@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from mcagent.api.codec import Record, to_json
+from mcagent.api.codec import CamelRecord, Record, to_json
 from mcagent.api.trace import NodeTrace
 from mcagent.dataplane.openflow.unixctl import call
 from mcagent.http.server import Page
@@ -98,6 +98,6 @@ def answer(read: Callable[[], T], respond: Callable[[T], Page], limit: RateLimit
         return Page(body=f"{error}\n", status=503)
 
 
-def json_page(value: Record) -> Page:
+def json_page(value: Record | CamelRecord) -> Page:
     """Return a value of the API as a page of JSON."""
     return Page(body=json.dumps(to_json(value)) + "\n", content_type="application/json")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 from typing import Any
 
 from msgspec import structs
@@ -19,9 +19,18 @@ from flows.pipeline.registers import HOST_OFPORT
 from mcagent.api.codec import from_json
 from mcagent.api.status import GatewayStatus, Status, TunnelStatus
 from mcagent.api.trace import NodeTrace, TraceOutcome
+from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.model.errors import McagentError
 from mcagent.trace.probe import Probe
-from mcagent.trace.topology import Statuses, address_of_peer, alternatives, is_remote, next_node, port_to
+from mcagent.trace.topology import (
+    Statuses,
+    address_of_peer,
+    alternatives,
+    is_remote,
+    next_node,
+    port_to,
+    virtual_address,
+)
 
 MAX_HOPS = 8
 _UNKNOWN = "no agent of it is known"
@@ -68,6 +77,7 @@ class Hop:
     gateways: tuple[GatewayStatus, ...] = ()  # the candidates for the tunnel's gateway
     unasked: str = ""
     why: str = ""
+    local: bool = False  # no other cluster has the destination: the packet is left to this cluster's own network
 
     @property
     def asked(self) -> bool:
@@ -82,9 +92,11 @@ class Hop:
 
     @property
     def encrypted(self) -> bool | None:
-        """Whether the tunnel is encrypted; None without a tunnel between clusters."""
-        if self.tunnel is None or not self.tunnel.remote:
+        """Whether the tunnel is encrypted; None: it is none between clusters, and not encrypted."""
+        if self.tunnel is None:
             return None
+        if not self.tunnel.remote:
+            return (self.tunnel.remote_ip != "" and ip_address(self.tunnel.remote_ip) in ENDPOINTS) or None
         return self.gateway is not None and self.gateway.encrypted
 
 
@@ -125,8 +137,8 @@ class PathTracer:
     def forward(self, start: str, probe: Probe) -> Iterator[Hop]:
         """Yield the hops of the first packet of a connection from Node `start`."""
         if not is_remote(self.status(start), probe.destination):
-            why = "it never reaches mcagent: no other cluster has this address"
-            yield replace(_hop(start, self.status(start), probe), why=why)
+            why = "no other cluster has this address: the packet is left to this cluster's own network"
+            yield replace(_hop(start, self.status(start), probe), why=why, local=True)
             return
         yield from self._hops(start, probe, {})
 
@@ -161,7 +173,7 @@ class PathTracer:
                 return
             if why:
                 hop = _as_simulated(hop, tracer, why)
-            trace = _translated_back(trace, before)
+            trace = _translated_back(trace, before, status)
             tunnel = next((tunnel for tunnel in status.tunnels if tunnel.ofport == trace.out_port), None)
             yield replace(hop, trace=trace, tunnel=tunnel, gateways=alternatives(status, tunnel))
             if trace.outcome != TraceOutcome.TUNNEL or tunnel is None:
@@ -277,12 +289,16 @@ def _as_answer(probe: Probe, before: Hop | None) -> Probe:
     return replace(probe, reply=True, mark=last.mark, label=last.label)
 
 
-def _translated_back(trace: NodeTrace, before: Hop | None) -> NodeTrace:
-    """Return an answer's trace with conntrack's reverse translation, which a trace does not show."""
+def _translated_back(trace: NodeTrace, before: Hop | None, status: Status) -> NodeTrace:
+    """Return an answer's trace with conntrack's reverse translation, which a trace does not show.
+
+    An endpoint on this Node has sent it from its real address, and the trace has the virtual one.
+    """
     if before is None or before.probe is None or before.trace is None:
         return trace
     sent, outgoing = before.probe, before.trace
-    if "UnDnat" in trace.tables and (trace.source, trace.source_port) == (outgoing.destination, outgoing.port):
+    server = virtual_address(status, outgoing.destination)
+    if "UnDnat" in trace.tables and (trace.source, trace.source_port) == (server, outgoing.port):
         trace = structs.replace(trace, source=str(sent.destination), source_port=sent.port)
     if "UnSnat" in trace.tables and (trace.destination, trace.port) == (outgoing.source, outgoing.source_port):
         trace = structs.replace(trace, destination=str(sent.source), port=sent.source_port)

@@ -100,11 +100,8 @@ def read_packet(values: Mapping[str, str]) -> Probe:
         source_port=read_number(values, "source_port"),
         port=read_number(values, "port"),
         mac=values["mac"],
-        service=numbers.get("service", 0),
-        identity=numbers.get("identity", 0),
-        reply=bool(numbers.get("reply")),
-        mark=numbers.get("mark", 0),
-        label=numbers.get("label", 0),
+        reply=bool(numbers.pop("reply", 0)),
+        **numbers,
     )
 
 

@@ -37,6 +37,11 @@ class PathReport:
         """Whether the answer comes back, as far as is known."""
         return answered(self.hops, self.back)
 
+    @property
+    def local(self) -> bool:
+        """Whether the packet goes to a ready endpoint of this cluster, which mcagent has no part in."""
+        return self.hops[0].local and bool(self.target.choices)
+
     def as_json(self) -> dict[str, Any]:
         """Return the JSON value."""
         shares = [
@@ -45,6 +50,7 @@ class PathReport:
         ]
         return {
             "delivered": delivered(self.hops),
+            "local": self.local,
             "answered": self.answered,
             "service": {"name": self.target.name, "chosen_by": self.target.by, "endpoints": shares},
             "hops": [_hop_json(hop) for hop in self.hops],
@@ -83,19 +89,37 @@ class PathReport:
             yield f"   and {len(by_share) - _SHOWN} more"
 
     def _verdict(self) -> Iterator[str]:
-        mtus = {hop.node: hop.trace.mtu for hop in self.hops if hop.trace is not None and hop.trace.mtu}
-        smallest = min(mtus.values(), default=0)
-        size = f"; packets up to {smallest} bytes" if smallest else ""
-        if len(set(mtus.values())) > 1:
-            size += f" (MTU of {', '.join(node for node, mtu in mtus.items() if mtu == smallest)})"
-        good = delivered(self.hops)
-        verdict = f"delivered to the kernel of the Node{size}" if good else "NOT delivered, or not known to be"
+        if delivered(self.hops):
+            verdict = f"delivered to the kernel of the Node{_passing_size(self.hops)}"
+        elif self.local:
+            verdict = "the endpoint is of this cluster: kube-proxy and the CNI deliver it, without mcagent"
+        elif self.hops[0].local:
+            verdict = "not known: no other cluster has this address; within this cluster the CNI delivers packets"
+        else:
+            verdict = "NOT delivered, or not known to be"
         yield from _wrapped(f"verdict: {verdict}", " " * 9)
         simulated = dict.fromkeys(hop.node for hop in (*self.hops, *self.back) if hop.trace and not hop.asked)
         if simulated:
             yield from _wrapped(f"{'':9}if flows are as simulated: {', '.join(simulated)}", " " * 9)
         if self.back:
             yield f"answer:  {'comes back' if self.answered else 'does NOT come back, or is not known to'}"
+
+
+def _passing_size(hops: Sequence[Hop]) -> str:
+    """Return which packets pass, by the MTU of Nodes and the probes of tunnels; "" if no MTU is known."""
+    mtus = {hop.node: hop.trace.mtu for hop in hops if hop.trace is not None and hop.trace.mtu}
+    smallest = min(mtus.values(), default=0)
+    stopped = {
+        hop.node: hop.gateway.probes.full_size_bytes
+        for hop in hops
+        if hop.gateway is not None
+        and hop.gateway.probes is not None
+        and hop.gateway.probes.full_size_passes is False
+    }
+    if stopped and min(stopped.values()) <= smallest:
+        return f"; {min(stopped.values())} bytes do NOT pass a tunnel of {', '.join(stopped)}: mcagent doctor"
+    named = f" (MTU of {', '.join(node for node, mtu in mtus.items() if mtu == smallest)})"
+    return f"; packets up to {smallest} bytes{named if len(set(mtus.values())) > 1 else ''}" if smallest else ""
 
 
 def _hop_json(hop: Hop) -> dict[str, Any]:
@@ -181,7 +205,7 @@ def _outcome(hop: Hop, trace: NodeTrace, probe: Probe) -> Iterator[tuple[str, st
         kind = {"gateway": "gateway", "node": "Node"}.get(tunnel.peer_kind, "a gateway of cluster")
         yield "sent", f"to {kind} {tunnel.peer} at {tunnel.remote_ip}, tunnel {tunnel.name}"
         yield from _gateways(hop)
-        within = "no: never within a cluster"
+        within = "no: within the cluster"
         yield "encrypted", within if hop.encrypted is None else "by WireGuard" if hop.encrypted else "no"
         yield "counter", f'mcagent_tunnel_transmit_packets_total{{tunnel="{tunnel.name}"}}'
     elif trace.outcome == TraceOutcome.HOST:

@@ -92,10 +92,7 @@ class Clusters:
         self._own, self._other, self._own_id = own, other, own_id
 
     def simulate(self, cluster: str, peer: str, statuses: Statuses) -> HopTracer | None:
-        """Simulate a Node of a cluster ("": that of the first Node); None if that cluster cannot be read.
-
-        Raises McagentError.
-        """
+        """Simulate a Node of a cluster ("": the first Node's); None: it cannot be read. Raises McagentError."""
         own_id = self._own_id or (self._own.cluster_id if self._own is not None else "")
         if cluster in ("", own_id):
             if self._own is None:

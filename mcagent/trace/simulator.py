@@ -18,6 +18,7 @@ from flows.parse import parse_group, parse_match
 from flows.parse_actions import parse_actions
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
+from flows.pipeline.prefixes import address_in_bridge
 from flows.simulator import ConnectionTable, ConntrackEntry, Datapath, Packet, SimulatedSwitch, SwitchWalk
 from flows.simulator.conntrack import tuple_of
 from flows.simulator.packet import ACK, ECHO_REPLY, ECHO_REQUEST, PROTOCOL_NAMES, SYN
@@ -26,6 +27,7 @@ from mcagent.api.trace import Committed, NodeTrace
 from mcagent.core.compile import compile_desired
 from mcagent.core.engine import IncrementalEngine
 from mcagent.core.forwarding import forwarding
+from mcagent.core.node_encryption import node_publication
 from mcagent.core.wireguard import publication
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import DatapathType, Facts
@@ -74,10 +76,19 @@ class SimulatedNode:
         """Trace a packet through its flows; `lost` are the tunnels that are not live."""
         live = {r.HOST_OFPORT, *(port.ofport for name, port in self.tunnels.items() if name not in lost)}
         packet = _packet(probe)
-        connections = _connections(packet, probe, self.config) if probe.reply else ()
+        connections = _connections(self._in_bridge(packet), probe, self.config) if probe.reply else ()
         before = ConnectionTable(datapath=_TRACKING[self.datapath]).knowing(connections)
         walk = self.switch.walk(packet, before, frozenset(live))
         return with_names(read(walk, probe, before), probe, self.desired, self.config)
+
+    def _in_bridge(self, answer: Packet) -> Packet:
+        """Return an answer with the addresses that conntrack of the bridge knows."""
+        clusters = self.desired.state.clusters.values()
+        sources = {mapped: source for cluster in clusters for source, mapped in cluster.mapped}
+        assert answer.src is not None
+        assert answer.dst is not None
+        source = address_in_bridge(answer.src, self.desired.state.prefixes)
+        return replace(answer, src=source, dst=sources.get(answer.dst, answer.dst))
 
 
 def simulate(snapshot: Snapshot, facts: Facts, config: Config) -> SimulatedNode:
@@ -97,11 +108,15 @@ def with_live_tunnels(snapshot: Snapshot, facts: Facts, config: Config) -> Facts
 
 
 def with_assumed_wireguard(snapshot: Snapshot, facts: Facts, config: Config) -> Facts:
-    """Add WireGuard to the facts of a Node that was not observed, if its Gateway publishes a key."""
-    published = publication(snapshot.gateways, Facts(), config) if config.encrypts else None
-    if published is None or published.there is None:
+    """Add WireGuard to the facts of a Node that was not observed, if its Gateway or Node publishes a key."""
+    if not config.encrypts:
         return facts
-    key = published.there.public_key
+    of_gateway = publication(snapshot.gateways, Facts(), config)
+    of_node = node_publication(snapshot.nodes.get(config.node_name), Facts(), config)
+    published = (source.published for source in (of_gateway, of_node) if source is not None)
+    key = next((info.public_key for info in published if info is not None), "")
+    if not key:
+        return facts
     return replace(facts, wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=key)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from ipaddress import IPv4Address, ip_network
 
+from flows.pipeline.prefixes import address_in_bridge
 from mcagent.api.status import GatewayStatus, Status, TunnelStatus
+from mcagent.model.net import PodPrefix
 
 Statuses = Mapping[str, Status]  # by Node
 
@@ -23,6 +25,13 @@ def cluster_of(status: Status, address: IPv4Address) -> str:
         if any(address in ip_network(cidr) for cidr in cluster.cidrs):
             return name
     return ""
+
+
+def virtual_address(status: Status, address: str) -> str:
+    """Return an address of a Node's cluster as bridges and other clusters see it, by the Node's /status."""
+    pairs = status.summary.virtual_pod_cidrs.items()
+    prefixes = (PodPrefix(real=ip_network(real), virtual=ip_network(virtual)) for real, virtual in pairs)
+    return str(address_in_bridge(IPv4Address(address), prefixes))
 
 
 def alternatives(status: Status, tunnel: TunnelStatus | None) -> tuple[GatewayStatus, ...]:

@@ -8,9 +8,12 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.attacks.catalogue import Shown, shown
+from tests.attacks.generated.classes import CLASSES
 
 START = "<!-- attacks: made by python -m tests.attacks.security_page -->"
 END = "<!-- end of attacks -->"
+START_GENERATED = "<!-- generated attacks: made by python -m tests.attacks.security_page -->"
+END_GENERATED = "<!-- end of generated attacks -->"
 
 
 def tables(attacks: list[Shown]) -> str:
@@ -26,13 +29,28 @@ def tables(attacks: list[Shown]) -> str:
     return "\n".join(lines)
 
 
+def generated_table() -> str:
+    """Return the table of the classes of attacks that are generated."""
+    lines = ["| class | the generator draws | what must hold | an attack is found without |", "|---|---|---|---|"]
+    lines += [
+        f"| {attacks.name} | {attacks.title} | {attacks.property} | {'; '.join(attacks.protections)} |"
+        for attacks in CLASSES
+    ]
+    return "\n".join([*lines, ""])
+
+
 def filled(page: str) -> str:
     """Return the page with its tables made anew. ValueError when it has no place for them."""
-    before, start, rest = page.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise ValueError(f"the page has no lines {START!r} and {END!r}")
-    return f"{before}{START}\n\n{tables(shown())}\n{END}{after}"
+    page = _between(page, START, END, tables(shown()))
+    return _between(page, START_GENERATED, END_GENERATED, generated_table())
+
+
+def _between(page: str, start: str, end: str, content: str) -> str:
+    before, first, rest = page.partition(start)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        raise ValueError(f"the page has no lines {start!r} and {end!r}")
+    return f"{before}{start}\n\n{content}\n{end}{after}"
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION
 from tests.apiservers import Cluster, Server, collection, leave_out, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.controllers import controller
@@ -46,6 +47,7 @@ _LEFT_OUT = (
 )
 _RIGHTS = ("ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "Secret", "Lease")
 Json = dict[str, Any]
+NODE_KEY: Json = {"metadata": {"annotations": {NODE_KEY_ANNOTATION: '{"publicKey":"a"}'}}}
 
 pytestmark = pytest.mark.real_only  # the embedded server has neither CEL nor tokens of Pods
 
@@ -70,6 +72,7 @@ class Stage:
         self._apply("admission-policies.yaml", home)
         self._join()
         self._gateways()
+        self._grant_node_keys()
         self._lead()
         wait_until(self._in_force, "policies, roles and webhooks to be in force", timeout=60)
 
@@ -130,6 +133,18 @@ class Stage:
         for name in self.nodes:
             self.controller.request("POST", self.home.gateways, body=gateway(name))
 
+    def _grant_node_keys(self) -> None:
+        """Let agents write the status of Nodes, as the chart does with nodeTrafficEncryption."""
+        name, group = f"{self.home.namespace}-node-keys", f"/apis/{RBAC}/v1"
+        role: Json = {"metadata": {"name": name}}
+        role["rules"] = [{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]
+        agents = {"kind": "ServiceAccount", "name": "mcagent-agent", "namespace": self.home.namespace}
+        binding = {"metadata": {"name": name}, "subjects": [agents]}
+        binding["roleRef"] = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
+        for plural, body in (("clusterroles", role), ("clusterrolebindings", binding)):
+            self.admin.request("POST", f"{group}/{plural}", body=body)
+            self.stack.callback(self.admin.request, "DELETE", f"{group}/{plural}/{name}")
+
     def _lead(self) -> None:
         """Run the leader's controller, as its Deployment does."""
         config = yaml.safe_load(self.server.kubeconfig.read_text())
@@ -148,14 +163,16 @@ class Stage:
         east, announces = self.members["east"], self.path(Kind.MEMBER_CLUSTER_ANNOUNCE)
         allowed = (
             refusal_of(self.agent(0), self.gateway(0), {"wireGuard": {"publicKey": "a"}}, dryRun="All"),
+            refusal_of(self.agent(0), self.node(0), NODE_KEY, dryRun="All"),
             refusal(east, "POST", announces, self.announce("east"), dryRun="All"),
             refusal(self.controller, "GET", self.home.path("secrets", JOIN_SECRET)),
         )
         refused = (
             refusal_of(self.admin, self.gateway(0), {"gatewayIP": "10.0.0.9"}, dryRun="All"),
+            refusal_of(self.agent(0), self.node(1), NODE_KEY, dryRun="All"),
             refusal(east, "POST", announces, self.announce("west"), dryRun="All"),
         )
-        return not any(allowed) and all(refused) and "is not permitted" in str(refused[1])
+        return not any(allowed) and all(refused) and "is not permitted" in str(refused[-1])
 
     @contextmanager
     def webhook_away(self) -> Iterator[None]:
@@ -239,6 +256,10 @@ class Stage:
     def gateway(self, number: int) -> str:
         """Return the path of a Node's Gateway."""
         return f"{self.home.gateways}/{self.nodes[number]}"
+
+    def node(self, number: int) -> str:
+        """Return the path of a Node's status."""
+        return f"/api/v1/nodes/{self.nodes[number]}/status"
 
     def there(self, kind: Kind, obj: Json) -> str:
         """Make an object of the Common Area as its member, if it is not there; return its path."""
@@ -384,6 +405,51 @@ def test_a_token_without_a_node(stage: Stage) -> None:
     """As `kubectl create token` makes it; the refusal says what would be right."""
     client = stage.client(token_of(stage.home, "mcagent-agent"))
     stopped(refusal_of(client, stage.gateway(0), {"wireGuard": {"publicKey": "x"}}), "names no Node")
+
+
+@attack(
+    Group.ACCESS,
+    Attacker.NODE,
+    wants="have other Nodes encrypt to it in place of another Node, by the key in that Node's annotation",
+    stopped_by="an admission policy: an agent changes the annotation `mcagent.io/wireguard` of its own Node only",
+)
+def test_the_key_of_another_node(stage: Stage) -> None:
+    """Its own it may write; a token that names no Node is refused, too."""
+    assert refusal_of(stage.agent(0), stage.node(0), NODE_KEY) is None
+    written = stage.admin.request("GET", stage.node(0).removesuffix("/status"))
+    assert written["metadata"]["annotations"][NODE_KEY_ANNOTATION] == '{"publicKey":"a"}'
+    stopped(refusal_of(stage.agent(0), stage.node(1), NODE_KEY), "changes its own Node only")
+    without_node = stage.client(token_of(stage.home, "mcagent-agent"))
+    stopped(refusal_of(without_node, stage.node(0), NODE_KEY), "changes its own Node only")
+    assert (
+        refusal_of(stage.agent(0), stage.node(0), {"metadata": {"annotations": {NODE_KEY_ANNOTATION: None}}})
+        is None
+    )
+
+
+@attack(
+    Group.ACCESS,
+    Attacker.NODE,
+    wants="change addresses, conditions, labels or annotations of its Node with the right to publish a key there",
+    stopped_by="an admission policy: an agent changes this annotation of its Node, and nothing else",
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.66"}]}},
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"annotations": {"a": ""}}},
+        {"metadata": {"annotations": {"mcagent.io/drain": "true"}}},
+        {"metadata": {"finalizers": ["example.org/stays"]}},
+    ],
+    ids=lambda change: next(iter(next(iter(change.values())))),
+)
+def test_more_than_the_key_of_its_node(stage: Stage, change: Json) -> None:
+    """Beside the key as well as alone."""
+    with_key = {**change, "metadata": {**NODE_KEY["metadata"], **change.get("metadata", {})}}
+    for patch in (change, with_key):
+        stopped(refusal_of(stage.agent(0), stage.node(0), patch), "and nothing else")
 
 
 @attack(

@@ -139,4 +139,75 @@ def test_a_public_range(lab: Lab) -> None:
         assert "8.8.8.0" not in routes
         assert "198.51" not in routes
         assert traffic.tcp(lab.namespace(node.pods[0]), OUTSIDE, POD_PORT).source == str(node.address)
-    assert _tells(lab, "NotAllowed")
+    wait_until(lambda: _tells(lab, "NotAllowed"), "the Nodes to tell", timeout=30)
+
+
+ON_PREMISES, DATABASE = "192.168.50.0/24", "192.168.50.1"
+
+
+@pytest.fixture
+def database(lab: Lab) -> Iterator[str]:
+    """Return the address of a server in a network behind the router of east's Nodes."""
+    netns.ip(lab.underlay, "address", "add", f"{DATABASE}/32", "dev", "lo")
+    yield DATABASE
+    netns.ip(lab.underlay, "address", "delete", f"{DATABASE}/32", "dev", "lo")
+
+
+@pytest.fixture
+def static_routes(lab: Lab, database: str) -> Iterator[str]:
+    """Give each Node of east a static route to this network; return the router."""
+    east = lab.topology.clusters[0]
+    for node in east.nodes:
+        netns.ip(lab.namespace(node), "route", "add", ON_PREMISES, "via", str(east.router))
+    assert all(_database_answers(lab)), database
+    yield str(east.router)
+    for node in east.nodes:
+        netns.ip(lab.namespace(node), "route", "delete", ON_PREMISES, "via", str(east.router))
+
+
+def _database_answers(lab: Lab) -> list[bool]:
+    """Tell for each Node of east, and for a Pod of it, whether the database answers."""
+    clients = [client for node in lab.topology.clusters[0].nodes for client in (node, node.pods[0])]
+    return [_answers(lab.namespace(client)) for client in clients]
+
+
+def _answers(client: str) -> bool:
+    try:
+        traffic.tcp(client, DATABASE, POD_PORT, timeout=1)
+    except (OSError, LabError):
+        return False
+    return True
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive what Pods and Nodes of the others send to their on-premises networks by claiming these",
+    stopped_by="the Nodes' own routes, which no other cluster replaces without the consent of an administrator",
+)
+@pytest.mark.parametrize("claim", [ON_PREMISES, "192.168.48.0/20", "192.168.50.0/31"])
+def test_a_network_behind_a_router(lab: Lab, static_routes: str, claim: str) -> None:
+    """The network itself, one around it and one in it: the database answers as before, and the Nodes say why."""
+    _north(lab, claim)
+    wait_until(lambda: _tells(lab, "RoutedElsewhere"), "the Nodes to tell", timeout=30)
+    for node in lab.topology.clusters[0].nodes:
+        routes = netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111")
+        assert f"{claim} " not in routes
+        assert f"via {static_routes} " in netns.ip(lab.namespace(node), "route", "get", DATABASE)
+    assert all(_database_answers(lab))
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="go on receiving what others send to a network behind their default route when its claim is withdrawn",
+    stopped_by="the agents, which remove the routes with the claim",
+)
+def test_a_claim_that_is_withdrawn(lab: Lab, database: str) -> None:
+    """While it is granted nothing tells the network from a cluster's; when the routes are gone, it answers."""
+    _north(lab, ON_PREMISES)
+    wait_until(lambda: _routed(lab, ON_PREMISES), "the claim to be granted", timeout=30)
+    assert not any(_database_answers(lab)), database
+    _north(lab)
+    wait_until(lambda: not _routed(lab, ON_PREMISES), "the routes to go", timeout=30)
+    assert all(_database_answers(lab))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, stage
 from tests.unit.control_view import Controller, MemoryView
+from tests.unit.core_inputs import networks
 from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
 from tests.unit.member_world import AREA as NORTH
 from tests.unit.member_world import HOME, leader, member, node, north_of, settings, slice_of
@@ -594,16 +595,21 @@ def imported(view: MemoryView, cluster: str) -> Any:
     Group.ADDRESSES,
     Attacker.MEMBER,
     wants="get the leader's API server into its tunnels, and with it the control plane of all members",
-    stopped_by="each member's controller: a CIDR or gateway with the leader's address is not imported",
+    stopped_by="each member's controller: a Pod CIDR loses the leader's address, a gateway is left out",
 )
 def test_a_cidr_with_the_leader() -> None:
-    """What holds the leader's address is left out and told; the rest is imported."""
+    """A Pod CIDR loses the address, a Service CIDR or gateway with it is left out; the rest is imported."""
     view, controller = importing(
         resource_import("attacker", "10.1.0.0/16", "192.168.9.1", "192.168.7.0/24", "10.30.0.0/16"),
         resource_import("third", "10.3.0.0/16", "192.168.7.10"),
         addresses=("192.168.7.10",),
     )
-    assert imported(view, "attacker")["spec"]["podCIDRs"] == ["10.30.0.0/16"]
+    pod_cidrs = networks(*imported(view, "attacker")["spec"]["podCIDRs"])
+    assert not any(ip_address("192.168.7.10") in cidr for cidr in pod_cidrs)
+    assert sum(cidr.num_addresses for cidr in pod_cidrs) == 2**16 + 2**8 - 1
+    north_of(view).put(resource_import("attacker", "192.168.7.0/24", "192.168.9.1"))
+    controller.run()
+    assert "serviceCIDR" not in imported(view, "attacker")["spec"]
     assert imported(view, "third")["spec"]["gatewayInfos"] == []
     assert {event.reason for event in controller.all_events()} == {"ProtectedAddress"}
 
@@ -612,7 +618,7 @@ def test_a_cidr_with_the_leader() -> None:
     Group.ADDRESSES,
     Attacker.MEMBER,
     wants="get this cluster's API server into its tunnels",
-    stopped_by="each member's controller: what holds an address of its API servers is not imported",
+    stopped_by="each member's controller: a Pod CIDR is imported without the addresses of its API servers",
 )
 def test_a_cidr_with_an_api_server() -> None:
     """It is left out from when the address is known, and comes back when it is another one."""
@@ -622,8 +628,11 @@ def test_a_cidr_with_an_api_server() -> None:
     raw["metadata"]["namespace"] = "default"
     view.local.put(raw)
     controller.run()
-    assert "podCIDRs" not in imported(view, "attacker")["spec"]
-    assert "172.30.0.5 is an API server of this cluster" in controller.all_events()[0].message
+    pod_cidrs = networks(*imported(view, "attacker")["spec"]["podCIDRs"])
+    assert sum(cidr.num_addresses for cidr in pod_cidrs) == 2**8 - 1
+    assert not any(ip_address("172.30.0.5") in cidr for cidr in pod_cidrs)
+    (ready,) = imported(view, "attacker")["status"]["conditions"]
+    assert ready["message"] == "Pod CIDR 172.30.0.0/24 is imported without the addresses of API servers in it"
     raw["endpoints"][0]["addresses"] = ["172.31.0.5"]
     view.local.put(raw)
     controller.run()

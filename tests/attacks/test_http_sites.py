@@ -159,8 +159,9 @@ def test_a_rebound_name_reads_nothing_of_a_controller() -> None:
     stopped_by="Origin and Sec-Fetch-Site: what pages of other sites request is refused",
 )
 def test_pages_of_other_sites_request_nothing(agent: ActingPages) -> None:
-    """Each header of another site is enough, with GET and POST, on pages, health and those that act."""
+    """Each header of another site is enough, also without Host, on all pages, with GET and POST."""
     for headers in OTHER_SITES:
+        assert status_of(agent.port, "GET /status", **headers) == 403, headers
         for path in agent.pages:
             assert status_of(agent.port, f"GET {path}", Host="localhost:10351", **headers) == 403, (headers, path)
         assert status_of(agent.port, f"POST {LIVE}", Host="localhost:10351", **headers) == 403

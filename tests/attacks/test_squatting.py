@@ -70,5 +70,5 @@ def test_a_failover_to_a_squatted_node(lab: Lab) -> None:
     api.patch("Node", old.name, {"metadata": {"annotations": {GATEWAY: None}}})
     wait_until(lambda: api.get("Gateway", old.name, MEMBER_NAMESPACE) is None, "another gateway", timeout=60)
     wait_until(lambda: imported_gateways(lab, third, victim) == [address], "the victim's new gateway", timeout=60)
-    assert address not in imported_gateways(lab, third, squatter)
+    wait_until(lambda: address not in imported_gateways(lab, third, squatter), "the claim to be lost", timeout=60)
     wait_until(is_reached, "the victim's Pod, by its new gateway", timeout=60)

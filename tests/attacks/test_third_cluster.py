@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 import pytest
 
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Cluster, Pod, generate
+from devtools.lab.topology import POD_PORT, Cluster, Cni, Pod, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
@@ -19,6 +20,7 @@ from mcagent.model.net import internet_checksum
 from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.labs import MakeLab
+from tests.profiles import FORWARDING
 
 pytestmark = pytest.mark.datapath
 
@@ -68,11 +70,16 @@ class World:
         return client
 
 
+def profiles(*cnis: Cni) -> pytest.MarkDecorator:
+    """Let a test run in labs of these profiles."""
+    return pytest.mark.parametrize("world", cnis, indirect=True, ids=str)
+
+
 @pytest.fixture(scope="module")
-def world(make_lab: MakeLab) -> World:
+def world(request: pytest.FixtureRequest, make_lab: MakeLab) -> Iterator[World]:
     """Three clusters of a gateway and a worker."""
-    lab = make_lab(generate(clusters=3))
-    return World(lab, *lab.topology.clusters)
+    with make_lab(generate(cni=request.param, clusters=3)) as lab:
+        yield World(lab, *lab.topology.clusters)
 
 
 def icmp_error(kind: tuple[int, int], source: IPv4Address, quoted: bytes) -> bytes:
@@ -106,6 +113,7 @@ def learned(world: World, client: socket.socket, source: Cluster, quoted: bytes,
     return results & {"ECONNREFUSED", "EMSGSIZE"}
 
 
+@profiles(Cni.FLANNEL, Cni.EBPF)
 @attack(
     Group.STATE,
     Attacker.MEMBER,
@@ -123,6 +131,7 @@ def test_icmp_errors_about_connections_of_others(world: World) -> None:
         assert learned(world, client, world.west, quoted, address) == {"ECONNREFUSED", "EMSGSIZE"}
 
 
+@profiles(Cni.FLANNEL)
 @attack(
     Group.STATE,
     Attacker.MEMBER,
@@ -138,6 +147,7 @@ def test_icmp_errors_about_connections_without_the_bridge(world: World) -> None:
         assert learned(world, client, world.north, quoted, neighbour) == set()
 
 
+@profiles(*FORWARDING)
 @attack(
     Group.STATE,
     Attacker.MEMBER,
@@ -159,6 +169,7 @@ def test_replies_of_a_third_cluster(world: World) -> None:
             client.settimeout(packets.ARRIVES)
 
 
+@profiles(Cni.FLANNEL)
 @attack(
     Group.STATE,
     Attacker.MEMBER,

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from devtools.lab.topology import Node
+from devtools.lab.topology import POD_PORT, Node
 from devtools.nodes import netns
 from devtools.nodes.node import uplink
+from devtools.traffic import traffic
+from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import GENEVE, VXLAN
-from tests.attacks.tunnel_range import TRIES, Range, plain, six, v4
+from tests.attacks.tunnel_range import ETH_P_ALL, TRIES, Range, encrypted_nodes, plain, six, v4
 
-__all__ = ["plain", "six"]
+__all__ = ["encrypted_nodes", "plain", "six"]
 
 pytestmark = pytest.mark.datapath
 
@@ -178,3 +181,42 @@ def test_the_address_of_the_own_gateway_from_behind_a_router(plain: Range, datap
     with plain.counting(plain.worker, "off-link-tunnel"):
         assert plain.attempt(plain.worker, send).arrived == 0
     assert plain.attempt(plain.worker, lambda token: send(token, 255)).arrived >= TRIES
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.NEIGHBOUR,
+    wants="send to a worker in a remote Pod's name, with the address of its gateway, on the Nodes' own link",
+    stopped_by="nodeTrafficEncryption: a Node with a key comes by the WireGuard device alone (nft, hook input)",
+)
+@pytest.mark.parametrize("to", ["worker", "gateway"])
+def test_clear_geneve_in_the_name_of_an_own_node(encrypted_nodes: Range, to: str) -> None:
+    """The TTL is 255, as a neighbour can send it. Nor does a gateway accept it in the name of its worker."""
+    field, (here, far) = encrypted_nodes, (encrypted_nodes.worker.pods[0], encrypted_nodes.far_worker.pods[0])
+    source, target, inner, victim = field.gateway, field.worker, far.address, here
+    if to == "gateway":
+        source, target, inner, victim = field.worker, field.gateway, here.address, far
+    ends = v4(source.address), v4(target.address)
+
+    def send(token: bytes) -> None:
+        transport = packets.udp(*ends, GENEVE, packets.geneve(field.datagram(inner, victim, token)))
+        packets.send_raw(field.lab.underlay, ends[1], packets.ipv4(*ends, transport, ttl=255))
+
+    with field.counting(target, "clear-tunnel"):
+        assert field.attempt(target, send).arrived == 0
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.NEIGHBOUR,
+    wants="read what Pods of a worker exchange with other clusters, on the link of the Nodes",
+    stopped_by="nodeTrafficEncryption: required: no tunnel between Nodes is outside of WireGuard",
+)
+def test_reading_between_worker_and_gateway(encrypted_nodes: Range) -> None:
+    """What a Pod says arrives, and is in no packet on the link of its Node."""
+    field, token = encrypted_nodes, os.urandom(16)
+    with Capture(*field.port(field.worker), ethertype=ETH_P_ALL) as link:
+        answer = traffic.udp(field.pod(field.worker), field.far_worker.pods[0].address, POD_PORT, token)
+        assert answer
+        assert link.frames()
+        assert not [frame for frame in link.frames() if token in frame]

@@ -18,7 +18,7 @@ from devtools.nodes import node as node_module
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
-from mcagent.model.config import TrafficEncryption
+from mcagent.model.config import NodeTrafficEncryption, TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.net import Address
@@ -65,7 +65,7 @@ class Range:
             pods = [
                 stack.enter_context(Capture(self.lab.namespace(pod))) for _, _, pod in self.lab.topology.pods()
             ]
-            wire = stack.enter_context(Capture(*self._port(node), ethertype=ETH_P_ALL))
+            wire = stack.enter_context(Capture(*self.port(node), ethertype=ETH_P_ALL))
             for _ in range(TRIES):
                 token = os.urandom(16)
                 send(token)
@@ -78,7 +78,8 @@ class Range:
         """Reach the other cluster from a Node's Pod, as everybody may."""
         traffic.udp(self.pod(node), self.west.services[0].cluster_ip, 80, b"honest")
 
-    def _port(self, node: Node) -> tuple[str, str]:
+    def port(self, node: Node) -> tuple[str, str]:
+        """Return the namespace and the name of the device by which the underlay reaches a Node."""
         for number, cluster in enumerate(self.lab.topology.clusters, start=1):
             if node in cluster.nodes:
                 return self.lab.underlay, underlay.port(number, cluster.nodes.index(node) + 1)
@@ -203,8 +204,25 @@ def encrypted(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range]:
         yield Range(lab)
 
 
-def _encrypts(lab: Lab) -> bool:
-    found = [lab.status(cluster.gateways[0].name)["encryption"] for cluster in lab.topology.clusters]
+@pytest.fixture(scope="module")
+def encrypted_nodes(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range]:
+    """The same with encryption between the Nodes of each cluster."""
+    if datapath is not DatapathType.SYSTEM:
+        pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
+    shape = generate(encryption=TrafficEncryption.WIREGUARD)
+    config: dict[str, object] = {
+        "bfd": {where: {"interval": "500ms"} for where in ("local", "remote")},
+        "nodeTrafficEncryption": str(NodeTrafficEncryption.REQUIRED),
+    }
+    shape = replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))
+    with make_lab(shape) as lab:
+        wait_until(lambda: _encrypts(lab, workers=True), "handshakes", timeout=60, interval=0.2)
+        yield Range(lab)
+
+
+def _encrypts(lab: Lab, *, workers: bool = False) -> bool:
+    nodes = [node.name for cluster in lab.topology.clusters for node in cluster.nodes if node.gateway or workers]
+    found = [lab.status(name)["encryption"] for name in nodes]
     return all(
         isinstance(one, dict) and one["peers"] and all(peer["state"] == "established" for peer in one["peers"])
         for one in found

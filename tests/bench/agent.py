@@ -9,6 +9,8 @@ of their own. Prints a table and, with --json, the numbers; it judges nothing.
 - processor: time that the agent itself spent, which another load of the machine does not lengthen much
 - idle: what part of a processor it takes while nothing changes
 - memory: resident, after the cold start and after the changes
+- own: Open vSwitch's own share, by ovs-vsctl with all tunnels and ovs-ofctl with all flows and groups; and the
+  cold start after the imports as its multiple
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from typing import Any
 
 import yaml
 
+from devtools.errors import LabError
 from devtools.lab.api import ApiClient
+from devtools.lab.running import environment
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
@@ -154,13 +158,23 @@ class Agent:
         self._world = world
         started = time.time()
         with self._log.open("w") as log:
-            self.process = subprocess.Popen(netns.command(world.namespace, argv), stderr=log)
-        wait_until(lambda: self._at(READY) is not None, "the agent to be ready", timeout=300, interval=0.01)
+            self.process = subprocess.Popen(netns.command(world.namespace, argv), stderr=log, env=environment())
+        try:
+            wait_until(self._ready, "the agent to be ready", timeout=300, interval=0.01)
+        except LabError as error:
+            self.process.kill()
+            raise SystemExit(f"{error}; the end of its log:\n{self._log.read_text()[-4000:]}") from None
         ready, imported = self._at(READY), self._at(" on Node ")
         assert ready is not None
         assert imported is not None
         self.spent, self.after_imports = ready - started, ready - imported
         self.status = world.status()
+
+    def _ready(self) -> bool:
+        """Tell whether the whole dataplane is programmed. Raises LabError if the process has ended."""
+        if (status := self.process.poll()) is not None:
+            raise LabError(f"the agent ended with status {status}")
+        return self._at(READY) is not None
 
     def _at(self, text: str) -> float | None:
         """Return when a log line with that text was written."""
@@ -226,6 +240,35 @@ def changes(world: World, clusters: int, count: int, pause: float) -> list[float
     return spent
 
 
+def own_share(world: World) -> dict[str, float]:
+    """Remove tunnels, flows and groups from the bridge, and return the seconds to add them without an agent.
+
+    Meters stay, since no command adds several.
+    """
+    columns = ("name", "type", "options", "bfd", "ofport_request")
+    listed = json.loads(world.ovs.vsctl("-f", "json", f"--columns={','.join(columns)}", "list", "Interface"))
+    tunnels = [row for row in listed["data"] if row[1] in ("geneve", "vxlan")]
+    bridge = world.ovs.mgmt("br-mc")
+    flows = world.ovs.ofctl("dump-flows", "--no-stats", "--no-names", bridge).splitlines()
+    groups = world.ovs.ofctl("dump-groups", bridge).splitlines()
+    bundle = [f"group add {line.strip()}" for line in groups if "group_id=" in line]
+    bundle += [f"flow add {line.strip()}" for line in flows if "actions=" in line]
+    removals = [word for name, *_ in tunnels for word in ("--", "del-port", name)]
+    world.ovs.vsctl(*removals[1:])
+    world.ovs.ofctl("del-flows", bridge)
+    world.ovs.ofctl("del-groups", bridge)
+    additions: list[str] = []
+    for name, kind, (_, options), (_, bfd), ofport in tunnels:
+        pairs = [("options", *pair) for pair in options] + [("bfd", *pair) for pair in bfd]
+        additions += ["--", "add-port", "br-mc", name, "--", "set", "Interface", name, f"type={kind}"]
+        additions += [f"ofport_request={ofport}", *(f'{column}:{key}="{value}"' for column, key, value in pairs)]
+    begun = time.monotonic()
+    world.ovs.ofctl("bundle", bridge, "-", stdin="\n".join(bundle))
+    bundled = time.monotonic()
+    world.ovs.vsctl(*additions[1:])
+    return {"own_bundle_seconds": bundled - begun, "own_tunnels_seconds": time.monotonic() - bundled}
+
+
 def quantile(values: list[float], share: float) -> float:
     """Return the value that this share of all does not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
@@ -271,7 +314,8 @@ def measure(clusters: int, count: int, pause: float) -> Json:
             "restart_resident_mib": again.memory(),
         }
         again.stop()
-        return found
+        own = own_share(world)
+        return found | own | {"cold_to_own_ratio": found["cold_after_imports_seconds"] / sum(own.values())}
     finally:
         world.close()
         shutil.rmtree(directory)

@@ -1,7 +1,7 @@
 """What a failure of a gateway costs, fault by fault: time without packets, datagrams lost, connections broken.
 
     python -m tests.bench.failover [--datapath system|netdev] [--bfd 100x3,33x3,200x3] [--rounds N | --full]
-                                   [--encryption none|wireGuard] [--fault NAME]... [--minutes M]
+                                   [--encryption none|wireGuard] [--same-cidrs] [--fault NAME]... [--minutes M]
                                    [--seed N] [--gateways N] [--workers N]
                                    [--datagrams N] [--connections N] [--interval S]
                                    [--json FILE] [--svg FILE] [--from FILE...] [--evidence FOLDER]
@@ -26,9 +26,7 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,10 +41,10 @@ from devtools.traffic.load import Load, Report
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from tests import failover
+from tests.bench.in_kernel import run_in_kernel
 from tests.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
 from tests.failover_results import Json, Results, list_of, plot, table
 
-ROOT = Path(__file__).resolve().parents[2]
 LAGS = 1.0  # seconds without an answer to a datagram, with nothing wrong
 LATE = 0.1  # seconds by which the sending process may be late in a round that counts
 TRIES = 3
@@ -198,10 +196,12 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
         workers=args.workers,
         datapath=DatapathChoice(args.datapath),
         encryption=TrafficEncryption(args.encryption),
+        same_cidrs=args.same_cidrs,
+        adapt=True,
     )
     asked = Volume(datagrams=args.datagrams, connections=args.connections, interval=args.interval)
     result = results.of(intervals.name)
-    with Lab.up(topology) as lab:
+    with Lab.up(topology, control_plane=args.same_cidrs) as lab:
         failover.await_handshakes(lab)
         settled = Settled(lab)
         volume = bearable(lab, asked)
@@ -240,19 +240,6 @@ def tell(results: Results, svg: Path | None) -> None:
         svg.write_text(plot(results.all))
 
 
-def in_test_kernel(args: argparse.Namespace, argv: list[str]) -> int:
-    """Run the same command in a test kernel; its files are written through."""
-    folders = {path.resolve().parent for path in (args.json, args.svg, args.evidence) if path}
-    folders = folders or {Path(tempfile.gettempdir()) / f"mcagent-bench.{os.getpid()}"}
-    command: list[str | Path] = [ROOT / "tests/kernel/run-in-kernel", "-m", "4096", "-t", str(args.limit)]
-    for folder in folders:
-        command += ["-o", folder]
-    say("this machine's kernel has no openvswitch: in a test kernel, 1 CPU")
-    return subprocess.run(
-        [*command, "--", sys.executable, "-m", "tests.bench.failover", *argv], cwd=ROOT, check=False
-    ).returncode
-
-
 def main(argv: list[str]) -> int:
     """Measure and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,6 +250,7 @@ def main(argv: list[str]) -> int:
         default=str(TrafficEncryption.NONE),
         help="between the clusters [%(default)s]",
     )
+    parser.add_argument("--same-cidrs", action="store_true", help="identical CIDRs, with controllers")
     parser.add_argument("--bfd", type=lambda text: text.split(","), default=["100x3"], help=", ".join(INTERVALS))
     parser.add_argument("--rounds", type=int, default=4, help="of each fault [%(default)s]")
     parser.add_argument("--full", action="store_true", help="30 rounds of each fault, 50 of two at once")
@@ -294,10 +282,12 @@ def main(argv: list[str]) -> int:
         tell(told, args.svg)
         return 0
     if args.datapath == "system" and not kernel_datapath_exists():
-        return in_test_kernel(args, argv)
+        files = [args.json, args.svg, args.evidence]
+        return run_in_kernel("failover", argv, files=files, memory=4096, limit=args.limit)
     about: Json = {
         "datapath": args.datapath,
         "encryption": args.encryption,
+        "translation of CIDRs": "virtual" if args.same_cidrs else "none",
         "kernel": os.uname().release,
         "load average": os.getloadavg()[0],
         "gateways": args.gateways,

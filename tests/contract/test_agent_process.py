@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import yaml
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
+from mcagent.core.addresses.underlay import MAPPED
 
 pytestmark = pytest.mark.contract
 
@@ -126,9 +128,10 @@ class Node:
         return json.loads(self.get("/status")[1])  # type: ignore[no-any-return]
 
     def routes(self) -> set[str]:
-        """Return the CIDRs that have a route in our table."""
+        """Return the CIDRs that have a route in our table, without mapped addresses."""
         shown = netns.ip(self.namespace, "-j", "route", "show", "table", TABLE)
-        return {route["dst"] for route in json.loads(shown)} if shown.strip() else set()
+        destinations = {route["dst"] for route in json.loads(shown)} if shown.strip() else set()
+        return {text for text in destinations if ip_network(text).network_address not in MAPPED}
 
     def flows(self) -> list[str]:
         """Return the flows of our bridge; none when it is not there."""

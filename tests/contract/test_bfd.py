@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
+from mcagent.core.failover.detection import ALARM_DIAGNOSTICS
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import BFD_MAC
 from tests.contract.ovs_values import DATAPATH
@@ -186,6 +188,88 @@ def test_a_session_goes_on_when_a_peer_learns_to_ask_for_the_mac(pair: Pair) -> 
     while time.monotonic() < until:
         assert up()
     assert pair.status("flap_count") == flaps
+
+
+def _session_stays_up(pair: Pair) -> bool:
+    return pair.status("state") == pair.status("remote_state") == "up"
+
+
+@pytest.mark.timing
+def test_a_multiplier_changes_without_taking_the_session_down(pair: Pair) -> None:
+    """Longer and shorter, at one end and at both: the agent does so when a path needs it."""
+    wait_until(lambda: _session_stays_up(pair), "the session to be up on both sides", timeout=10)
+    flaps = pair.status("flap_count")
+    for multiplier in (24, 3, 6, 12, 3, 48, 3):
+        for ovs in (pair.first, pair.second):
+            ovs.vsctl("set", "interface", "peer", f"bfd:mult={multiplier}")
+            until = time.monotonic() + 5 * INTERVAL / 1000  # some packets each way
+            while time.monotonic() < until:
+                assert _session_stays_up(pair)
+    assert pair.status("flap_count") == flaps
+
+
+@pytest.mark.timing
+def test_a_mark_comes_and_goes_without_taking_the_session_down(pair: Pair) -> None:
+    """The port stays the same one, too. In the userspace datapath it has no route then, until the mark goes."""
+    wait_until(lambda: _session_stays_up(pair), "the session to be up on both sides", timeout=10)
+    if DATAPATH is DatapathType.NETDEV:
+        pair.first.vsctl("set", "interface", "peer", "options:egress_pkt_mark=32")
+        try:
+            wait_until(lambda: pair.status("state") == "down", "the session to end", timeout=10)
+        finally:
+            pair.first.vsctl("remove", "interface", "peer", "options", "egress_pkt_mark")
+        wait_until(lambda: _session_stays_up(pair), "the session to be up again", timeout=10)
+        return
+    flaps, number = pair.status("flap_count"), pair.first.vsctl("get", "interface", "peer", "ofport", "_uuid")
+    for change in ("options:egress_pkt_mark=32", "options:egress_pkt_mark=33"):
+        pair.first.vsctl("set", "interface", "peer", change)
+        until = time.monotonic() + 5 * INTERVAL / 1000
+        while time.monotonic() < until:
+            assert _session_stays_up(pair)
+    pair.first.vsctl("remove", "interface", "peer", "options", "egress_pkt_mark")
+    until = time.monotonic() + 5 * 3 * INTERVAL / 1000
+    while time.monotonic() < until:
+        assert _session_stays_up(pair)
+    assert pair.status("flap_count") == flaps
+    assert pair.first.vsctl("get", "interface", "peer", "ofport", "_uuid") == number
+
+
+@pytest.mark.timing
+def test_the_peers_multiplier_decides_how_long_its_packets_are_waited_for(pair: Pair) -> None:
+    """As RFC 5880 (6.8.4) has it: so each end sets it for the other one, and both do where the path needs it.
+
+    A switch that stops for a second is missed with a multiplier of 3 and not with one of 24. After an alarm both
+    ends have a diagnostic, since their sessions survived; which one signalled first depends on timing.
+    """
+
+    def stop_second() -> None:
+        process = pair.second.pids["ovs-vswitchd"]
+        os.kill(process, signal.SIGSTOP)
+        try:
+            time.sleep(1.0)
+        finally:
+            os.kill(process, signal.SIGCONT)
+
+    def flaps() -> str:
+        wait_until(lambda: _session_stays_up(pair), "the session to be up on both sides", timeout=20)
+        return pair.status("flap_count")
+
+    for ovs in (pair.first, pair.second):
+        ovs.vsctl("set", "interface", "peer", "bfd:mult=24")
+    wait_until(
+        lambda: "Remote Detect Multiplier: 24" in pair.first.appctl("bfd/show", "peer"), "the peer's", timeout=10
+    )
+    before = flaps()
+    stop_second()
+    assert flaps() == before
+    pair.second.vsctl("set", "interface", "peer", "bfd:mult=3")
+    wait_until(
+        lambda: "Remote Detect Multiplier: 3\n" in pair.first.appctl("bfd/show", "peer"), "the peer's", timeout=10
+    )
+    stop_second()
+    wait_until(lambda: pair.status("flap_count") != before and _session_stays_up(pair), "an alarm", timeout=20)
+    assert {pair.status("diagnostic"), pair.status("remote_diagnostic")} <= ALARM_DIAGNOSTICS
+    pair.first.vsctl("set", "interface", "peer", "bfd:mult=3")
 
 
 @pytest.mark.timing

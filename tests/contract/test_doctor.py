@@ -15,7 +15,8 @@ from devtools.nodes.underlay import ipv6_sysctls, set_sysctl
 from mcagent.agent.config import Settings
 from mcagent.api.status import Status
 from mcagent.dataplane.conntrack import connections_to
-from mcagent.doctor.checks.node import marks, rp_filter
+from mcagent.doctor.checks.node import rp_filter
+from mcagent.doctor.checks.node.forwarding import ForwardingSwitches, forwarding
 from mcagent.doctor.checks.node.masquerade import connections, published_pods
 from mcagent.doctor.checks.node.routes import RouteLookup, RouteLookups, lookups
 from mcagent.doctor.examined import ExaminedNode
@@ -139,15 +140,12 @@ def test_a_foreign_rule_before_ours_shows_in_the_lookup(network: tuple[str, str,
     assert netns.call(node, lambda: rp_filter.return_devices(node_with())) == ((FAR, "eth0"),)
     netns.ip(node, "route", "add", "10.0.0.0/8", "dev", "eth0", "table", "99")
     netns.ip(node, "rule", "add", "priority", "100", "fwmark", "0", "table", "99")
-    netns.ip(node, "rule", "add", "priority", "101", "fwmark", "0x1000/0x1000", "table", "98")
     reading = netns.call(node, lambda: lookups(node_with()))
     assert [(result.device, result.table) for result in reading.lookups] == [("eth0", 99)]
-    rules = netns.call(node, lambda: marks.foreign_rules(node_with()))
-    assert [(rule.priority, rule.fwmask) for rule in rules] == [(101, 0x1000)]
 
 
 def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> None:
-    """One whose source somebody translated is named; one that keeps it is only counted."""
+    """One whose source somebody translated is named, unless it is to a NodePort; others are only counted."""
     node = network[0]
     pod = _new_name()
     netns.create(pod)
@@ -159,13 +157,14 @@ def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> Non
         set_sysctl(node, {"net/ipv4/ip_forward": "1"})
         nft(
             node,
-            "table ip cni { chain post { type nat hook postrouting priority 100; udp dport 7 masquerade; }; }\n"
+            "table ip cni { chain post { type nat hook postrouting priority 100; udp dport 7 masquerade; };\n"
+            f"chain pre {{ type nat hook prerouting priority -100; udp dport 30000 dnat to {FAR}:7; }}; }}\n"
             "table ip mcagent { set mct_pods { typeof ip daddr; flags interval; elements = { 10.1.1.0/24 }; }; }",
         )
 
-        def send(port: int) -> None:
+        def send(port: int, address: str = str(FAR)) -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-                one.sendto(b"x", (str(FAR), port))
+                one.sendto(b"x", (address, port))
 
         def look() -> tuple[int, list[tuple[str, ...]]]:
             count, translated = connections_to([ip_network("198.51.100.0/24")], [ip_network("10.1.1.0/24")])
@@ -179,12 +178,36 @@ def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> Non
         far = RouteLookup(destination=ip_network("198.51.100.0/24"), address=FAR, device="mc-gw0", table=1)
         seen = node_with(lookups=RouteLookups(lookups=(far,)))
         assert [(str(chain), chain.priority) for chain in netns.call(node, lambda: chains(seen))] == [
-            ("ip cni post", 100)
+            ("ip cni post", 100),
+            ("ip cni pre", -100),
         ]
         assert list(map(str, netns.call(node, lambda: published_pods(seen)))) == ["10.1.1.0/24"]
-        assert len(netns.call(node, lambda: connections(seen)).translated) == 1
+        netns.call(pod, lambda: send(30000, "10.1.1.1"))
+        assert netns.call(node, look)[0] == 3
+        reading = netns.call(node, lambda: connections(seen))
+        assert (reading.count, len(reading.translated)) == (2, 1)
     finally:
         netns.delete(pod)
+
+
+def test_the_switch_of_each_device_decides_whether_it_forwards(fresh_namespace: str) -> None:
+    """The host port's and those of devices to Pods count; net.ipv4.ip_forward alone does not."""
+    for device, peer in (("mc-gw0", "bridge"), ("pod0", "pod"), ("eth0", "wire")):
+        netns.add_veth(device, fresh_namespace, peer, fresh_namespace)
+    netns.ip(fresh_namespace, "route", "add", "10.1.1.2/32", "dev", "pod0")
+    seen = node_with()
+    pods = (ip_network("10.1.1.0/24"),)
+
+    def read() -> ForwardingSwitches:
+        node = ExaminedNode(seen.settings, Status(), readings={published_pods: pods})
+        return netns.call(fresh_namespace, lambda: forwarding(node))
+
+    set_sysctl(fresh_namespace, {"net/ipv4/ip_forward": "0"})
+    assert read() == ForwardingSwitches(globally=False, off=("mc-gw0", "pod0"))
+    set_sysctl(fresh_namespace, {f"net/ipv4/conf/{device}/forwarding": "1" for device in ("mc-gw0", "pod0")})
+    assert read() == ForwardingSwitches(globally=False)
+    set_sysctl(fresh_namespace, {"net/ipv4/ip_forward": "1", "net/ipv4/conf/mc-gw0/forwarding": "0"})
+    assert read() == ForwardingSwitches(off=("mc-gw0",))
 
 
 def test_reverse_path_drops_are_counted(network: tuple[str, str, str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,13 @@ def test_what_a_full_queue_dropped_is_counted_by_socket(fresh_namespace: str) ->
     before, now = ({("here", one): number for one, number in found.items()} for found in (end, again))
     assert queues.since(before, now) == {"here": sum(again.values())}
     assert queues.since(now, now) == {}
+
+
+def test_ovs_appctl_finds_the_daemons(ovs: OvsInstance) -> None:
+    """As a user types it in a Node of a lab (`devtools/mclab exec NODE -- ovs-appctl version`)."""
+    for target in ("ovs-vswitchd", "ovsdb-server"):
+        environment = {**os.environ, **ovs.environment}
+        done = subprocess.run(
+            ["ovs-appctl", "-t", target, "version"], env=environment, capture_output=True, text=True, check=True
+        )
+        assert target in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, ip_address, ip_network
@@ -70,7 +71,19 @@ def everything() -> list[Resource]:
         Route(table=REPLY, destination=ip_network("0.0.0.0/0"), device=DEVICE, via=NEXT_HOP),
         Rule(priority=300, table=TABLE),
         Rule(priority=301, table=REPLY, fwmark=BIT, fwmask=BIT),
+        spread(1, 32768, 65534),
     ]
+
+
+def spread(number: int, first: int, last: int, **more: object) -> Rule:
+    """Return a rule of those that spread encapsulated packets over WireGuard devices by their source port."""
+    values: dict[str, object] = {
+        "destination": ip_network("240.0.0.0/4"),
+        "protocol": socket.IPPROTO_UDP,
+        "source_ports": (first, last),
+        **more,
+    }
+    return Rule(priority=299, table=TABLE + number, **values)  # type: ignore[arg-type]
 
 
 def foreign_view(node: str) -> list[str]:
@@ -115,8 +128,13 @@ class TestNetlink(BackendContract):
             pool=(
                 *rest,
                 remote("10.20.0.0/16", source=None),
+                remote("10.20.0.0/16", mtu=1300),
                 Route(table=TABLE, destination=ip_network("10.21.7.7/32"), type=RouteType.THROW),
                 Rule(priority=301, table=REPLY, fwmark=4, fwmask=12),
+                spread(0, 7, 7),
+                spread(1, 16384, 32767),
+                spread(1, 16384, 32767, destination=None, protocol=socket.IPPROTO_TCP),
+                spread(1, 1, 9, family=6, destination=ip_network("fd00:20::/32")),
                 Neighbour(device=DEVICE, address=ip_address("169.254.77.3"), mac="aa:bb:cc:dd:ee:f1"),
             ),
             refused=remote("10.30.0.0/16", source=ip_address("203.0.113.1")),
@@ -154,6 +172,35 @@ def test_the_kernel_uses_the_routes_as_meant(backend: Inside, node: str) -> None
     assert "dev mc-gw0" in netns.ip(node, "route", "get", "10.99.0.1", "mark", str(BIT))
 
 
+def test_the_kernel_spreads_packets_by_their_source_port(backend: Inside, node: str) -> None:
+    """Those of a range take the table of their rule; others the table of all."""
+    endpoint = ip_network("240.168.2.11/32")
+    via = ip_address("169.254.77.9")
+    spread_route = Route(table=REPLY, destination=endpoint, device=DEVICE, via=via)
+    make(backend, [*device_part(), remote(str(endpoint)), Rule(priority=300, table=TABLE), spread_route])
+    for first, last in ((16384, 32767), (32768, 65534)):
+        make(backend, [*backend_resources(backend), spread(1, first, last)])
+        for port, gateway in ((1, NEXT_HOP), (first - 1, NEXT_HOP), (first, via), (last, via), (65535, NEXT_HOP)):
+            words = ("ipproto", "udp", "sport", str(port), "dport", "6081")
+            assert f"via {gateway} " in netns.ip(node, "route", "get", "240.168.2.11", *words)
+        assert f"via {NEXT_HOP} " in netns.ip(node, "route", "get", "240.168.2.11")
+
+
+def backend_resources(backend: Inside) -> list[Resource]:
+    """Return what is there, without rules that spread packets."""
+    return [
+        resource
+        for resource in backend.observe().values()
+        if not isinstance(resource, Rule) or resource.priority != 299
+    ]
+
+
+def test_the_end_of_the_ports_is_refused(backend: Inside) -> None:
+    """Linux takes no range that ends at 65535 (include/net/fib_rules.h, fib_rule_port_range_valid)."""
+    result = backend.apply(adds(spread(1, 32768, 65535)))
+    assert "sport" in str(result.failed[0][1])
+
+
 def test_ipv6_resources_come_back_equal(backend: Inside, node: str) -> None:
     """No part of the backend takes IPv4 for granted."""
     netns.ip(node, "-6", "address", "add", "2001:db8::10/64", "dev", "uplink", "nodad")
@@ -171,6 +218,7 @@ def test_ipv6_resources_come_back_equal(backend: Inside, node: str) -> None:
         Route(table=TABLE, destination=ip_network("fd00:20::9/128"), type=RouteType.THROW),
         Route(table=REPLY, destination=ip_network("::/0"), device=DEVICE, via=ip_address("fd00:77::2")),
         Rule(priority=300, table=TABLE, family=6),
+        spread(1, 1, 32767, family=6, destination=ip_network("fd00:20::/32")),
     ]
     make(backend, wanted)
     assert backend.observe() == as_mapping(wanted)
@@ -191,6 +239,7 @@ def test_changes_are_made_in_place(backend: Inside) -> None:
         Route(table=TABLE, destination=ip_network("10.21.7.7/32"), type=RouteType.THROW),
         Rule(priority=300, table=TABLE, fwmark=2, fwmask=2),
         Rule(priority=302, table=REPLY, fwmark=BIT, fwmask=BIT),
+        spread(1, 32768, 49151),
     ]
     make(backend, changed)
     assert backend.observe() == as_mapping(changed)
@@ -274,6 +323,11 @@ def test_a_device_made_anew_is_configured_again(backend: Inside, node: str) -> N
         f"rule add priority 300 from 10.9.0.0/16 table {TABLE} protocol {PROTOCOL}",
         f"rule add priority 299 iif uplink table {TABLE} protocol {PROTOCOL}",
         f"rule del priority 301 table {REPLY}",
+        f"rule del priority 299 table {REPLY}",
+        f"rule add priority 299 to 240.0.0.0/4 ipproto udp sport 5-9 table {REPLY} protocol {PROTOCOL}",
+        f"rule add priority 299 to 240.0.0.0/4 ipproto udp dport 5-9 table {REPLY} protocol {PROTOCOL}",
+        f"rule add priority 299 to 240.0.0.0/4 ipproto tcp sport 32768-65534 table {REPLY} protocol {PROTOCOL}",
+        f"rule add priority 299 to 240.1.0.0/16 table {REPLY} protocol {PROTOCOL}",
         f"neigh replace {NEXT_HOP} lladdr 02:00:00:00:00:01 dev {DEVICE} nud permanent",
         f"neigh add 169.254.77.9 lladdr 02:00:00:00:00:01 dev {DEVICE} nud permanent",
         f"address add 10.200.0.1/24 dev {DEVICE}",

@@ -93,10 +93,14 @@ def watch(node: str) -> Iterator[Callable[[], Woken]]:
         f"ip link set {DEVICE} down",
         f"ip link set {DEVICE} mtu 1300",
         f"ip link delete {DEVICE}",
+        f"sysctl -qw net.ipv4.conf.{DEVICE}.forwarding=0",
+        f"sysctl -qw net.ipv4.conf.{DEVICE}.rp_filter=1",
         f"ip route delete 10.20.0.0/16 table {TABLE}",
         f"ip route add throw 10.21.0.0/16 table {TABLE} proto {PROTOCOL}",
         f"ip route add throw 10.21.0.0/16 table {TABLE} proto static",
         f"ip -6 route add throw fd00::/16 table {TABLE} proto {PROTOCOL}",
+        "ip route add 10.30.0.0/16 via 192.0.2.1",
+        "ip route add 10.30.0.7/32 via 192.0.2.1 proto static",
         f"ip rule delete priority 300 table {TABLE}",
         f"ip neigh delete {NEXT_HOP} dev {DEVICE}",
         f"ip address delete 169.254.77.1/32 dev {DEVICE}",
@@ -135,6 +139,7 @@ def test_foreign_changes_do_not_wake_and_cost_little(node: str, watch: Callable[
     before = time.process_time()
     netns.ip_batch(node, [f"route add 10.{n // 256}.{n % 256}.0/24 via 192.0.2.1 proto bird" for n in range(5000)])
     netns.ip_batch(node, [f"route add throw 10.{n}.0.0/16 table 500 proto bird" for n in range(200)])
+    netns.ip_batch(node, [f"route add 10.250.0.{n}/32 dev pod0 scope link" for n in range(200)])
     netns.ip(node, "rule", "add", "priority", "250", "table", "77")
     netns.ip(node, "neigh", "add", "192.0.2.77", "lladdr", "02:00:00:00:00:77", "dev", "uplink")
     netns.ip(node, "link", "set", "pod0", "mtu", "1300")

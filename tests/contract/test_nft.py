@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 from devtools.nodes import netns
 from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, fragment, service_rules
 from mcagent.core.fragments.kernel import encrypted_netfilter, netfilter
+from mcagent.core.fragments.quoted import quoted_addresses, quoted_prefixes, quoted_rules
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import NftChain, NftSet, Resource
 from mcagent.model.errors import BackendError
-from mcagent.model.net import Network
+from mcagent.model.net import Network, PodPrefix
+from mcagent.model.node_state import AcceptedCluster
 from tests.contract.inside import Inside, adds, as_mapping, make, steps_to
 from tests.contract.suite import BackendContract, Case
 
@@ -220,7 +223,9 @@ def test_an_ipv6_table_works_alike(fresh_namespace: str) -> None:
 def test_the_tables_of_both_families_are_one_backend(fresh_namespace: str) -> None:
     """What keeps tunnel packets in, for gateways of both families; taken away, neither table is left."""
     backend = Inside(fresh_namespace, NftBackend(table=TABLE))
-    wanted = encrypted_netfilter(Config(node_name="g1"), networks("203.0.113.1/32", "2001:db8::/64"))
+    wanted = encrypted_netfilter(
+        Config(node_name="g1"), ("mc-wg0", "mc-wg1"), networks("203.0.113.1/32", "2001:db8::/64")
+    )
     make(backend, wanted)
     assert backend.observe() == as_mapping(wanted)
     assert {one.family for one in wanted if isinstance(one, NftChain)} == {"ip", "ip6"}
@@ -335,10 +340,23 @@ def test_a_missing_binary_is_told_as_what_it_is(fresh_namespace: str) -> None:
 
 def test_what_core_compiles_is_found_again(backend: Inside) -> None:
     """Every rule of core is written as this nft lists it, so that a backend which learnt nothing finds it."""
-    for config in (Config(node_name="a1"), Config(node_name="a1", host_port="mcagent-gateway", ct_mark_bit=3)):
-        wanted = netfilter(config, networks("10.244.0.0/16"))
-        make(backend, wanted)
-        assert anew(backend).observe() == as_mapping(wanted)
+    for config in (Config(node_name="a1"), Config(node_name="a1", host_port="mcagent-gateway")):
+        addresses = (("10.0.2.3", "254.0.14.2"), ("192.168.1.11", "254.168.195.10"))
+        pairs = tuple((ip_address(source), ip_address(mapped)) for source, mapped in addresses)
+        east = AcceptedCluster(cluster_id="east", cidrs=(), gateways=(), snat=False, mapped=pairs)
+        clusters = {"west": replace(east, cidrs=networks("100.80.0.0/16", "100.80.0.0/20"))}
+        cidrs = (
+            ("10.244.0.0/16", "100.72.0.0/16"),
+            ("10.128.32.0/20", "100.96.16.0/20"),
+            ("10.0.0.0/9", "172.128.0.0/9"),
+        )
+        prefixes = tuple(PodPrefix(real=ip_network(a), virtual=ip_network(b)) for a, b in cidrs)
+        of_pods = quoted_prefixes(prefixes, clusters)
+        quoted = quoted_addresses(config, {"east": quoted_rules(east)}, of_pods)
+        own = ((ip_address("192.0.2.10"),), networks("10.244.1.0/24", "10.244.9.0/24"))
+        chains = [*netfilter(config, networks("10.244.0.0/16"), *own), *quoted]
+        make(backend, chains)
+        assert anew(backend).observe() == as_mapping(chains)
 
 
 @pytest.mark.parametrize("by_client", [False, True])

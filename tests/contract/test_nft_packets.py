@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +18,12 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from devtools.nodes import netns
+from mcagent.core.addresses.underlay import mapped_addresses
+from mcagent.core.fragments.kernel import netfilter
+from mcagent.core.fragments.quoted import quoted_addresses, quoted_prefixes, quoted_rules
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.nft.backend import NftBackend
+from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import (
     Link,
     LinkAddress,
@@ -29,6 +34,8 @@ from mcagent.model.dataplane.resources import (
     Route,
     Rule,
 )
+from mcagent.model.net import PodPrefix
+from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.plan import Step
 from tests.contract.inside import Inside, make
 
@@ -36,12 +43,11 @@ pytestmark = pytest.mark.contract
 
 PODS = "10.244.0.0/16"
 POD, NODE, FAR, GATEWAY, LAN = "10.244.1.2", "192.0.2.10", "10.245.0.2", "198.51.100.7", "192.0.2.1"
+OTHER_POD = "10.244.2.2"  # of another Node
 NEXT_HOP = ip_address("169.254.77.2")
-BIT = 1 << 12
-MARK = f"0x{BIT:08x}"
+MAPPED = str(next(mapped_addresses(ip_address(GATEWAY))))
 MTU = 1400  # of mc-gw0; every other device has 1500
 MSS = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
-SET_TO_REPLY = f"ct direction reply ct mark & {MARK} == {MARK} meta mark set meta mark | {MARK}"
 
 KERNEL: list[Resource] = [
     Link(name="mc-gw0", mtu=MTU),
@@ -54,9 +60,8 @@ KERNEL: list[Resource] = [
         via=NEXT_HOP,
         source=ip_address(NODE),
     ),
-    Route(table=28004, destination=ip_network("0.0.0.0/0"), device="mc-gw0", via=NEXT_HOP),
-    Rule(priority=301, table=28003),
-    Rule(priority=300, table=28004, fwmark=BIT, fwmask=BIT),
+    Route(table=28003, destination=ip_network(MAPPED), device="mc-gw0", via=NEXT_HOP, source=ip_address(NODE)),
+    Rule(priority=300, table=28003),
 ]
 
 
@@ -72,17 +77,6 @@ def pods(*more: str) -> NftSet:
 
 
 IDENTITY = chain("mct_post", "nat", "postrouting", 99, 'oifname "mc-gw0" ip saddr @mct_pods snat to ip saddr')
-WAY_BACK: list[Resource] = [
-    chain(
-        "mct_pre",
-        "filter",
-        "prerouting",
-        -151,
-        f'iifname "mc-gw0" ct direction original ct mark set ct mark | {MARK}',
-        f'iifname != "mc-gw0" {SET_TO_REPLY}',
-    ),
-    chain("mct_out", "route", "output", -150, SET_TO_REPLY),
-]
 CLAMP = chain("mct_mss", "filter", "forward", -150, f'oifname "mc-gw0" {MSS}', f'iifname "mc-gw0" {MSS}')
 
 
@@ -126,7 +120,7 @@ def wires() -> Iterator[Wires]:
             (node, "veth0", "10.244.1.1/24"),
             (node, "uplink", f"{NODE}/24"),
             (far, "far0", f"{FAR}/32"),
-            (far, "far0", f"{GATEWAY}/32"),
+            (far, "far0", f"{MAPPED}/32"),
             (lan, "lan0", f"{LAN}/24"),
         ):
             netns.add_address(namespace, device, address)
@@ -135,7 +129,7 @@ def wires() -> Iterator[Wires]:
         netns.ip(far, "neigh", "add", "169.254.77.1", "lladdr", "0a:6d:63:00:00:01", "dev", "far0")
         netns.ip(far, "route", "add", "default", "via", "169.254.77.1", "dev", "far0", "onlink")
         netns.execute(node, ["sysctl", "-qw", "net.ipv4.ip_forward=1"])
-        kernel = Inside(node, NetlinkBackend(route_tables=(28003, 28004), route_protocol=111, devices=("mc-gw0",)))
+        kernel = Inside(node, NetlinkBackend(route_tables=(28003,), route_protocol=111, devices=("mc-gw0",)))
         make(kernel, KERNEL)
         kernel.close()
         yield Wires(pod, node, far, lan, Inside(node, NftBackend(table="mcagent")))
@@ -171,39 +165,136 @@ def test_the_cni_does_not_masquerade_what_goes_to_a_remote_cluster(wires: Wires,
     assert source_seen(wires, wires.lan, LAN)[0] == NODE
 
 
+NODE_PORT = f"""
+table ip kube-proxy {{
+  chain called {{
+    type nat hook prerouting priority -100;
+    ip daddr {NODE} udp dport 30000 meta mark set 0x4000 dnat to {FAR}:5000
+  }}
+  chain post {{
+    type nat hook postrouting priority 100;
+    meta mark 0x4000 masquerade
+  }}
+}}
+"""
+
+
+def test_replies_to_a_pod_of_another_node_return_by_the_node_whose_node_port_it_called(wires: Wires) -> None:
+    """Only that Node can translate them back, so it leaves the source to kube-proxy."""
+    netns.execute(wires.node, ["nft", "-f", "-"], stdin=NODE_PORT)
+    netns.add_address(wires.lan, "lan0", f"{OTHER_POD}/32")
+    netns.ip(wires.node, "route", "add", OTHER_POD, "via", LAN)
+    own = (ip_address(NODE),), (ip_network("10.244.1.0/24"),)
+    make(wires.nft, netfilter(Config(node_name="n"), (ip_network(PODS),), *own))
+    with wires.udp(wires.far, FAR, 5000) as server, wires.udp(wires.lan, OTHER_POD) as client:
+        client.sendto(b"ask", (NODE, 30000))
+        source = server.recvfrom(16)[1]
+        assert source[0] != OTHER_POD
+        server.sendto(b"answer", source)
+        assert client.recvfrom(16) == (b"answer", (NODE, 30000))
+    with wires.udp(wires.far, FAR, 5000) as server, wires.udp(wires.pod, POD) as client:
+        client.sendto(b"ask", (NODE, 30000))
+        assert server.recvfrom(16)[1][0] == POD
+
+
 @pytest.mark.parametrize(("server", "address"), [("pod", POD), ("node", NODE)])
-def test_replies_of_what_came_in_by_the_host_port_leave_by_it(wires: Wires, server: str, address: str) -> None:
-    """A client that the Node's routes would look for at the uplink gets its answer, of Pods and Node."""
+def test_replies_to_a_mapped_address_leave_by_the_host_port(wires: Wires, server: str, address: str) -> None:
+    """Of Pods and of the Node itself, with no rule of netfilter."""
     namespace = getattr(wires, server)
-    with wires.udp(namespace, address, 5000) as listener, wires.udp(wires.far, GATEWAY) as client:
-
-        def answered() -> bool:
-            client.sendto(b"ask", (address, 5000))
-            _, peer = listener.recvfrom(16)
-            assert peer[0] == GATEWAY
-            listener.sendto(b"answer", peer)
-            client.settimeout(0.3)
-            try:
-                return client.recv(16) == b"answer"
-            except TimeoutError:
-                return False
-
-        assert not answered(), "the wiring alone brings replies back: the test shows nothing"
-        make(wires.nft, WAY_BACK)
-    with wires.udp(namespace, address, 5000) as listener, wires.udp(wires.far, GATEWAY) as client:
-        assert answered()
+    with wires.udp(namespace, address, 5000) as listener, wires.udp(wires.far, MAPPED) as client:
+        client.sendto(b"ask", (address, 5000))
+        _, peer = listener.recvfrom(16)
+        assert peer[0] == MAPPED
+        listener.sendto(b"answer", peer)
+        assert client.recv(16) == b"answer"
 
 
-def test_what_the_node_begins_itself_goes_by_its_own_routes(wires: Wires) -> None:
-    """The way back is for replies: a new connection to the same far address leaves by the uplink."""
-    make(wires.nft, WAY_BACK)
-    netns.add_address(wires.lan, "lan0", f"{GATEWAY}/32")
-    with wires.udp(wires.far, GATEWAY) as far, wires.udp(wires.pod, POD, 5000) as pod:
-        far.sendto(b"x", (POD, 5000))
-        pod.recv(16)
-    with wires.udp(wires.lan, GATEWAY, 5001) as lan, wires.udp(wires.pod, POD) as client:
-        client.sendto(b"x", (GATEWAY, 5001))
-        assert lan.recvfrom(16)[1][0] == POD
+def _raw(kind: int, address: str) -> socket.socket:
+    raw_socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, kind)
+    raw_socket.settimeout(2)
+    raw_socket.bind((address, 0))
+    return raw_socket
+
+
+def _checksum(data: bytes) -> int:
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+
+
+def _unreachable(quoted: bytes, code: int = 3, mtu: int = 0, unused: int = 0) -> bytes:
+    header = struct.pack("!BBHHH", 3, code, 0, unused, mtu)
+    return header[:2] + struct.pack("!H", _checksum(header + quoted)) + header[4:] + quoted
+
+
+def test_icmp_errors_quote_the_addresses_of_each_side(wires: Wires) -> None:
+    """To the bridge an error about a request quotes the gateway's own address; to a Pod, the mapped one."""
+    pair = (ip_address(GATEWAY), ip_address(MAPPED))
+    east = AcceptedCluster(cluster_id="east", cidrs=(), gateways=(), snat=False, mapped=(pair,))
+    make(wires.nft, quoted_addresses(Config(node_name="n"), {"east": quoted_rules(east)}))
+    with (
+        netns.call(wires.far, lambda: _raw(socket.IPPROTO_ICMP, MAPPED)) as errors,
+        wires.udp(wires.far, MAPPED, 4000) as client,
+    ):
+        client.sendto(b"anyone", (POD, 9))
+        error = errors.recv(2048)[20:]
+        assert (error[0], error[1], _checksum(error + bytes(len(error) % 2))) == (3, 3, 0)
+        assert [socket.inet_ntoa(error[start : start + 4]) for start in (8 + 12, 8 + 16)] == [GATEWAY, POD]
+        with wires.udp(wires.pod, POD, 5000) as server:
+            server.connect((MAPPED, 4000))
+            server.send(b"answer")
+            ip = bytearray(struct.pack("!BBHHHBBH", 0x45, 0, 34, 0, 0, 64, socket.IPPROTO_UDP, 0))
+            ip += socket.inet_aton(POD) + socket.inet_aton(GATEWAY)
+            ip[10:12] = struct.pack("!H", _checksum(bytes(ip)))
+            errors.sendto(_unreachable(bytes(ip) + struct.pack("!HHHH", 5000, 4000, 14, 0)), (POD, 0))
+            with pytest.raises(ConnectionRefusedError):
+                server.recv(16)
+
+
+VIRTUAL, VIRTUAL_POD = "100.72.0.0/16", "100.72.1.2"
+REMOTE = "100.80.0.0/16"  # the virtual Pod CIDR of another cluster with the same real one
+
+
+def test_icmp_errors_quote_the_virtual_or_the_real_pod(wires: Wires) -> None:
+    """To the bridge an error about a request quotes the virtual address; to a Pod, the real one, with its MTU.
+
+    The MTU is in an error whose unused field another cluster has written for its own prefix, and in one of a Node
+    that translates nothing.
+    """
+    prefix = PodPrefix(real=ip_network(PODS), virtual=ip_network(VIRTUAL))
+    far = AcceptedCluster(cluster_id="far", cidrs=(ip_network(REMOTE),), gateways=(), snat=False)
+    make(wires.nft, quoted_addresses(Config(node_name="n"), {}, quoted_prefixes((prefix,), {"far": far})))
+    with (
+        netns.call(wires.far, lambda: _raw(socket.IPPROTO_ICMP, FAR)) as errors,
+        wires.udp(wires.far, FAR, 4000) as client,
+    ):
+        client.sendto(b"anyone", (POD, 9))
+        error = errors.recv(2048)[20:]
+        assert (error[0], error[1], _checksum(error + bytes(len(error) % 2))) == (3, 3, 0)
+        assert [socket.inet_ntoa(error[start : start + 4]) for start in (8 + 12, 8 + 16)] == [FAR, VIRTUAL_POD]
+        with wires.udp(wires.pod, POD, 5000) as server:
+            server.setsockopt(socket.IPPROTO_IP, _MTU_DISCOVER, _DO)
+            server.connect((FAR, 4000))
+
+            def quoted() -> bytes:
+                server.send(b"answer")
+                ip = bytearray(struct.pack("!BBHHHBBH", 0x45, 0, 34, 0, 0x4000, 64, socket.IPPROTO_UDP, 0))
+                ip += socket.inet_aton(VIRTUAL_POD) + socket.inet_aton(FAR)
+                ip[10:12] = struct.pack("!H", _checksum(bytes(ip)))
+                return bytes(ip) + struct.pack("!HHHH", 5000, 4000, 14, 0)
+
+            errors.sendto(_unreachable(quoted()), (POD, 0))
+            with pytest.raises(ConnectionRefusedError):
+                server.recv(16)
+            ends = [int(ip_network(cidr).network_address) >> 16 for cidr in (PODS, REMOTE)]
+            for mtu, unused in ((900, 0), (800, (ends[0] - ends[1]) % 0xFFFF)):
+                errors.sendto(_unreachable(quoted(), 4, mtu, unused), (POD, 0))
+                with pytest.raises(OSError, match="Message too long"):
+                    server.recv(16)
+                assert server.getsockopt(socket.IPPROTO_IP, _MTU) == mtu
+
+
+_MTU_DISCOVER, _DO, _MTU = 10, 2, 14  # linux/in.h: IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU
 
 
 def test_the_segment_size_is_clamped_in_both_directions(wires: Wires) -> None:
@@ -234,7 +325,7 @@ def test_filling_the_table_again_under_traffic_loses_and_masquerades_nothing(wir
     """New flows every few milliseconds, twenty rewrites of set and chains under them: all arrive as they left."""
     rule = ["-t", "nat", "-A", "POSTROUTING", "-s", PODS, "!", "-d", PODS, "-j", "MASQUERADE"]
     netns.execute(wires.node, ["iptables-nft", "-w", *rule])
-    table = [IDENTITY, *WAY_BACK, CLAMP]
+    table: list[Resource] = [IDENTITY, CLAMP]
     many = pods(*(f"10.{n // 256}.{n % 256}.0/25" for n in range(2000)))
     make(wires.nft, [many, *table])
     steps = [Step(old=one, new=one) for one in (many, *table)]

@@ -11,7 +11,7 @@ from mcagent.core.fragments.kernel import REJECT_MACS, REJECTED, netfilter
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
 from tests.contract.inside import make
-from tests.contract.test_nft_packets import FAR, GATEWAY, POD, Wires, wires
+from tests.contract.test_nft_packets import FAR, MAPPED, POD, Wires, wires
 
 __all__ = ["wires"]
 pytestmark = pytest.mark.contract
@@ -35,7 +35,7 @@ def _listen() -> socket.socket:
     return server
 
 
-@pytest.mark.parametrize("client_address", [FAR, GATEWAY])
+@pytest.mark.parametrize("client_address", [FAR, MAPPED])
 def test_tcp_is_reset_and_the_rest_prohibited(rejecting: Wires, client_address: str) -> None:
     """A client is refused at once, though the Pod listens; a sender of UDP hears that there is no way to it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
+from mcagent.dataplane.openflow.ofctl import Ofctl
 from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 from mcagent.model.errors import BackendError
 from tests.contract.inside import adds, as_mapping, make, steps_to
@@ -160,6 +161,42 @@ def test_counters_are_summed_by_cookie(backend: OpenFlowBackend, ovs: OvsInstanc
     found = backend.flow_stats()
     assert set(found) == {COOKIE | 1, COOKIE | 3}
     assert found[COOKIE | 3] == 0
+
+
+def test_reading_starts_two_processes(backend: OpenFlowBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For flows and for groups; meters are read without one. Each resync of an idle agent reads everything."""
+    meters = [MeterEntry(meter_id=number, rate=10, burst=20) for number in range(1, 4000)]
+    entries_with_meters: list[Resource] = [*BASE, *meters]
+    make(backend, entries_with_meters)
+    started: list[str] = []
+    start = Ofctl._start
+
+    def counted(ofctl: Ofctl, args: Sequence[str], stdin: int) -> object:
+        started.append(" ".join(args))
+        return start(ofctl, args, stdin)
+
+    monkeypatch.setattr(Ofctl, "_start", counted)
+    assert backend.observe() == as_mapping(entries_with_meters)
+    assert len(started) == 2, started
+
+
+def test_packets_of_some_cookies_are_counted_without_a_process(
+    backend: OpenFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one table; a cookie without flows has no packets. The agent counts them again and again."""
+    make(backend, [group(1, 5), flow(1, table=0, match="ip", actions="drop"), flow(2, table=0), flow(3, table=1)])
+    backend.send(7, [bytes.fromhex(PACKET)] * 3)
+    monkeypatch.setattr(Ofctl, "_start", lambda *_: pytest.fail("a process"))
+    many = [COOKIE | number for number in range(1000, 1300)]
+
+    def counts() -> Mapping[int, int]:
+        return backend.packet_counts(0, [COOKIE | 1, COOKIE | 2, COOKIE | 3, *many])
+
+    wait_until(lambda: counts()[COOKIE | 1] == 3, "the packets to be counted")
+    assert sum(counts().values()) == 3
+    assert len(counts()) == 303
+    with pytest.raises(BackendError, match="read"):
+        OpenFlowBackend(backend.socket.replace(".mgmt", "-not.mgmt")).packet_counts(0, [COOKIE])
 
 
 def test_packets_go_through_the_flows_as_if_they_came_by_a_port(backend: OpenFlowBackend) -> None:

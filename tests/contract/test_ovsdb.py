@@ -73,6 +73,8 @@ class TestOvsdb(BackendContract):
                 tunnel(2, ofport=9, peer_kind=PeerKind.NODE),
                 tunnel(3, type=TunnelType.VXLAN, local_ip=ip_address("192.0.2.77"), ttl=255),
                 tunnel(4, bfd=replace(BFD, min_tx=100, cpath_down=False), bfd_seen=True),
+                tunnel(4, bfd=BFD, egress_mark=32),
+                tunnel(3, type=TunnelType.VXLAN, egress_mark=32),
                 replace(HOST_PORT, mac="0a:6d:63:00:00:02"),
             ),
             refused=tunnel(7, remote_ip=ip_address("224.0.0.7")),  # "multicast remote_ip not allowed"
@@ -108,6 +110,18 @@ def test_a_tunnel_of_an_earlier_version_is_taught_in_place(backend: OvsdbBackend
     make(backend, [BRIDGE, HOST_PORT, tunnel(4, bfd=BFD)])
     assert columns(ovs, "interface", tunnel(4).name, "_uuid", "ofport") == before
     assert f'bfd_remote_dst_mac="{BFD_MAC}"' in columns(ovs, "interface", tunnel(4).name, "bfd")[0]
+
+
+def test_a_mark_is_changed_on_the_port_that_is_there(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """One step on the same row: the tunnel is not made anew."""
+    make(backend, [BRIDGE, HOST_PORT, tunnel(4, bfd=BFD)])
+    before = columns(ovs, "interface", tunnel(4).name, "_uuid", "ofport")
+    for mark in (32, 33, 0):
+        result = make(backend, [BRIDGE, HOST_PORT, tunnel(4, bfd=BFD, egress_mark=mark)])
+        assert [step.key for step in result.done] == [tunnel(4).key]
+        assert columns(ovs, "interface", tunnel(4).name, "_uuid", "ofport") == before
+        shown = "egress_pkt_mark" in columns(ovs, "interface", tunnel(4).name, "options")[0]
+        assert shown == bool(mark)
 
 
 def test_the_order_of_gateways_is_kept_in_the_bridge(backend: OvsdbBackend, ovs: OvsInstance) -> None:
@@ -163,6 +177,8 @@ DISTURBANCES = {
     "tunnel's address": ("set", "interface", tunnel(2).name, "options:remote_ip=bad"),
     "tunnel's own end": ("set", "interface", tunnel(2).name, "options:local_ip=bad"),
     "tunnel's TTL": ("set", "interface", tunnel(2).name, "options:ttl=bad"),
+    "tunnel's mark": ("set", "interface", tunnel(2).name, "options:egress_pkt_mark=32"),
+    "tunnel's wrong mark": ("set", "interface", tunnel(2).name, "options:egress_pkt_mark=bad"),
     "tunnel's BFD": ("set", "interface", tunnel(2).name, "bfd:min_tx=7"),
     "tunnel's number": ("set", "interface", tunnel(2).name, "ofport_request=77"),
     "tag of the port": ("clear", "port", tunnel(2).name, "external_ids"),

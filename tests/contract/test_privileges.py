@@ -22,7 +22,7 @@ from mcagent.agent.config import Settings
 from mcagent.api.status import Status
 from mcagent.doctor.checks.node import masquerade, routes, rp_filter
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.doctor.readings import chains, switch, underlay
+from mcagent.doctor.readings import chains, cni, switch, underlay
 from mcagent.dataplane.facts import observe_facts
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
@@ -49,7 +49,7 @@ remote = [ipaddress.ip_network("10.20.0.0/16")]
 for backend, wanted in (
     (
         NetlinkBackend(**ours),
-        [*device(config, 1450, None), *routing(config), *cluster_routes(config, node, remote, [])],
+        [*device(config, 1500, None), *routing(config), *cluster_routes(config, node, remote, [], 1450)],
     ),
     (NftBackend(table="mcagent"), netfilter(config, (ipaddress.ip_network("10.244.0.0/16"),))),
 ):
@@ -63,6 +63,8 @@ assert (found.rule_exists, [one.device for one in found.lookups]) == (True, ["mc
 examined.read(underlay.underlay)
 examined.read(rp_filter.return_devices)
 examined.read(chains.chains)
+assert examined.read(cni.programs).attached == ()
+assert examined.read(cni.cnis) == ()
 examined.read(masquerade.connections)
 assert len(examined.read(masquerade.published_pods)) == 1
 monitor.stop()

@@ -51,6 +51,7 @@ PEERS6 = TunnelPeers(
     wireguard=((ip_address("2001:db8::1"), 51821),),
 )
 CONFIG = Config(node_name="n", encryption=TrafficEncryption.WIREGUARD)
+DEVICES = ("mc-wg0",)  # of WireGuard
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Wires:
 
     def guarded(self, config: Config = CONFIG) -> None:
         """Put up the guard."""
-        make(self.nft, guard(config, (PEERS,)))
+        make(self.nft, guard(config, (PEERS,), DEVICES))
 
     def counted(self) -> dict[str, int]:
         """Return the counters by chain."""
@@ -140,7 +141,7 @@ def wires() -> Iterator[Wires]:
 
 def test_what_the_guard_asks_for_comes_back_equal_whatever_it_has_counted(wires: Wires) -> None:
     """Both families; a new agent finds nothing to do, and counters are no drift."""
-    wanted: list[Resource] = guard(CONFIG, (PEERS, PEERS6))
+    wanted: list[Resource] = guard(CONFIG, (PEERS, PEERS6), DEVICES)
     make(wires.nft, wanted)
     assert not wires.arrives(wires.pod, wires.peer, POD, FAR)
     anew = Inside(wires.node, NftBackend(table="mcagent"))
@@ -217,7 +218,7 @@ def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> No
         addresses=(*PEERS.addresses, ip_network(here)),
         own_ends=(ip_network(NODE), ip_network(here)),
     )
-    make(wires.nft, guard(CONFIG, (both_ends,)))
+    make(wires.nft, guard(CONFIG, (both_ends,), DEVICES))
     assert wires.arrives(wires.peer, wires.node, FAR, here)
     netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(here))
     assert not wires.arrives(wires.peer, wires.node, FAR, there)
@@ -227,7 +228,7 @@ def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> No
     )
     assert wires.arrives(wires.peer, wires.node, FAR, there)
     netns.ip(wires.node, "route", "replace", "default", "via", str(PEER))
-    make(wires.nft, guard(replace(CONFIG, tunnel_source_check=False), (both_ends,)))
+    make(wires.nft, guard(replace(CONFIG, tunnel_source_check=False), (both_ends,), DEVICES))
     assert wires.arrives(wires.peer, wires.node, FAR, there)
 
 
@@ -299,7 +300,7 @@ def test_a_node_of_the_link_must_send_the_largest_ttl(wires: Wires) -> None:
     assert wires.arrives(wires.peer, wires.node, FAR, NODE, ttl=64)
     assert wires.counted()[LINK] == 1
     anew = Inside(wires.node, NftBackend(table="mcagent"))
-    assert steps_to(anew.observe(), guard(CONFIG, (PEERS,))) == []  # what was learned is no drift
+    assert steps_to(anew.observe(), guard(CONFIG, (PEERS,), DEVICES)) == []  # what was learned is no drift
 
 
 def test_a_device_that_leads_to_no_pods_is_not_asked(wires: Wires) -> None:
@@ -342,7 +343,7 @@ def test_what_somebody_takes_out_of_the_guard_is_put_back(wires: Wires, spoil: s
     """Pairs of address and port are compared like networks."""
     wires.guarded()
     netns.execute(wires.node, ["nft", "-f", "-"], stdin=spoil.format() + "\n")
-    wanted = guard(CONFIG, (PEERS,))
+    wanted = guard(CONFIG, (PEERS,), DEVICES)
     assert wires.nft.observe() != as_mapping(wanted)
     make(wires.nft, wanted)
     assert wires.nft.observe() == as_mapping(wanted)
@@ -356,7 +357,7 @@ def test_pairs_are_replaced_as_a_whole(wires: Wires, sockets: Sequence[tuple[IPv
         NftSet(table="mcagent", name="mct_wireguard", sockets=tuple(sockets))
         if one.key[3:] == ("mct_wireguard",)
         else one
-        for one in guard(CONFIG, (PEERS,))
+        for one in guard(CONFIG, (PEERS,), DEVICES)
     ]
     make(wires.nft, changed)
     assert wires.nft.observe() == as_mapping(changed)

@@ -20,7 +20,7 @@ WORK = """
 import logging, sys
 from pathlib import Path
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
-from mcagent.model.dataplane.wireguard import WireGuardImplementation
+from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeer
 from tests.contract.inside import as_mapping
 from tests.contract.wireguard_nodes import WireGuardNode, make, random_key
 from tests.contract.test_wireguard import peer
@@ -31,11 +31,15 @@ assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == int(sys.argv[3]
 node = WireGuardNode(1, "", Path(sys.argv[1]), WireGuardImplementation(sys.argv[2]))
 backend = node.wireguard
 wanted = [node.value(fwmark=7), peer(node, 0, successor=random_key()), peer(node, 1)]
+if node.implementation is WireGuardImplementation.KERNEL:
+    wanted += [node.value(1), peer(node, 0, device=node.devices[1])]
+    assert node.value(1).loose_source_check
 watch = WireGuardWatch(backend, lambda: None)
 watch.start()
 make(backend, wanted)
 assert backend.observe() == as_mapping(wanted)
-assert len(backend.statuses()) == 3  # the announced key is a peer of its own
+peers = [one for one in wanted if isinstance(one, WireGuardPeer)]
+assert len(backend.statuses()) == len(peers) + 1  # the announced key is a peer of its own
 watch.stop()
 make(backend, [])
 backend.close()

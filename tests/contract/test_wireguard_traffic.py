@@ -21,7 +21,7 @@ from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.net import parse_address
 from mcagent.model.node_state import EncryptionState, RemoteEnd
-from mcagent.observe.wireguard import causes
+from mcagent.observe.wireguard import EncryptionPeer, causes
 from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, meet, missing, route, two_nodes
 from tests.waiting import allowed
 
@@ -291,13 +291,13 @@ def causes_given(node: WireGuardNode, other: WireGuardNode) -> str:
         implementation=node.implementation,
         public_key=node.store.ensure().current.public,
         next_public_key="",
-        device=node.device,
+        devices=(node.device,),
         ends={"other": (end,)},
         publication=None,
         own_gateway=node.underlay,
         problems=(),
     )
-    return "; ".join(causes(known, end, status(node, key), key_created=0.0, now=time.time()))
+    return "; ".join(causes(known, EncryptionPeer(end=end), status(node, key), key_created=0.0, now=time.time()))
 
 
 @pytest.mark.timing

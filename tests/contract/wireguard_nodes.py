@@ -18,7 +18,13 @@ from devtools.waiting import wait_until
 from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.dataplane.wireguard.keys import KeyStore
 from mcagent.model.dataplane.resources import Resource
-from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from mcagent.model.dataplane.wireguard import (
+    MAX_DEVICES,
+    WireGuardDevice,
+    WireGuardImplementation,
+    WireGuardPeer,
+    device_names,
+)
 from mcagent.model.net import host_network, parse_address
 from tests.contract.inside import Inside, make
 
@@ -51,6 +57,7 @@ class WireGuardNode:
         implementation: WireGuardImplementation,
         *,
         underlay: str = "192.0.2.",
+        inner: str = "10.96.0.",
     ) -> None:
         self.number = number
         self.namespace = namespace
@@ -59,14 +66,15 @@ class WireGuardNode:
         self.store = KeyStore(directory / "keys.json")
         # wireguard-go's sockets are in one directory for all namespaces, so names must differ
         self.device = f"mcwg{os.getpid() % 100_000}-{next(_NUMBERS)}"
+        self.devices = device_names(self.device, MAX_DEVICES)
         self.underlay = parse_address(f"{underlay}{number}")
-        self.inner = parse_address(f"10.96.0.{number}")
+        self.inner = parse_address(f"{inner}{number}")
         self.backend = self.new_backend()
 
     def new_backend(self) -> Inside:
-        """Return another backend of the same device, as an agent that has started again has it."""
+        """Return another backend of the same devices, as an agent that has started again has it."""
         backend = WireGuardBackend(
-            device=self.device,
+            devices=self.devices,
             keys=self.store,
             run_directory=self.directory / "run",
             implementation=self.implementation,
@@ -79,25 +87,26 @@ class WireGuardNode:
         assert isinstance(self.backend.backend, WireGuardBackend)
         return self.backend.backend
 
-    def value(self, **more: object) -> WireGuardDevice:
-        """Return the device as core would ask for it."""
+    def value(self, index: int = 0, /, **more: object) -> WireGuardDevice:
+        """Return a device as core would ask for it."""
         made = WireGuardDevice(
-            name=self.device,
-            listen_port=PORT,
+            name=self.devices[index],
+            listen_port=PORT + index,
             mtu=MTU,
             public_key=self.store.ensure().current.public,
             addresses=(self.inner,),
             implementation=self.implementation,
+            loose_source_check=index > 0,
         )
         return replace(made, **more)  # type: ignore[arg-type]
 
-    def peer_for(self, other: WireGuardNode, **more: object) -> WireGuardPeer:
-        """Return this Node as a peer of another one."""
+    def peer_for(self, other: WireGuardNode, index: int = 0, /, **more: object) -> WireGuardPeer:
+        """Return this Node as a peer of a device of another one."""
         keys = self.store.ensure()
         made = WireGuardPeer(
-            device=other.device,
+            device=other.devices[index],
             public_key=keys.current.public,
-            endpoint=(self.underlay, PORT),
+            endpoint=(self.underlay, PORT + index),
             allowed_ips=(host_network(self.inner),),
             keepalive=5,
             successor=keys.next.public if keys.next is not None else "",
@@ -176,7 +185,11 @@ def route(node: WireGuardNode, other: WireGuardNode) -> None:
 
 @contextmanager
 def two_nodes(
-    directory: Path, implementation: WireGuardImplementation, *, underlay: str = "192.0.2."
+    directory: Path,
+    implementation: WireGuardImplementation,
+    *,
+    underlay: str = "192.0.2.",
+    inner: str = "10.96.0.",
 ) -> Iterator[tuple[WireGuardNode, WireGuardNode]]:
     """Give two Nodes in namespaces of their own, which know nothing of each other yet."""
     nodes = []
@@ -185,7 +198,7 @@ def two_nodes(
         netns.create(namespace)
         own = directory / str(number)
         own.mkdir()
-        nodes.append(WireGuardNode(number, namespace, own, implementation, underlay=underlay))
+        nodes.append(WireGuardNode(number, namespace, own, implementation, underlay=underlay, inner=inner))
     one, two = nodes
     try:
         yield one, two

@@ -1,5 +1,7 @@
 """Two clusters of real Kubernetes with different CNIs and kube-proxy modes, joined with the chart; made once.
 
+Each CNI in $MCAGENT_CNI_DIRECTORY gets two more clusters, and the same tests.
+
 `E2E_KEEP=1` leaves them up at the end (`devtools/mck8s down` removes them).
 """
 
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from devtools.errors import LabError
-from devtools.k8s import chart, mcs_suite, workloads
+from devtools.k8s import chart, external, mcs_suite, workloads
 from devtools.k8s.demo import Demo
 from devtools.k8s.lab import STATE, K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
@@ -54,23 +56,31 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     return Suite(program=program, archives=tuple(map(str, made)))
 
 
-@pytest.fixture(scope="session")
-def world(helm: Path, suite: Suite) -> Iterator[World]:
+PROVIDED = ((K8sCni.FLANNEL, K8sCni.BRIDGE), (K8sCni.KUBE_ROUTER, K8sCni.FLANNEL))
+OTHERS = tuple((name, K8sCni.FLANNEL) for name in external.names())
+NO_OTHERS = pytest.param((), id="others", marks=pytest.mark.skip(reason=f"{external.VARIABLE} names no other CNI"))
+
+
+@pytest.fixture(scope="session", params=[*PROVIDED, *(OTHERS or (NO_OTHERS,))], ids="-".join)
+def world(request: pytest.FixtureRequest, helm: Path, suite: Suite) -> Iterator[World]:
     """Give the clusters: all Nodes gateways, Service web of the last one exported, clients on all other Nodes."""
     if os.geteuid():
         pytest.skip("needs root: it makes namespaces, mounts and cgroups")
+    cnis, modes = request.param, (ProxyMode.IPTABLES, ProxyMode.NFTABLES)
     try:
         require()
         archives = (*mcagent_images(), *suite.archives)
     except LabError as error:
         pytest.skip(str(error))
-    cnis, modes = (K8sCni.FLANNEL, K8sCni.BRIDGE), (ProxyMode.IPTABLES, ProxyMode.NFTABLES)
     say = Progress()
     lab = K8sLab(Plan(cnis=cnis, proxy_modes=modes, archives=archives), say)
     try:
         lab.up()
         bare = {one.node.name: dataplane_of(one.machine) for one in lab.nodes()}
         demo, guide = Demo(lab, say), Guide(lab=lab, helm=helm)
+        guide.run(lab.topology.clusters[0], "mcagent check --pre --context east --context west")
+        for one in lab.nodes():
+            guide.run_on_node(one.machine, "mcagent check --pre")
         with say.step("mcagent: leader, members and agents, with Helm"):
             for cluster, command in zip(lab.topology.clusters, INSTALL, strict=True):
                 guide.run(cluster, command, *chart.values(cluster))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from devtools.k8s import mcs_suite
 from devtools.k8s.demo import MCAGENT
-from devtools.k8s.lab import ROOT, K8sLab
+from devtools.k8s.lab import ROOT, STATE, K8sLab
+from devtools.k8s.machine import Machine
 from devtools.k8s.programs import require
 from devtools.lab.topology import Cluster
 from devtools.nodes import netns
@@ -43,6 +46,14 @@ def every_command() -> tuple[str, ...]:
     return tuple(command for page in PAGES for command in commands(page.read_text(encoding="utf-8")))
 
 
+def kubeconfig_of_all(lab: K8sLab) -> Path:
+    """Write a kubeconfig with a context for each cluster, named like it."""
+    path = STATE / "all.kubeconfig"
+    each = {one.name: json.loads(lab.kubeconfig(one).read_text()) for one in lab.topology.clusters}
+    path.write_text(json.dumps(mcs_suite.kubeconfig(each)))
+    return path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
     """Runs commands of the pages beside the API server of a cluster, and keeps which were run."""
@@ -57,10 +68,18 @@ class Guide:
         assert command in self.known, f"no page has the command {command!r}"
         program, *arguments = shlex.split(command)
         programs: Mapping[str, Path] = {"mcagent": MCAGENT, "helm": self.helm, "kubectl": require()["kubectl"]}
-        argv = [*self.lab.beside(cluster), "env", f"--chdir={ROOT}", f"KUBECONFIG={self.lab.kubeconfig(cluster)}"]
+        kubeconfig = kubeconfig_of_all(self.lab) if "--context" in arguments else self.lab.kubeconfig(cluster)
+        argv = [*self.lab.beside(cluster), "env", f"--chdir={ROOT}", f"KUBECONFIG={kubeconfig}"]
         done = netns.run([*argv, str(programs[program]), *arguments, *more], timeout=timeout)
         self.ran.add(command)
         return done.stdout + done.stderr
+
+    def run_on_node(self, machine: Machine, command: str) -> str:
+        """Run a command of mcagent on a Node and return what it says. Raises LabError."""
+        assert command in self.known, f"no page has the command {command!r}"
+        _, *arguments = shlex.split(command)
+        self.ran.add(command)
+        return machine.run([MCAGENT, *arguments])
 
     def find(self, beginning: str) -> str:
         """Return the one command of the pages that begins so."""

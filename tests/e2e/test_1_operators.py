@@ -10,23 +10,28 @@ from typing import Any
 import pytest
 
 from devtools.errors import LabError
-from devtools.k8s import mcs_suite, workloads
+from devtools.k8s import workloads
 from devtools.k8s.demo import IMPORTED, MCAGENT
+from devtools.k8s.node import K8sCni
 from devtools.nodes import netns
 from mcagent.cli.benchmarking.pods import LABEL
 from mcagent.cli.common import exit_codes
+from tests.e2e.guide import kubeconfig_of_all
 from tests.e2e.world import World, until
 
 Operator = Callable[..., tuple[int, dict[str, Any]]]
+RECOGNISED = {
+    K8sCni.FLANNEL: "flannel (VXLAN)",
+    K8sCni.BRIDGE: "none that is known",
+    K8sCni.KUBE_ROUTER: "kube-router",
+}
 
 
 @pytest.fixture(scope="module")
-def operator(world: World, tmp_path_factory: pytest.TempPathFactory) -> Operator:
+def operator(world: World) -> Operator:
     """Give a function that runs a command of mcagent where no agent is, and returns exit code and JSON."""
     clusters = world.lab.topology.clusters
-    each = {one.name: json.loads(world.lab.kubeconfig(one).read_text()) for one in clusters}
-    both = tmp_path_factory.mktemp("operator") / "kubeconfig"
-    both.write_text(json.dumps(mcs_suite.kubeconfig(each)))
+    both = kubeconfig_of_all(world.lab)
 
     def run(*arguments: str, timeout: float = 120.0) -> tuple[int, dict[str, Any]]:
         command = [*world.lab.beside(clusters[0]), "env", f"KUBECONFIG={both}", str(MCAGENT), *arguments]
@@ -51,6 +56,16 @@ def test_doctor_asks_every_node(world: World, operator: Operator) -> None:
         until(lambda: not failed(), "a cluster where nothing is wrong")
     assert not failed()
     assert {one["node"] for one in found["nodes"]} == {one.name for one in world.serving.nodes}
+
+
+def test_doctor_recognises_the_cni_of_every_node(world: World, operator: Operator) -> None:
+    """By what the real one has made there; of a CNI that this repository does not provide, the name is unknown."""
+    for cluster in world.lab.topology.clusters:
+        cni = world.lab.cni(cluster)
+        if isinstance(cni, K8sCni):
+            found = operator("doctor", "--all", "--context", cluster.name)[1]
+            seen = {node["node"]: _seen(node, "cni") for node in found["nodes"]}
+            assert seen == dict.fromkeys((node.name for node in cluster.nodes), RECOGNISED[cni])
 
 
 @pytest.mark.parametrize("target", ["pod", "service"])
@@ -79,3 +94,9 @@ def test_benchmark_measures_the_tunnel_beside_the_network_below(world: World, op
         assert 0 < one["roundTripP50Seconds"] <= one["roundTripP99Seconds"]
     for cluster in world.lab.topology.clusters:
         assert not world.get(cluster, "pods", "-n", "kube-system", "-l", LABEL)
+
+
+def _seen(report: dict[str, Any], check: str) -> str:
+    """Return what a Node's report says of a check that gives one finding."""
+    (finding,) = (one for one in report["findings"] if one["check"] == check)
+    return str(finding["seen"])

@@ -199,7 +199,7 @@ def test_the_open_vswitch_of_a_node_is_used(world: World) -> None:
     for cluster in world.lab.topology.clusters:
         world.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-openvswitch")
         log = world.guide.run(cluster, "kubectl logs -n kube-system daemonset/mcagent-openvswitch")
-        assert "this Node has an Open vSwitch" in log
+        assert "using the Node's own Open vSwitch" in log
 
 
 def test_agents_say_how_they_do(world: World) -> None:
@@ -213,6 +213,9 @@ def test_agents_say_how_they_do(world: World) -> None:
     until(lambda: world.serving.name in world.guide.run(world.asking, f"{agent} status"), "a ready agent")
     assert str(world.demo.victim.address) in world.guide.run(world.asking, f"{agent} gateways")
     world.guide.run(world.asking, f"{agent} plan")
+    assert world.serving.name in world.guide.run(world.asking, f"mcagent status --context {world.asking.name}")
+    cidrs = world.guide.run(world.asking, world.guide.find("kubectl get clusterinfoimports"))
+    assert str(world.serving.service_cidr) in cidrs
     world.guide.run(world.asking, "kubectl get events -A --field-selector reportingComponent=mcagent-agent")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devtools.errors import LabError
-from devtools.k8s.demo import COMMON_AREA
+from devtools.k8s.demo import CLUSTERSET, COMMON_AREA
 from devtools.lab.topology import Cluster
 from tests.e2e.world import World, dataplane_of, until
 
@@ -36,20 +37,20 @@ def test_nothing_is_left_on_nodes_and_in_clusters(world: World) -> None:
 
 def test_a_deletion_without_its_controller_is_found_and_ended(world: World) -> None:
     """What nobody takes a finalizer away from any more is listed, and goes when an administrator does."""
-    stuck = {
-        "name": "west-clusterinfo",
-        "namespace": COMMON_AREA,
-        "finalizers": ["resourceexport.antrea.io/finalizer"],
+    stuck: dict[str, dict[str, Any]] = {
+        "MemberClusterAnnounce/member-announce-from-west": {"clusterID": "west", "clusterSetID": CLUSTERSET},
+        "ResourceExport/west-clusterinfo": {"spec": {"kind": "ClusterInfo"}},
     }
-    export = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport", "metadata": stuck}
-    world.lab.kubectl(world.asking, "apply", "-f", "-", objects=[export | {"spec": {"kind": "ClusterInfo"}}])
-    world.lab.kubectl(
-        world.asking, "delete", "resourceexport", "-n", COMMON_AREA, "west-clusterinfo", "--wait=false"
-    )
-    listed, patch = world.guide.find("kubectl get clustersets,"), world.guide.find("kubectl patch")
-    assert f"ResourceExport {COMMON_AREA}/west-clusterinfo" in world.guide.run(world.asking, listed)
-    world.guide.run(world.asking, patch)
-    until(lambda: not world.guide.run(world.asking, listed), "the end of west-clusterinfo")
+    for name, content in stuck.items():
+        world.lab.kubectl(world.asking, "apply", "-f", "-", objects=[_with_finalizer(name) | content])
+        world.lab.kubectl(world.asking, "delete", "-n", COMMON_AREA, name, "--wait=false")
+    listed = world.guide.find("kubectl get clustersets,")
+    found = world.guide.run(world.asking, listed)
+    for name in stuck:
+        kind, _, metadata_name = name.partition("/")
+        assert f"{kind} {COMMON_AREA}/{metadata_name}" in found
+        world.guide.run(world.asking, world.guide.find(f"kubectl patch {kind.lower()}"))
+    until(lambda: not world.guide.run(world.asking, listed), "the end of both")
 
 
 def test_crds_go_when_they_are_told_to(world: World) -> None:
@@ -91,6 +92,17 @@ KINDS = (
     "validatingwebhookconfigurations", "mutatingwebhookconfigurations", "validatingadmissionpolicies",
     "validatingadmissionpolicybindings", "networkpolicies", "poddisruptionbudgets",
 )  # fmt: skip
+
+
+def _with_finalizer(name: str) -> dict[str, Any]:
+    """Return the beginning of an object "KIND/NAME" of the leader that nobody's controller will let go."""
+    kind, _, metadata_name = name.partition("/")
+    metadata = {
+        "name": metadata_name,
+        "namespace": COMMON_AREA,
+        "finalizers": ["resourceexport.antrea.io/finalizer"],
+    }
+    return {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": kind, "metadata": metadata}
 
 
 def _left(world: World, cluster: Cluster) -> list[str]:

@@ -104,6 +104,16 @@ class Objects:
         """Return the names of all objects of a kind."""
         return [stored.key[1] for stored in self.api.store.select(self._rt(kind), "")[0]]
 
+    def listed(self, kind: Kind, namespace: str) -> list[Any]:
+        """Return the objects of a kind, in all namespaces when `namespace` is ""; [] when it is not served."""
+        info = KINDS[kind]
+        rt = self.api.registry.find(info.group, info.version, info.plural)
+        return (
+            [stored.obj for stored in self.api.store.select(rt, namespace if info.namespaced else "")[0]]
+            if rt
+            else []
+        )
+
     def remove(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
         """Delete an object."""
         self.api.store.delete(self._rt(kind), namespace if KINDS[kind].namespaced else "", name)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -76,7 +78,10 @@ class Site:
 
 
 KINDS_MADE = (
+    Kind.GATEWAY,
+    Kind.MEMBER_CLUSTER_ANNOUNCE,
     Kind.CLUSTER_SET,
+    Kind.MEMBER_CLUSTER_ANNOUNCE,
     Kind.RESOURCE_EXPORT,
     Kind.RESOURCE_IMPORT,
     Kind.SECRET,
@@ -138,6 +143,7 @@ def test_init_makes_the_leaders_cluster_set_and_the_join_config(site: Site, tmp_
     made = site.get(Kind.CLUSTER_SET, "blue")
     assert made is not None
     assert made["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    assert "members: {allowedCIDRs: [10.96.0.0/16]}" in err
     assert made["metadata"]["annotations"] == CREATED
     config = yaml.safe_load(file.read_text())
     assert config == {
@@ -612,6 +618,28 @@ def test_leave_waits_for_the_controller_and_keeps_the_token_until_then(site: Sit
     assert site.names(Kind.SECRET, "kube-system") == []
 
 
+def test_a_join_waits_for_the_deletion_of_an_earlier_one(site: Site, tmp_path: Path) -> None:
+    """A join that failed leaves its ClusterSet to the controller, which waits for a leader that is away."""
+    config = str(config_file(tmp_path / "j", CONFIG, SECRET))
+    site.run("clusterset", "join", "-f", config, "--no-wait")
+    path = object_path(Kind.CLUSTER_SET, "kube-system", "blue")
+    finalizers: Callable[[object], object] = lambda value: site.client.request(  # noqa: E731
+        "PATCH", path, body={"metadata": {"finalizers": value}}, content_type="application/merge-patch+json"
+    )
+    finalizers(["x.io/y"])
+    site.client.request("DELETE", path)
+    site.client.request("DELETE", object_path(Kind.SECRET, "kube-system", "east-token"))
+    ends = threading.Timer(0.5, finalizers, [None])
+    ends.start()
+    code, _, err = site.run("clusterset", "join", "-f", config, "--no-wait")
+    ends.join()
+    assert code == 0, err
+    assert "for the deletion of ClusterSet blue" in err
+    made = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
+    assert made is not None
+    assert "deletionTimestamp" not in made["metadata"]
+
+
 def test_leaving_another_cluster_set_than_there_is(site: Site, tmp_path: Path) -> None:
     """A name that is wrong deletes nothing."""
     site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)), "--no-wait")
@@ -630,6 +658,70 @@ def test_destroy_deletes_tokens_too(site: Site) -> None:
     left = [site.names(kind) for kind in (Kind.CLUSTER_SET, Kind.SECRET, Kind.ROLE_BINDING)]
     assert left == [[], [], []]
     assert "east" not in site.names(Kind.SERVICE_ACCOUNT)
+
+
+def connected(site: Site) -> None:
+    """Announce a member of the ClusterSet "blue"."""
+    announce = {"clusterID": "east", "clusterSetID": "blue", "leaderClusterID": "north"}
+    site.put(Kind.MEMBER_CLUSTER_ANNOUNCE, "member-announce-from-east", announce)
+
+
+@pytest.mark.parametrize("answer", [None, "n", "", "yes"])
+def test_destroy_asks_while_there_are_members(
+    site: Site, answer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None: no terminal, so it refuses and names --yes. Without consent nothing is deleted, tokens included."""
+    site.run(*INIT, "blue")
+    make_token(site)
+    connected(site)
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n") if answer is not None else StringIO())
+    code, out, err = site.run("clusterset", "destroy", "-n", AREA, "--clusterset", "blue")
+    assert "ClusterSet blue has members: east" in out + err
+    assert code == (0 if answer == "yes" else 1)
+    assert ("--yes" in err) == (answer is None)
+    assert site.names(Kind.CLUSTER_SET) == ([] if answer == "yes" else ["blue"])
+    assert ("east" in site.names(Kind.SERVICE_ACCOUNT)) == (answer != "yes")
+
+
+def test_destroy_with_yes_asks_nothing(site: Site) -> None:
+    """For scripts."""
+    site.run(*INIT, "blue")
+    connected(site)
+    code, _, err = site.run("clusterset", "destroy", "-n", AREA, "--clusterset", "blue", "--yes")
+    assert code == 0, err
+    assert site.names(Kind.CLUSTER_SET) == []
+
+
+class Terminal(StringIO):
+    """Input from a terminal."""
+
+    def isatty(self) -> bool:
+        """Tell that it is one."""
+        return True
+
+
+# --- drain --------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_no_gateway_is_not_asked_to_drain(site: Site) -> None:
+    """It could not become a gateway later. One that may become a gateway is asked, until `mcagent undrain`."""
+    for name, notes in (("n1", {}), ("n2", {"multicluster.antrea.io/gateway": "true"})):
+        site.put(Kind.NODE, name, {"metadata": {"annotations": notes}}, "")
+    try:
+        code, out, _ = site.run("drain", "n1", "--timeout", "0.1")
+        assert (code, out) == (0, "Node n1: this Node is not a gateway\n")
+        code, _, err = site.run("drain", "n2", "--timeout", "0.1")
+        assert (code, "the request stays until mcagent undrain" in err) == (1, True)
+        nodes = {item["metadata"]["name"]: item for item in site.client.request("GET", "/api/v1/nodes")["items"]}
+        assert "mcagent.io/drain" not in nodes["n1"]["metadata"].get("annotations", {})
+        assert nodes["n2"]["metadata"]["annotations"]["mcagent.io/drain"] == "true"
+        code, _, err = site.run("drain", "n9")
+        assert code == 1
+        assert 'nodes "n9" not found' in err
+        assert "CRDs" not in err
+    finally:
+        for name in ("n1", "n2"):
+            site.client.request("DELETE", object_path(Kind.NODE, "", name))
 
 
 # --- get ----------------------------------------------------------------------------------------------------
@@ -663,7 +755,58 @@ def test_get_shows_what_a_leader_says(site: Site) -> None:
     assert json.loads(out)["spec"]["kind"] == "ServiceImport"
     code, out, _ = site.run("get", "ri", "-o", "yaml")
     assert len(yaml.safe_load(out)["items"]) == 3
-    assert site.run("get", "gateway")[1] == "none found\n"
+    assert site.run("get", "gateway")[1] == "no resources found\n"
+    code, out, _ = site.run("get", "ResourceImports.multicluster.crd.antrea.io", "-o", "name")
+    assert "resourceimport/default-nginx-service" in out.splitlines()
+    code, out, _ = site.run("get", "resourceexport/west-default-nginx-service", "east-clusterinfo", "-o", "name")
+    assert out.splitlines() == ["resourceexport/east-clusterinfo", "resourceexport/west-default-nginx-service"]
+    assert site.run("get", "re", "east-clusterinfo", "none")[0] == 1
+
+
+def test_get_clusterset_names_unreachable_clusters(site: Site, tmp_path: Path) -> None:
+    """A member reads its gateways, a leader the announcements; a link with a live tunnel is left out."""
+    lost = {"clusterID": "west", "live": 0, "tunnels": 2, "since": "2026-11-25T21:00:00Z", "why": "BFD is down"}
+    partial = {"clusterID": "south", "live": 1, "tunnels": 2}
+    told = "east has no live tunnel to west since 2026-11-25T21:00:00Z: BFD is down"
+    member = {"clusterID": "east", "leaders": [{"clusterID": "north", "server": "https://leader", "secret": "t"}]}
+    leader = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    announce = {"clusterID": "east", "clusterSetID": "blue", "leaderClusterID": "north"}
+    notes = {"mcagent.io/links": json.dumps([lost, partial])}
+    for kind, namespace, name, content in (
+        (Kind.CLUSTER_SET, "kube-system", "blue", {"spec": member}),
+        (Kind.GATEWAY, "kube-system", "gw", {"gatewayIP": "192.168.7.1"}),
+        (Kind.CLUSTER_SET, AREA, "blue", {"spec": leader}),
+        (Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, "member-announce-from-east", announce),
+    ):
+        annotations = notes if kind is Kind.MEMBER_CLUSTER_ANNOUNCE else {}
+        body = {**content, "metadata": {"name": name, "namespace": namespace, "annotations": annotations}}
+        site.client.request("POST", object_path(kind, namespace), body=body)
+    path = object_path(Kind.GATEWAY, "kube-system", "gw") + "/status"
+    patch = {"status": {"links": [lost, partial]}}
+    site.client.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
+    for namespace in ("kube-system", AREA):
+        code, out, _ = site.run("get", "clusterset", "-n", namespace)
+        assert code == 0
+        assert [line for line in out.splitlines() if "WARNING" in line and told in line], out
+        assert "south" not in out
+    assert "WARNING" not in site.run("get", "clusterset", "-o", "json")[1]
+
+
+def test_get_clusterset_lists_virtual_pod_cidrs_that_members_configure(site: Site) -> None:
+    """A leader does not assign them, so only the members' exports name them; the short table leaves them out."""
+    leader = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    info = {"clusterID": "east", "serviceCIDR": "10.96.0.0/16", "podCIDRs": ["172.20.0.0/16"], "gatewayInfos": []}
+    export = {"clusterID": "east", "kind": "ClusterInfo", "clusterInfo": info}
+    notes = {"mcagent.io/pod-cidrs": "10.244.0.0/16"}
+    for kind, name, spec, notes_or_none in (
+        (Kind.CLUSTER_SET, "blue", leader, None),
+        (Kind.RESOURCE_EXPORT, "east-clusterinfo", export, notes),
+    ):
+        body = {"spec": spec, "metadata": {"name": name, "namespace": AREA, "annotations": notes_or_none}}
+        site.client.request("POST", object_path(kind, AREA), body=body)
+    shown = "ClusterSet blue: virtual Pod CIDR 172.20.0.0/16 for 10.244.0.0/16 of east, configured by that cluster"
+    assert shown in site.run("get", "clusterset", "-n", AREA, "-o", "wide")[1].splitlines()
+    assert shown not in site.run("get", "clusterset", "-n", AREA)[1]
 
 
 def test_get_shows_tokens_without_secrets(site: Site) -> None:
@@ -731,3 +874,75 @@ def test_join_config_round_trip(tmp_path: Path) -> None:
     config = JoinConfig(cluster_set="blue", leader_id="north", leader_namespace="m", leader_server="https://l")
     join_config.write(tmp_path / "j", join_config.text(config), secret=False)
     assert join_config.read(tmp_path / "j") == (config, None)
+
+
+# --- status of a cluster ------------------------------------------------------------------------------------
+
+
+def test_status_shows_a_whole_cluster_with_its_problems_first(site: Site) -> None:
+    """From objects of the API alone: ClusterSet, gateways, links, exports, controllers; as text and as JSON."""
+    lost = {"clusterID": "west", "live": 0, "tunnels": 2, "since": "2026-11-25T21:00:00Z", "why": "BFD is down"}
+    fine = {"clusterID": "south", "live": 2, "tunnels": 2, "bytesPerSecond": 125000}
+    spec = {"clusterID": "east", "leaders": [{"clusterID": "north", "server": "https://leader", "secret": "t"}]}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "lastTransitionTime": "2026-11-25T21:00:00Z",
+        "message": "",
+        "reason": "x",
+    }
+    site.client.request("POST", object_path(Kind.NODE, ""), body={"metadata": {"name": "gw"}})
+    try:
+        for kind, name, content, status in (
+            (Kind.NODE, "gw", None, {"conditions": [ready]}),
+            (
+                Kind.CLUSTER_SET,
+                "blue",
+                {"spec": spec},
+                {"clusterStatuses": [{"clusterID": "east", "conditions": [ready]}]},
+            ),
+            (Kind.GATEWAY, "gw", {"gatewayIP": "192.168.7.1"}, {"links": [fine]}),
+        ):
+            namespace = "" if kind is Kind.NODE else "kube-system"
+            if content is not None:
+                body = {**content, "metadata": {"name": name, "namespace": namespace}}
+                site.client.request("POST", object_path(kind, namespace), body=body)
+            path = object_path(kind, namespace, name) + "/status"
+            site.client.request(
+                "PATCH", path, body={"status": status}, content_type="application/merge-patch+json"
+            )
+        code, out, err = site.run("status")
+        assert code == 0, err
+        assert out.splitlines()[0].endswith("0 problems, 1 warnings")  # no controller runs here as a Deployment
+        assert re.search(r"^east +south +up +2/2 +- +1000 kbit/s", out, re.M), out
+        path = object_path(Kind.GATEWAY, "kube-system", "gw") + "/status"
+        body = {"status": {"links": [lost, fine]}}
+        site.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+        code, out, _ = site.run("status")
+        assert code == 1
+        assert out.splitlines()[1] == "  ✗ east to west: 0 of 2 tunnels are live: BFD is down"
+        assert re.search(r"^gw +192.168.7.1 +- +yes +2/4", out, re.M), out
+        report = json.loads(site.run("status", "-o", "json")[1])
+        assert report["problems"][0] == {
+            "subject": "east to west",
+            "message": "0 of 2 tunnels are live: BFD is down",
+            "do": "mcagent doctor --all",
+            "error": True,
+        }
+        assert [cluster["ready"] for cluster in report["clusterSets"][0]["clusters"]] == [True]
+    finally:
+        site.client.request("DELETE", object_path(Kind.NODE, "", "gw"))
+
+
+def test_an_account_that_reads_the_page_is_one_command(site: Site) -> None:
+    """Bound to the role that reads pages and to nothing else; a second call makes another token alone."""
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    assert "ClusterRole mcagent-metrics-reader" in site.run("page", "--account", "viewer")[2]
+    site.client.request("POST", f"{rbac}/clusterroles", body={"metadata": {"name": "mcagent-metrics-reader"}})
+    code, out, err = site.run("page", "--account", "viewer")
+    assert (code, len(out.split())) == (0, 1), err
+    binding = site.client.request("GET", f"{rbac}/clusterrolebindings/mcagent-metrics-reader-kube-system-viewer")
+    assert binding["roleRef"]["name"] == "mcagent-metrics-reader"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "viewer", "namespace": "kube-system"}]
+    code, _, err = site.run("page", "--account", "viewer")
+    assert (code, "created" in err) == (0, False)

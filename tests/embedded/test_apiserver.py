@@ -129,6 +129,19 @@ def test_status_is_written_only_through_its_subresource(api: ApiServer) -> None:
     assert changed["metadata"]["generation"] == 2
 
 
+def test_the_status_of_a_node_is_written_with_its_annotations(api: ApiServer) -> None:
+    """As by Kubernetes, where a write to it leaves only the spec and the identity of a Node alone."""
+    made = call(api, "POST", "/api/v1/nodes", {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}})
+    metadata = made["metadata"] | {"annotations": {"a": "b"}}
+    told = call(api, "PUT", "/api/v1/nodes/n1/status", made | {"metadata": metadata, "spec": {}})
+    assert told["metadata"]["annotations"] == {"a": "b"}
+    assert told["spec"] == {"unschedulable": True}
+    gone = call(
+        api, "PUT", "/api/v1/nodes/n1/status", told | {"metadata": made["metadata"] | {"resourceVersion": ""}}
+    )
+    assert "annotations" not in gone["metadata"]
+
+
 def test_finalizers_hold_an_object_until_they_are_gone(api: ApiServer) -> None:
     """A delete marks an object that has finalizers; it goes when the last one is taken off."""
     body = configmap("a")

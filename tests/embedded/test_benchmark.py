@@ -26,6 +26,7 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
 
 SPACE = "kube-system"
 PODS = object_path(Kind.POD, SPACE)
@@ -53,6 +54,8 @@ class Kubelet:
         self.seen: dict[str, dict[str, Any]] = {}
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.broken = ""  # what the clients fail with
+        self.pod_ip = "127.0.0.1"  # what it reports of Pods
+        self.reached_by: dict[str, str] = {}  # addresses in place of others that Pods here call
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -96,10 +99,11 @@ class Kubelet:
             self._patch(name, _terminated("Failed", self.broken), "/status")
             return
         env = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-        words = [word.replace("$(POD_IP)", address) for word in container["args"]]
+        words = [self.reached_by.get(word, word.replace("$(POD_IP)", address)) for word in container["args"]]
         argv = [sys.executable, "-m", "mcagent.cli.main", *words]  # the image's entry point
         self.running[name] = subprocess.Popen(argv, env=os.environ | env, stdout=subprocess.PIPE, text=True)
-        self._patch(name, {"status": {"phase": "Running", "podIP": address}}, "/status")
+        pod_ip = address if pod["spec"]["hostNetwork"] else self.pod_ip
+        self._patch(name, {"status": {"phase": "Running", "podIP": pod_ip}}, "/status")
 
     def _end(self, name: str) -> None:
         process = self.running.pop(name)
@@ -179,6 +183,30 @@ def test_both_ways_are_measured_within_the_limit(world: World, capsys: pytest.Ca
             assert spec["securityContext"]["runAsNonRoot"]
 
 
+def test_the_client_calls_the_virtual_address_of_the_server(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a cluster with a virtual Pod CIDR; the server's Node has its own address."""
+    gateway = {
+        "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
+        "kind": "Gateway",
+        "metadata": {
+            "name": "west-n1",
+            "namespace": SPACE,
+            "annotations": {PREFIXES_ANNOTATION: "10.244.0.0/16=100.73.0.0/16"},
+        },
+        "gatewayIP": "192.0.2.1",
+        "internalIP": "192.0.2.1",
+    }
+    world.west.client.request("POST", object_path(Kind.GATEWAY, SPACE), body=gateway)
+    world.west.pod_ip = "10.244.7.9"
+    world.east.reached_by = {"100.73.7.9": "127.0.0.1"}
+    assert main(world.arguments("--yes", "--limit", "80Mbit", "-o", "json")) == 0
+    assert [row["error"] for row in json.loads(capsys.readouterr().out)["ways"]] == ["", ""]
+    servers = {pod["spec"]["containers"][0]["args"][2] for pod in world.east.seen.values()}
+    assert servers == {"100.73.7.9", "127.0.0.2"}
+
+
 def test_a_client_that_fails_is_told_of(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """Its words are in the table, the other way is measured all the same, and nothing is left."""
     world.east.broken = "192.0.2.1:25301: timed out"
@@ -206,6 +234,22 @@ def test_nothing_is_started_without_a_yes(world: World, capsys: pytest.CaptureFi
     assert process.returncode == 1
     assert not world.east.seen
     assert not world.west.seen
+
+
+def test_nobody_is_asked_about_a_context_that_does_not_exist(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is about a cluster without agents; the error names what is wrong."""
+    assert main([*world.arguments(), "--to", "nord"]) != 0
+    told = capsys.readouterr().err
+    assert "nord" in told
+    assert "east, west" in told
+    assert "Other traffic may notice" not in told
+    assert "confirm with --yes" not in told
+    assert main([*world.arguments(), "--namespace", "elsewhere"]) == 1
+    told = capsys.readouterr().err
+    assert "no agent Pod in elsewhere" in told
+    assert "Other traffic may notice" not in told
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,35 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from devtools.apiserver import ApiServer
 from devtools.apiserver.objects.resources import ResourceType
 from devtools.apiserver.storage.lifecycle import check_shape
+from mcagent.controller.contract import names
+from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.member import member_reconcilers
-from mcagent.controller.settings import LeaderSettings
+from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.properties import REAL
+from tests.settled import settled
 from tests.unit import leader_world
 from tests.unit.control_clusters import CIDRS
 from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
 from tests.waiting import until
 
 SHOP = "default"  # a namespace that every server has
+REFUSED = ("False", "DuplicateClusterID")
 
 
 class Cluster:
     """One API server and its controller's engine."""
 
-    def __init__(self, name: str, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, name: str, directory: Path, stack: ExitStack, uid: str = "") -> None:
         self.name, self.directory = name, directory / name
-        self.directory.mkdir()
+        self.leader_settings = LeaderSettings(namespace=COMMON_AREA, stale_after=3600.0)
+        self.settings = settings(
+            service_cidr=CIDRS.get(name, ""), heartbeat_period=1.0, cluster_uid=uid or f"{name}-uid"
+        )
+        self.directory.mkdir(parents=True)
         self.api = stack.enter_context(ApiServer(bookmark_interval=0.2))
         self.objects = Objects(self.api)
         self.engine: Engine | None = None
@@ -44,9 +53,7 @@ class Cluster:
     def start(self) -> None:
         """Start the controller."""
         reconcilers: Iterable[Any] = (
-            leader_reconcilers(LeaderSettings(namespace=COMMON_AREA, stale_after=3600.0))
-            if self.name == "north"
-            else member_reconcilers(settings(service_cidr=CIDRS[self.name], heartbeat_period=1.0))
+            leader_reconcilers(self.leader_settings) if self.name == "north" else member_reconcilers(self.settings)
         )
         self.engine = Engine(
             tuple(reconcilers),
@@ -102,15 +109,30 @@ class Cluster:
 
 
 class World:
-    """A leader "north" and members."""
+    """A leader "north" and members.
 
-    def __init__(self, directory: Path, stack: ExitStack, members: Iterable[str] = ("east", "west")) -> None:
+    `pod_pool`: podExportCIDRs of the leader. `member_settings`: changes to the settings of each member.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        stack: ExitStack,
+        members: Iterable[str] = ("east", "west"),
+        *,
+        pod_pool: tuple[str, ...] = ("100.64.0.0/10",),
+        **member_settings: Any,
+    ) -> None:
         self.north = Cluster("north", directory, stack)
+        self.north.leader_settings = replace(
+            self.north.leader_settings, limits=MemberLimits(pod_export_cidrs=pod_pool)
+        )
         spec = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
         self.north.objects.put(Kind.CLUSTER_SET, "set", COMMON_AREA, spec=spec)
         self.members = {name: Cluster(name, directory, stack) for name in members}
         self.north.start()
         for number, member in enumerate(self.members.values(), 1):
+            member.settings = replace(member.settings, **member_settings)
             for host in (1, 2):
                 raw = node(f"n{host}", f"192.168.{number}.{host}")
                 member.objects.put(
@@ -127,9 +149,12 @@ class World:
             join(member.objects, self.north.api.url, cluster_id=name)
 
     def idle(self) -> bool:
-        """Tell whether no controller has anything to do now."""
-        engines = [c.engine for c in (self.north, *self.members.values())]
-        return all(engine is None or engine.idle() for engine in engines)
+        """Tell whether every controller has seen all objects and has nothing to do now."""
+        leader = self.north.objects.listed
+        return (self.north.engine is None or settled(self.north.engine, COMMON_AREA, leader)) and all(
+            member.engine is None or settled(member.engine, NAMESPACE, member.objects.listed, leader)
+            for member in self.members.values()
+        )
 
 
 @pytest.fixture
@@ -295,6 +320,45 @@ def test_leaving_and_rejoining(world: World) -> None:
     until(lambda: world.north.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == ["member-announce-from-west"])
     world.join("east")
     until(lambda: east.imported() == at_east and west.imported() == at_west)
+
+
+def test_a_second_cluster_with_the_id_of_a_member_is_refused(world: World, tmp_path: Path) -> None:
+    """While both controllers run, no object of the first one changes, and none goes when the second one leaves."""
+    for name in world.members:
+        world.join(name)
+    world.members["east"].put(export_of("web"))
+    until(lambda: world.members["west"].imported() == {"web": {"10.96.200.1"}})
+
+    def versions() -> dict[str, str]:
+        listed = world.north.objects.names(Kind.RESOURCE_EXPORT)
+        exports = {name: world.north.get(Kind.RESOURCE_EXPORT, name, COMMON_AREA) for name in listed}
+        return {name: export["metadata"]["resourceVersion"] for name, export in exports.items()}
+
+    def announced() -> dict[str, str]:
+        announce = world.north.get(Kind.MEMBER_CLUSTER_ANNOUNCE, "member-announce-from-east", COMMON_AREA)
+        return dict(announce["metadata"]["annotations"])
+
+    until(lambda: "east-clusterinfo" in versions() and world.idle())
+    before = versions()
+    with ExitStack() as stack:
+        second = Cluster("east", tmp_path / "second", stack, uid="second-uid")
+        second.serve("web", 9)
+        second.put(export_of("web"))
+        second.start()
+        join(second.objects, world.north.api.url, cluster_id="east")
+        for _ in range(2):
+            until(lambda: conditions_of(second.get(Kind.CLUSTER_SET, "set", NAMESPACE)).get("Ready") == REFUSED)
+            beat = announced()[names.HEARTBEAT_ANNOTATION]
+            until(lambda beat=beat: announced()[names.HEARTBEAT_ANNOTATION] != beat)  # type: ignore[misc]
+            second.stop()
+            second.start()
+        consistent = conditions_of(world.north.get(Kind.CLUSTER_SET, "set", COMMON_AREA))["Consistent"]
+        assert consistent == REFUSED
+        assert versions() == before
+        second.remove(Kind.CLUSTER_SET, "set", NAMESPACE)
+        until(lambda: second.get(Kind.CLUSTER_SET, "set", NAMESPACE) is None)
+    assert announced()[CLUSTER_UID_ANNOTATION] == "east-uid"
+    assert versions() == before
 
 
 def test_a_leader_that_is_away_changes_nothing(world: World) -> None:

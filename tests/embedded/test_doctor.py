@@ -184,3 +184,38 @@ def test_a_cluster_that_does_not_answer_is_said_so(tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert "connection refused" in out
     assert "do:" in out
+
+
+def test_clusters_are_checked_before_the_installation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two contexts with one Service CIDR: each report names the other; nothing is created."""
+    with (
+        ApiServer(service_cidr=IPv4Network("10.96.0.0/16")) as east,
+        ApiServer(service_cidr=IPv4Network("10.96.128.0/17")) as west,
+    ):
+        configs = []
+        for name, server in (("east", east), ("west", west)):
+            file = tmp_path / name
+            server.write_kubeconfig(file)
+            config = yaml.safe_load(file.read_text())
+            for part, key in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
+                for item in config[part]:
+                    item["name"] = name
+                    item[key] |= {"cluster": name, "user": name} if part == "contexts" else {}
+            configs.append(config | {"current-context": name})
+            client = Client(str(file))
+            spec: RawObject = {"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}}
+            client.request("POST", "/api/v1/nodes", body={"metadata": {"name": "n1"}, **spec})
+            client.close()
+        merged = configs[0] | {
+            part: configs[0][part] + configs[1][part] for part in ("clusters", "users", "contexts")
+        }
+        (tmp_path / "both").write_text(yaml.safe_dump(merged))
+        arguments = ["--kubeconfig", str(tmp_path / "both"), "--context", "east", "--context", "west"]
+        assert main(["check", "--pre", "-o", "json", *arguments]) == 1
+    report = json.loads(capsys.readouterr().out)
+    for cluster, other in zip(report["clusters"], ("west", "east"), strict=True):
+        overlaps = [finding["seen"] for finding in cluster["findings"] if finding["check"] == "pre-cidrs"]
+        assert any(text.endswith(f"of context {other}") and text.startswith("10.96.") for text in overlaps), (
+            overlaps
+        )
+        assert "10.1.0.0/24 overlaps 10.1.0.0/24 of context " + other in overlaps

@@ -21,6 +21,7 @@ from mcagent.agent.config import load
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.core.imported_services import NEEDS
 from mcagent.kube.client import Client
+from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import ApiServerSource
 from mcagent.kube.sources.informer import Informer, Timing
@@ -567,10 +568,22 @@ def test_a_bad_kubeconfig_is_a_source_error(tmp_path: Path, text: str) -> None:
 
 
 def test_outside_a_pod_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a service account and without a kubeconfig the error names the latter."""
+    """Without a service account and without a kubeconfig the error begins with the latter."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(SourceError, match="give a kubeconfig"):
+    with pytest.raises(SourceError, match=r"^no kubeconfig: give a kubeconfig \(--kubeconfig, "):
         Client()
+
+
+def test_an_unknown_context_is_answered_with_those_of_the_kubeconfig(tmp_path: Path) -> None:
+    """Their names, not how the client looked for one."""
+    file = tmp_path / "kubeconfig"
+    document = token_kubeconfig("http://127.0.0.1:1", b"", "t")
+    document["contexts"] = [{**document["contexts"][0], "name": name} for name in ("east", "west")]
+    file.write_text(json.dumps({**document, "current-context": "east"}))
+    with pytest.raises(SourceError) as refused:
+        Client(str(file), "nope")
+    assert str(refused.value) == f'kubeconfig {file}: has no context "nope"; it has east, west'
+    Client(str(file), "west").close()
 
 
 def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:

@@ -116,6 +116,17 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
         client.close()
 
 
+def test_a_leader_of_one_namespace_leaves_others_alone(world: World) -> None:
+    """With a namespace in its settings, a leader reads and writes nothing elsewhere."""
+    world.objects.put(Kind.NAMESPACE, "mcs-b", "")
+    world.objects.put(Kind.CLUSTER_SET, "set-b", "mcs-b", spec=cluster_set("mcs-b", "set-b")["spec"])
+    elsewhere = service("east", area="mcs-b")
+    world.objects.put(Kind.RESOURCE_EXPORT, elsewhere["metadata"]["name"], "mcs-b", spec=elsewhere["spec"])
+    world.put(service("east"))
+    until(lambda: world.verdict("east-default-nginx-service") == "Succeeded")
+    assert not [write for write in world.settled() if "mcs-b" in write]
+
+
 def test_from_exports_to_imports_and_back(world: World) -> None:
     """Exports are merged, a conflict is told, and a member that leaves takes all of it along."""
     world.put(service("east"), endpoints("east", ["10.1.0.1"]), cluster_info("east", "10.1.0.0/16", key=KEY))

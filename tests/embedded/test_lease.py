@@ -15,6 +15,7 @@ from devtools.apiserver import ApiServer, Fault, FaultKind
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.lease import Election, Elector, LeaseTiming
 from mcagent.model.objects import Kind
+from mcagent.supervised import BackgroundLoop
 from tests.embedded.controlworld import NAMESPACE, QUICK, Copier, Objects, client_of
 from tests.waiting import until
 
@@ -123,7 +124,7 @@ def test_a_dead_replica_is_replaced_when_its_lease_runs_out(
     until(lambda: first.leads)
     second = replica("b")
     until(lambda: second.elector.holder == "a")
-    first.elector._loop.stop()  # dead: it renews no more and gives nothing up
+    BackgroundLoop.stop(first.elector)  # dead: it renews no more and gives nothing up
     until(lambda: not first.leads)
     until(lambda: second.leads, timeout=5 * TIMING.duration)
     assert lease(api)["holderIdentity"] == "b"
@@ -240,7 +241,7 @@ def test_two_replicas_of_an_engine_write_everything_once(api: ApiServer, tmp_pat
         maker = threading.Thread(target=exports)
         maker.start()
         until(lambda: len(local.names(Kind.CONFIG_MAP)) > 5)
-        electors[first]._loop.stop()  # killed: it renews no more and gives nothing up
+        BackgroundLoop.stop(electors[first])  # killed: it renews no more and gives nothing up
         until(lambda: electors[second].permit() > 0)
         made = len(local.names(Kind.CONFIG_MAP))
         until(lambda: len(local.names(Kind.CONFIG_MAP)) > made + 5)

@@ -5,16 +5,22 @@ Everything that can be chosen stands in the address, so a page with a fragment s
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from devtools.waiting import wait_until
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
 from mcagent.http.server import HttpServer
 from mcagent.observe.browser import browser_pages
@@ -70,15 +76,69 @@ class Browser:
         self._run("--hide-scrollbars", f"--window-size={size}", f"--screenshot={file}", url)
         return file.read_bytes()
 
+    def measure(self, url: str, width: int, expression: str) -> Any:
+        """Return what an expression is on a phone of so many pixels, once the page has drawn its table."""
+        screen = {"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+        with self._devtools() as call:
+            target = call("", "Target.createTarget", url="about:blank")["targetId"]
+            session = call("", "Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            call(session, "Emulation.setDeviceMetricsOverride", **screen)
+            call(session, "Page.navigate", url=url)
+
+            def value(text: str) -> Any:
+                return call(session, "Runtime.evaluate", expression=text, returnByValue=True)["result"]["value"]
+
+            wait_until(lambda: value("document.querySelectorAll('#rows tr').length") > 0, "the table", timeout=30)
+            return value(expression)
+
+    @contextmanager
+    def _devtools(self) -> Iterator[Callable[..., dict[str, Any]]]:
+        """Give a function that calls a method of the DevTools protocol in a session ("": the browser's)."""
+        to_browser, from_browser = os.pipe(), os.pipe()
+        # by file descriptors 3 and 4 the browser reads and writes
+        script = f'exec 3<&{to_browser[0]} 4>&{from_browser[1]}; exec "$0" "$@"'
+        command = ["bash", "-c", script, *self._command("--remote-debugging-pipe")]
+        ends = (to_browser[0], from_browser[1])
+        with (
+            os.fdopen(to_browser[1], "wb", buffering=0) as requests,
+            os.fdopen(from_browser[0], "rb") as answers,
+            subprocess.Popen(command, pass_fds=ends, env=self._environment, stderr=subprocess.DEVNULL) as process,
+        ):
+            for end in ends:
+                os.close(end)
+            numbers = itertools.count(1)
+
+            def call(session: str, method: str, **params: object) -> dict[str, Any]:
+                request: dict[str, Any] = {"id": next(numbers), "method": method, "params": params}
+                requests.write(json.dumps(request | ({"sessionId": session} if session else {})).encode() + b"\0")
+                while True:
+                    text = b"".join(iter(lambda: answers.read(1), b"\0"))
+                    answer = json.loads(text)
+                    if answer.get("id") == request["id"]:
+                        assert "error" not in answer, answer
+                        result: dict[str, Any] = answer["result"]
+                        return result
+
+            try:
+                yield call
+            finally:
+                process.kill()
+
     def _run(self, *arguments: str) -> str:
+        command = self._command("--virtual-time-budget=2000", *arguments)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60, env=self._environment
+        ).stdout
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "HOME": str(self._profile)}
+
+    def _command(self, *arguments: str) -> list[str]:
         assert CHROMIUM is not None
         # --no-sandbox: Chromium refuses to sandbox for root, as which tests run; it sees nothing but our page.
-        fixed = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000")
-        command = [CHROMIUM, *fixed, f"--user-data-dir={self._profile}", *arguments]
-        environment = {**os.environ, "HOME": str(self._profile)}
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=60, env=environment
-        ).stdout
+        fixed = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self._profile}")
+        return [CHROMIUM, *fixed, *arguments]
 
 
 @pytest.fixture
@@ -87,7 +147,7 @@ def browser(tmp_path: Path) -> Browser:
     return Browser(tmp_path / "profile")
 
 
-@pytest.fixture(params=[2, 100])
+@pytest.fixture(params=[2, 12, 100])
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
     """Give the page of a ClusterSet with so many clusters, and its address."""
     found = cluster_set(request.param)
@@ -102,10 +162,21 @@ def test_a_clusterset_is_drawn(browser: Browser, served: tuple[int, str], tmp_pa
     count, url = served
     dom = browser.dom(f"{url}#link=cluster-000~cluster-001")
     links = count * (count - 1) // 2
-    assert f"{count} clusters · {links - 1} of {links} links up · 1 down · 1 cluster away" in dom
-    assert len(re.findall(r'<circle class="dot"', dom)) == count
-    assert len(re.findall(r"<tr><td>", dom)) == count
-    assert re.search(r'class="link down chosen[^"]*" href="#link=cluster-000~cluster-001"', dom)
+    assert f"{count} clusters · {links - 1} of {links} link{'s' * (links > 1)} up · 1 down · 1 cluster away" in dom
+    assert len(re.findall(r'<circle class="dot"', dom)) == count  # of the chosen link's first end, and all others
+    assert len(re.findall(r'<tr role="row"><td role="cell"><a href="#cluster=', dom)) == count
+    (broken,) = re.findall(r'class="link down chosen[^"]*" href="#link=cluster-000~cluster-001".*?</a>', dom)
+    widths = [float(width) for width in re.findall(r'stroke-width="([\d.]+)"', dom)]
+    assert widths.count(max(widths)) == 1
+    assert f'stroke-width="{max(widths):g}"' in broken  # what is broken is the thickest
+    broken_fields = re.findall(r'<td class="down[^"]*"><a href="#link=', dom)
+    assert len(broken_fields) == (2 if count > 9 else 0)
+    fields = re.findall(r'<td class="up[^"]*" title="[^"]+: up" data-link="', dom)
+    assert len(fields) == (count * (count - 1) - 2 if count > 9 else 0)
+    columns = re.findall(r'<th scope="col"><span><a [^>]*>(cluster-\d+)</a>', dom)
+    assert columns == (
+        [f"cluster-{number:03}" for number in range(count)] if count > 9 else []
+    )  # broken ones first
     assert re.search("Link cluster-000 . cluster-001", dom)
     assert "0 of 2 live" in dom
     assert "mcagent trace --context cluster-000 --remote-context cluster-001 --from" in dom
@@ -126,9 +197,34 @@ def test_everything_can_be_reached_by_keyboard(browser: Browser, served: tuple[i
     labels = re.findall(r'<a class="(?:cluster|link)[^>]*aria-label="([^"]+)"', dom)
     assert any(label.startswith("Cluster cluster-000: down") for label in labels)
     assert "cluster-000 and cluster-001: down, 1.0 Mbit/s" in labels
-    (tab,) = re.findall(r'href="#link=cluster-000~cluster-001" aria-label="[^"]*" tabindex="(-?\d)"', dom)
-    assert tab == "0"
-    assert "mcagent doctor --context cluster-001" in dom
+    tabs = re.findall(r'href="#link=cluster-000~cluster-001"[^>]* tabindex="(-?\d)"', dom)
+    assert set(tabs) == {"0"}
+    assert "mcagent doctor --all --context cluster-001" in dom
+
+
+OUTSIDE = """(() => {
+  const room = document.querySelector("#clusters").getBoundingClientRect();
+  const scroll = document.querySelector("#clusters .scroll");
+  const cells = [...document.querySelectorAll("#rows td")];
+  return [
+    document.documentElement.scrollWidth - innerWidth,
+    scroll.scrollWidth - scroll.clientWidth,
+    cells.filter((cell) => { const box = cell.getBoundingClientRect();
+      return box.left < room.left || box.right > room.right || box.width === 0 || box.height === 0; }).length,
+    cells.length,
+    getComputedStyle(cells.at(-1), "::before").content,
+  ];
+})()"""
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_phone_shows_the_whole_table(browser: Browser, served: tuple[int, str], width: int) -> None:
+    """No column is outside of the screen or its card, and nothing has to be scrolled sideways."""
+    count, url = served
+    wider_page, wider_table, cells_outside, cells, name = browser.measure(url, width, OUTSIDE)
+    assert cells == 6 * count
+    assert "services" in name  # each field has its column's name
+    assert (wider_page, wider_table, cells_outside) == (0, 0, 0)
 
 
 def test_without_a_token_the_page_asks_for_one(browser: Browser) -> None:
@@ -148,3 +244,19 @@ def test_without_a_token_the_page_asks_for_one(browser: Browser) -> None:
     assert set(asked) == {"/topology"}
     assert '<form id="sign-in">' in dom
     assert "cluster-000" not in dom
+
+
+def test_two_clusters_have_their_numbers_in_the_picture(browser: Browser) -> None:
+    """Gateways below each cluster; tunnels, traffic and round trip on the line between them."""
+    two = cluster_set(2)
+    links = tuple(replace(link, live=2, why="", round_trip_seconds=0.0028) for link in two.links)
+    shown = replace(two, links=links)
+    server = HttpServer(
+        ("127.0.0.1", 0), browser_pages(lambda: page_of("node", "n1", "1.0", time.time(), (shown,)))
+    )
+    try:
+        dom = browser.dom(f"http://127.0.0.1:{server.port}/ui")
+    finally:
+        server.close()
+    assert "2 of 2 tunnels live · 1.0 Mbit/s · round trip 2.8 ms" in dom
+    assert len(re.findall(r'class="gateway"[^>]*>192.0.2.1<', dom)) == 2

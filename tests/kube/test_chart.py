@@ -15,11 +15,24 @@ import yaml
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.admin.manifests import GIVEN_CONFIG
+from mcagent.core.policies.rules import TIERS
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, Server, collection, leave_out
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/mcagent"
+TERM = (
+    "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]"
+)
+POD = (
+    "podLabels.team=net",
+    "podAnnotations.note=text",
+    "extraEnv[0].name=HTTPS_PROXY",
+    "extraEnv[0].value=http://192.0.2.1:3128",
+    "serviceAccount.annotations.note=text",
+    f"{TERM}.key=pool",
+    f"{TERM}.operator=Exists",
+)
 ALL = {
     "everything": (
         "leader.enabled=true",
@@ -36,6 +49,11 @@ ALL = {
         "agent.config.clusterID=east",
         "agent.config.wireGuard.port=51900",
         "agent.addedCapabilities={DAC_OVERRIDE}",
+        "agent.updateStrategy.type=OnDelete",
+        "openvswitch.updateStrategy.type=OnDelete",
+        "openvswitch.podLabels.team=net",
+        "image.registry=registry.example.com/net",
+        *(f"{role}.{value}" for role in ("agent", "member", "leader") for value in POD),
         "metricsReader.subjects[0].kind=ServiceAccount",
         "metricsReader.subjects[0].name=prometheus",
         "metricsReader.subjects[0].namespace=monitoring",
@@ -93,6 +111,16 @@ def test_lint_has_no_finding(helm: Helm) -> None:
         ("leader.enabled=true,leader.namespace=mc", "choose another leader.namespace"),
         ("agent.enabled=false,member.enabled=false", "nothing to install"),
         ("agent.config.mtu=large", "at '/agent/config/mtu'"),
+        ("agent.config.podCIDRs={10.1.0.5/33}", "at '/agent/config/podCIDRs/0'"),
+        (
+            "agent.config.bfd.local.interval=1m30s",
+            'local.interval must be a duration from 10ms to 10s, not "1m30s"',
+        ),
+        ("agent.config.resyncPeriod=500ms", "agent.config.resyncPeriod must be a duration from 1s to 86400s"),
+        (
+            "leader.config.staleAfter=5s,leader.enabled=true",
+            "leader.config.staleAfter must be a duration from 60s",
+        ),
         (
             "podMonitor.enabled=true,metricsReader.enabled=false",
             "podMonitor.enabled needs metricsReader.enabled=true",
@@ -116,6 +144,24 @@ def test_every_crd_stays_when_the_release_goes(helm: Helm) -> None:
         assert kept == [keep] * len(crds)
 
 
+def test_policies_are_installed_when_asked_for(helm: Helm) -> None:
+    """The CRDs of Antrea's policies; their Tiers once the API server has their CRD. None by default."""
+    tier = ("--api-versions", "crd.antrea.io/v1beta1/Tier")
+    rendered = {
+        (install, flags): [
+            obj
+            for obj in yaml.safe_load_all(
+                helm("template", "mcagent", str(CHART), "--set", f"policies.install={install}", *flags)
+            )
+            if obj and "crd.antrea.io" in (obj["apiVersion"].partition("/")[0], obj.get("spec", {}).get("group"))
+        ]
+        for install, flags in (("false", tier), ("true", ()), ("true", tier))
+    }
+    assert [len(objects) for objects in rendered.values()] == [0, 3, 3 + len(TIERS)]
+    for obj in rendered["true", tier]:
+        assert obj["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
 @pytest.mark.real_only
 @pytest.mark.parametrize("cluster_id", ["west", ""])
 def test_the_notes_name_the_cluster_that_is_installed(helm: Helm, cluster: Cluster, cluster_id: str) -> None:
@@ -126,6 +172,7 @@ def test_the_notes_name_the_cluster_that_is_installed(helm: Helm, cluster: Clust
     notes = printed.partition("NOTES:")[2]
     assert re.findall(r"--clusterid (\S+)", notes) == [cluster_id or "CLUSTER-ID"] * 2
     assert not re.search(r"\b(east|north|blue)\b", notes)
+    assert "run `mcagent uninstall` before `helm uninstall`" in notes
 
 
 @pytest.mark.parametrize(
@@ -169,6 +216,27 @@ def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
         assert set(hooks) == found
 
 
+def test_values_of_pods_reach_their_pods(helm: Helm) -> None:
+    """All images are of the registry; labels, variables, affinity and strategy are those given."""
+    made = by_name(helm("template", "mcagent", str(CHART), *sets(ALL["everything"])))
+    workloads = {name: obj["spec"] for name, obj in made.items() if "template" in obj.get("spec", {})}
+    for name, spec in workloads.items():
+        pod = spec["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["image"].startswith("registry.example.com/net/mcagent"), name
+        if "mcagent-dns" in name:
+            continue
+        labels = spec["template"]["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"].items() <= labels.items(), name
+        assert labels["team"] == "net", name
+        assert pod["affinity"].keys() == {"nodeAffinity"}, name
+        if "openvswitch" not in name:
+            assert {"name": "HTTPS_PROXY", "value": "http://192.0.2.1:3128"} in container["env"], name
+        if name.startswith("DaemonSet"):
+            assert spec["updateStrategy"] == {"type": "OnDelete"}
+    assert len(workloads) >= 4
+
+
 def test_accounts_of_gateways_are_values(helm: Helm) -> None:
     """Policies always come along; further accounts write Gateways, and agents may have tokens without a Node."""
 
@@ -196,7 +264,8 @@ def test_accounts_of_gateways_are_values(helm: Helm) -> None:
 
 def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.CaptureFixture[str]) -> None:
     """`mcagent deploy` with the same values gives the same objects, in other namespaces than the defaults, too."""
-    made = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(("leader.namespace=area", *DEPLOYED)))
+    tier = ("--api-versions", "crd.antrea.io/v1beta1/Tier")
+    made = helm("template", "mcagent", str(CHART), "-n", "mc", *tier, *sets(("leader.namespace=area", *DEPLOYED)))
     assert main(["deploy", "-n", "mc", "--leader-namespace", "area", *DEPLOY]) == 0
     ours = by_name(capsys.readouterr().out)
     assert ours.pop("Namespace mc")["metadata"]["labels"] == {"app.kubernetes.io/name": "mcagent"}
@@ -204,21 +273,24 @@ def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.Cap
 
 
 DEPLOYED = (
-    *("leader.enabled=true", "leader.allNamespaces=true"),
+    *("leader.enabled=true", "leader.allNamespaces=true", "policies.install=true"),
     *("image.repository=reg/mcagent", "image.tag=v7", "openvswitch.image.repository=reg/mcagent-openvswitch"),
     *("openvswitch.deploy=always", "agent.config.clusterID=east", "agent.config.podCIDRs={10.2.0.0/16}"),
     *("agent.config.wireGuard.port=51900", "member.config.maxActiveGateways=3", "leader.config.staleAfter=1h"),
     "member.config.enableStretchedNetworkPolicy=true",
+    *("agent.config.trafficEncryptionMode=wireGuard", "agent.config.nodeTrafficEncryption=preferred"),
     *(
         "member.config.replicatedPolicies.networkPolicies=Isolate",
         "member.config.replicatedPolicies.namespaces={shop}",
     ),
 )
 DEPLOY = (
-    *("--role", "all", "--with", "leader-all-namespaces", "--clusterid", "east"),
+    *("--role", "all", "--with", "leader-all-namespaces", "--with-policies", "--clusterid", "east"),
     *("--image", "reg/mcagent:v7", "--openvswitch", "always", "--set", "agent.config.podCIDRs=[10.2.0.0/16]"),
     *("--set", "agent.config.wireGuard.port=51900", "--set", "member.config.maxActiveGateways=3"),
     *("--set", "leader.config.staleAfter=1h", "--set", "member.config.enableStretchedNetworkPolicy=true"),
+    *("--set", "agent.config.trafficEncryptionMode=wireGuard"),
+    *("--set", "agent.config.nodeTrafficEncryption=preferred"),
     *("--set", "member.config.replicatedPolicies.networkPolicies=Isolate"),
     *("--set", "member.config.replicatedPolicies.namespaces=[shop]"),
 )

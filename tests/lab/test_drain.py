@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -70,6 +72,56 @@ def test_drain_and_undrain_lose_nothing(lab: Lab, load: Load) -> None:
     wait_until(lambda: told(lab, worker, going)["live"], "the gateway to be used again", timeout=10)
     assert [t["live"] for t in told(lab, worker, going)["transitions"]][-2:] == [False, True]
     assert_nothing_lost(load)
+
+
+def host_load(lab: Lab) -> Load:
+    """Return twenty connections of a process of Node east-w1: gateways translate their source."""
+    east, west = lab.topology.clusters
+    stream = Stream(
+        kind=Kind.TCP,
+        name="host",
+        namespace=lab.namespace(east.workers[0].name),
+        address=str(west.workers[0].pods[0].address),
+        port=DIRECT_PORT,
+        count=20,
+    )
+    return Load([stream])
+
+
+def test_drain_counts_the_connections_that_it_ends(lab: Lab) -> None:
+    """Those that the gateway translates, and no others; it waits for them before, as long as --grace says."""
+    going = lab.topology.clusters[0].gateways[0].name
+    with host_load(lab) as load:
+        began = time.monotonic()
+        report = json.loads(lab.mcagent(going, "drain", "--local", "--grace", "2", "-o", "json"))
+        assert time.monotonic() - began > 2
+        assert report["drained"]
+        assert 0 < report["ended"] == report["translated"] < 20
+
+        def broken() -> int:
+            return load.report(load.began, time.monotonic() - 0.5).streams["host"].broken
+
+        wait_until(lambda: broken() >= report["ended"], "the translated connections to end", timeout=20)
+        assert broken() == report["ended"]
+    lab.mcagent(going, "undrain", "--local")
+
+
+def test_drain_waits_for_the_end_of_translated_connections(lab: Lab) -> None:
+    """When they are closed within --grace, the drain goes on at once, and ends none."""
+    going, worker = lab.topology.clusters[0].gateways[0].name, lab.topology.clusters[0].workers[0].name
+    wait_until(lambda: told(lab, worker, going)["live"], "the gateway to be used", timeout=20)
+    flags = ("drain", "--local", "--grace", "60", "-o", "json")
+    argv = netns.command(lab.namespace(going), lab.agent_command(*flags, *lab.agent_flags(going)))
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with host_load(lab):
+        drain = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        assert drain.stderr is not None
+        assert "waiting at most 60 s" in (drain.stderr.readline() + drain.stderr.readline())
+    output, _ = drain.communicate(timeout=60)
+    report = json.loads(output)
+    assert (report["translated"] > 0, report["ended"], report["drained"]) == (True, 0, True)
+    lab.mcagent(going, "undrain", "--local")
+    wait_until(lambda: told(lab, worker, going)["live"], "the gateway to be used again", timeout=20)
 
 
 @pytest.mark.timing

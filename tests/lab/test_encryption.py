@@ -34,11 +34,12 @@ from tests.waiting import allowed
 pytestmark = pytest.mark.datapath
 
 PORT = 51821
+PORTS = range(PORT, PORT + 2)  # of a gateway with two devices
 ROAMED = 40000  # the same behind an address translation
-_SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster, underlay
-    (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1, Underlay.IPV6),
-    (Cni.AWS_VPC, TunnelType.VXLAN, "userspace", 1, Underlay.IPV6),
-    (Cni.AWS_VPC, TunnelType.VXLAN, "auto", 2, Underlay.IPV4),
+_SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster, underlay, devices
+    (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1, Underlay.IPV6, 2),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "userspace", 1, Underlay.IPV6, 1),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "auto", 2, Underlay.IPV4, 2),
 ]
 
 
@@ -47,10 +48,10 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     """Two clusters of one or two gateways and a worker."""
     if datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
-    cni, tunnel, implementation, gateways, family = request.param
+    cni, tunnel, implementation, gateways, family, devices = request.param
     wireguard = TrafficEncryption.WIREGUARD
     shape = generate(cni=cni, tunnel=tunnel, gateways=gateways, encryption=wireguard, underlay=family)
-    config: dict[str, object] = {"wireGuard": {"implementation": implementation}}
+    config: dict[str, object] = {"wireGuard": {"implementation": implementation, "devices": devices}}
     if gateways == 1:  # nothing to change over to: what a busy machine delays must not look like a fault
         config["bfd"] = {where: {"interval": "500ms"} for where in ("local", "remote")}
     clusters = (_served_by_workers(one) for one in shape.clusters)
@@ -126,8 +127,8 @@ class Wire:
             by, to = struct.unpack("!HH", head[header : header + 4])
             # What was sent before the rule "notrack" was there has a random port of the CNI's (AWS VPC CNI), and
             # conntrack, which remembers it, writes that into the quotation.
-            to = PORT if by == PORT else to
-        if head[9] == 17 and to in (PORT, ROAMED) and not fragment & 0x3FFF:
+            to = PORT if by in PORTS else to
+        if head[9] == 17 and to in (*PORTS, ROAMED) and not fragment & 0x3FFF:
             self.encrypted += 1
             self.longest = max(self.longest, length)
         else:
@@ -143,7 +144,7 @@ class Wire:
         protocol, to = head[6], struct.unpack("!H", head[42:44])[0]
         if protocol == 58 and head[40] < 128:  # an error, with the beginning of an encrypted packet in it
             protocol, to = head[48 + 6], struct.unpack("!H", head[48 + 42 : 48 + 44])[0]
-        if protocol == 17 and to in (PORT, ROAMED):  # a fragment has another next header (RFC 8200)
+        if protocol == 17 and to in (*PORTS, ROAMED):  # a fragment has another next header (RFC 8200)
             self.encrypted += 1
             self.longest = max(self.longest, length)
         else:
@@ -201,6 +202,14 @@ def test_every_way_of_the_matrix(lab: Lab, wire: Wire) -> None:
     """Pods and exported Services are reached, one copy each, with the right source; nothing else is."""
     results = [matrix.run(lab, case) for case in matrix.cases(lab.topology)]
     assert [f"{r.case.source.name} -> {r.case.target}: {r.problem}" for r in results if not r.ok] == []
+
+
+def test_connections_of_nodes_themselves_are_answered(lab: Lab, wire: Wire) -> None:
+    """Replies to translated sources pass the rules that keep other packets from the encrypted endpoints."""
+    for source, target in (lab.topology.clusters, reversed(lab.topology.clusters)):
+        for node in source.nodes:
+            reply = traffic.tcp(lab.namespace(node), target.services[0].cluster_ip, 80)
+            assert reply.pod in target.services[0].pods, node.name
 
 
 def test_nothing_that_is_said_can_be_read(lab: Lab, wire: Wire) -> None:
@@ -293,8 +302,10 @@ def test_without_agent_and_device_nothing_leaves(lab: Lab, more: str, wire: Wire
     traffic.udp(pod, target, POD_PORT, b"before")
     names = [gateway.name for gateway in east.gateways]
     for gateway in east.gateways:
+        devices = encryption(lab, gateway.name)["devices"]
         lab.stop_agent(gateway.name, kill=True)
-        netns.ip(lab.namespace(gateway), "link", "delete", _device_name(lab, gateway))
+        for device in devices:
+            netns.ip(lab.namespace(gateway), "link", "delete", device)
         if more == "rules":
             netns.ip(lab.namespace(gateway), "rule", "delete", "table", "28003")
         elif more == "nft":

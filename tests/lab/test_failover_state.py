@@ -18,8 +18,6 @@ from tests import failover
 from tests.downloads import Downloads, downloading, with_download
 from tests.failover import INTERVALS, words
 
-pytestmark = [pytest.mark.failover, pytest.mark.datapath]
-
 MakeLab = Callable[[Topology], Lab]
 SPELL = 3.0  # seconds that a fault lasts
 SILENCE = 2.0

@@ -18,12 +18,13 @@ import pytest
 from devtools.errors import LabError
 from devtools.lab import state
 from devtools.lab.lab import Lab
-from devtools.lab.topology import OUTSIDE, POD_PORT, WITH_OUR_AGENTS, Cni, generate
+from devtools.lab.topology import OUTSIDE, POD_PORT, Cni, generate
 from devtools.nodes import netns
 from devtools.traffic import queues, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import OWN_NAMES, fresh_name
+from tests.profiles import WITH_OUR_AGENTS
 
 
 def _world() -> tuple[set[str], str, str]:

@@ -21,10 +21,13 @@ from mcagent.core.addresses.underlay import source_of
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
+from tests.profiles import WITH_OUR_AGENTS, Ability, require
 
 pytestmark = pytest.mark.datapath
 
-_SHAPES = [  # each profile with each encapsulation; each profile, and each encapsulation, on both underlays
+CLOSED_PORT = 9  # of Pods
+
+_DIFFERENT = [  # addresses: each with each encapsulation; each, and each encapsulation, on both underlays
     (Cni.FLANNEL, TunnelType.GENEVE, Underlay.IPV4),
     (Cni.FLANNEL, TunnelType.VXLAN, Underlay.IPV6),
     (Cni.AWS_VPC, TunnelType.GENEVE, Underlay.IPV6),
@@ -32,8 +35,10 @@ _SHAPES = [  # each profile with each encapsulation; each profile, and each enca
     (Cni.OVERLAP, TunnelType.GENEVE, Underlay.IPV6),
     (Cni.OVERLAP, TunnelType.VXLAN, Underlay.IPV4),
 ]
+_FORWARDING = set(WITH_OUR_AGENTS) - {cni for cni, _, _ in _DIFFERENT}
+_SHAPES = [*_DIFFERENT, *((cni, TunnelType.GENEVE, Underlay.IPV4) for cni in sorted(_FORWARDING))]
 # On the userspace datapath each profile, encapsulation and underlay once: the kernel lane has every shape.
-_FEW = (_SHAPES[0], _SHAPES[2], _SHAPES[5])
+_FEW = (_SHAPES[0], _SHAPES[2], *_SHAPES[5:])
 
 
 @pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: "-".join(map(str, shape)))
@@ -47,8 +52,8 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
 
 
 def _known(node: Node) -> str:
-    """Return the IPv4 address by which other clusters see a Node."""
-    return str(source_of(node.tunnel_address))
+    """Return the IPv4 address by which other clusters see a gateway."""
+    return str(matrix.seen_as(node))
 
 
 def test_every_way_of_the_matrix(lab: Lab) -> None:
@@ -97,8 +102,11 @@ def test_a_client_on_a_nodes_own_network_is_seen_as_the_gateway(lab: Lab) -> Non
     east, west = lab.topology.clusters
     for node in east.nodes:
         reply = traffic.tcp(lab.namespace(node), west.services[0].cluster_ip, 80)
-        in_the_pod_cidr = east.cni is Cni.AWS_VPC and node.address6 is None
-        assert reply.source == _known(node if in_the_pod_cidr else east.gateways[0])
+        if east.cni is not Cni.AWS_VPC or node.address6 is not None:
+            expected = _known(east.gateways[0])
+        else:  # its address is in the Pod CIDR, so it is not translated; servers see that of a gateway mapped
+            expected = _known(node) if node in east.gateways else str(node.address)
+        assert reply.source == expected
         assert reply.pod in west.services[0].pods
 
 
@@ -109,6 +117,19 @@ def test_a_client_by_the_port_of_bfd_is_answered(lab: Lab) -> None:
         namespace, target = lab.namespace(client), west.services[0].cluster_ip
         with traffic.udp_socket(namespace, target, 80, source_port=BFD_PORT) as one:
             assert traffic.exchange(one, os.urandom(16)).pod in west.services[0].pods
+
+
+def test_a_closed_port_is_reported_to_a_client_whose_source_is_translated(lab: Lab) -> None:
+    """The ICMP error of a Pod quotes what the client sent, translated back, also where eBPF forwards past nft."""
+    east, west = lab.topology.clusters
+    require(lab, Ability.TRANSLATED_ERRORS)
+    for node in east.nodes:
+        for server in west.nodes:
+            with traffic.udp_socket(lab.namespace(node), server.pods[0].address, CLOSED_PORT) as client:
+                client.settimeout(10)
+                client.send(b"?")
+                with pytest.raises(ConnectionRefusedError):
+                    client.recv(1)
 
 
 def test_every_endpoint_of_a_service_is_used_and_only_these(lab: Lab) -> None:

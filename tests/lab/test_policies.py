@@ -24,6 +24,7 @@ from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
 from tests.antrea_crds import ANTREA, definition
 from tests.lab.traces import trace
+from tests.profiles import translated
 
 pytestmark = pytest.mark.datapath
 
@@ -255,6 +256,47 @@ def test_egress_to_a_service_of_the_cluster_set(lab: Lab, policy: Callable[[str,
     assert verdicts(lab, "good") == {"open"}
 
 
+def test_egress_to_a_service_with_endpoints_in_this_cluster(lab: Lab, policy: Callable[[str, Json], None]) -> None:
+    """Clients that a policy selects reach no endpoint of their own cluster either; others do, and it is undone."""
+    east = lab.topology.clusters[0]
+    imported = lab.topology.imports(east)[0]
+    name, namespace = f"antrea-mc-{imported.service.name}", imported.service.namespace
+    backend = east.nodes[0].pods[0]
+    labels = {"kubernetes.io/service-name": name, "multicluster.kubernetes.io/source-cluster": east.name}
+    lab.api("east").apply(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": "own-endpoints", "namespace": namespace, "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [str(backend.address)], "conditions": {"ready": True}}],
+            "ports": [{"name": "tcp", "protocol": "TCP", "port": POD_PORT}],
+        }
+    )
+    others = {
+        app: [lab.namespace(node.pods[i]) for node in east.nodes[1:]] for i, app in enumerate(("good", "bad"))
+    }
+
+    def met(app: str) -> set[str]:
+        return {tried(client, str(backend.address), POD_PORT) for client in others[app]}
+
+    try:
+        assert met("good") == met("bad") == {"open"}
+        service = {"name": imported.service.name, "namespace": namespace, "scope": "ClusterSet"}
+        rule: Json = {"egress": [{"action": "Drop", "toServices": [service]}]}
+        policy("east", cluster_policy("stay", 5, rule, app="bad"))
+        wait_until(lambda: met("bad") == {"silent"}, "the own endpoint to be closed", timeout=IN_TIME)
+        assert verdicts(lab, "bad", str(imported.cluster_ip)) == {"silent"}
+        assert met("good") == {"open"}
+        counter = r'^mcagent_nft_dropped_packets_total\{reason="policy-own-endpoint"\} [1-9]'
+        texts = [lab.http(node.name, "/metrics")[1] for node in east.nodes[1:]]
+        assert [bool(re.search(counter, text, re.MULTILINE)) for text in texts] == [True] * len(texts)
+        policy("east", cluster_policy("stay", 5, rule, app="nobody"))
+        wait_until(lambda: met("bad") == {"open"}, "the own endpoint to be open again", timeout=IN_TIME)
+    finally:
+        lab.api("east").delete("EndpointSlice", "own-endpoints", namespace)
+
+
 def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callable[[str, Json], None]) -> None:
     """The others do not break; gateways and agents that come and go change no verdict, and no flow."""
     east, west = lab.topology.clusters
@@ -320,9 +362,10 @@ def test_an_identity_that_the_sender_does_not_own_is_nobodys(
     becomes(lab, "good", "open")
 
 
-def test_who_hides_behind_a_gateway_is_known_by_labels(make_lab: Callable[..., Lab]) -> None:
-    """Clients that have the gateway's address, since both clusters use the same, are told apart all the same."""
-    lab = _up(make_lab, generate(cni=Cni.OVERLAP, tunnel=TunnelType.VXLAN, pods=2))
+@pytest.mark.parametrize("cni", [Cni.OVERLAP, Cni.EBPF], ids=str)
+def test_who_hides_behind_a_gateway_is_known_by_labels(make_lab: Callable[..., Lab], cni: Cni) -> None:
+    """Clients that have the gateway's address are told apart, also where eBPF forwards what Pods send."""
+    lab = _up(make_lab, translated(generate(cni=cni, tunnel=TunnelType.VXLAN, pods=2)))
     lab.api("west").apply(network_policy("some", {"from": [of_east("good")]}))
     lab.api("west").apply(cluster_policy("no-bad", 5, ingress("Reject", "bad")))
     becomes(lab, "bad", "refused")

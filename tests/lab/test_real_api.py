@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from devtools.lab import story
 from devtools.lab.api import ApiKind
 from devtools.lab.state import marked
 from devtools.lab.topology import generate
@@ -46,6 +47,24 @@ def test_packets_with_real_api_servers(make_lab: MakeLab) -> None:
         wait_until(lambda: gone not in netns.execute(gateway, show).stdout, "the route to go", timeout=30)
         directory = lab.state.directory
     assert marked(directory) == []
+
+
+def test_controllers_with_kube_apiserver_and_etcd_alone(
+    make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without kube-controller-manager, as with envtest's assets, clusters join all the same."""
+    binaries = find()
+    assert binaries is not None
+    for program in (binaries.kube_apiserver, binaries.etcd):
+        (tmp_path / program.name).symlink_to(program)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    with make_lab(generate(workers=0), api=ApiKind.REAL, control_plane=True) as lab:
+        programs = {Path(process.argv[0]).name for process in marked(lab.state.directory)}
+        assert "kube-apiserver" in programs
+        assert "kube-controller-manager" not in programs
+        cases = list(matrix.cases(lab.topology, story.imported_addresses(lab)))
+        assert cases
+        assert [result for result in (matrix.run(lab, case) for case in cases) if not result.ok] == []
 
 
 def test_an_api_server_whose_parent_is_killed_leaves_nothing(make_lab: MakeLab) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from devtools.lab import faults
 from devtools.lab.faults import BRIDGE, Settled
 from devtools.lab.lab import Lab
-from devtools.lab.topology import Topology, generate
+from devtools.lab.topology import POD_PORT, Topology, generate
+from devtools.traffic import traffic
 from devtools.waiting import wait_until
 
 REPORTED = 60.0  # seconds
@@ -35,7 +36,14 @@ def test_a_peer_that_never_answers_is_reported(make_lab: Callable[[Topology], La
             lab.ovs(here).vsctl("del-port", BRIDGE, tunnel)  # with it goes what is known of the peer
             lab.start_agent(here)
             lab.wait_ready(here)
-            wait_until(silent, "a problem of the silent peer", timeout=REPORTED, interval=0.5)
+            client, server = lab.namespace(east.workers[0].pods[0]), west.workers[0].pods[0]
+            with traffic.udp_socket(client, server.address, POD_PORT) as sock:
+
+                def silent_after_traffic() -> list[str]:
+                    sock.send(b"x" * 64)  # an idle peer is no problem
+                    return silent()
+
+                wait_until(silent_after_traffic, "a problem of the silent peer", timeout=REPORTED, interval=0.5)
             assert silent()[0].endswith(f"{west.name}-clusterinfo")
         finally:
             fault.heal()

@@ -10,6 +10,8 @@ from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.member import member_reconcilers
+from mcagent.controller.member.announce import announce_ref
+from mcagent.controller.member.membership import NOT_ANNOUNCED, NOT_CONNECTED
 from mcagent.controller.settings import LeaderSettings, MemberLimits, MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import Metadata
@@ -19,7 +21,18 @@ from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, SET, cluster_set, export_of, node, service, settings, slice_of
+from tests.unit.member_world import (
+    AREA,
+    HOME,
+    SET,
+    cluster_set,
+    conditions_of,
+    export_of,
+    node,
+    service,
+    settings,
+    slice_of,
+)
 from tests.unit.memory_objects import Clock, MemoryObjects
 
 STALE = 300.0  # seconds after which the leader gives a member up that stays away
@@ -29,13 +42,13 @@ CIDRS = {"east": "10.96.0.0/16", "west": "10.97.0.0/16", "south": "10.98.0.0/16"
 
 
 class Member:
-    """One member cluster. `away` cuts it from its leader."""
+    """One member cluster. `away` cuts it from its leader. `service_cidr`: "": that of CIDRS."""
 
-    def __init__(self, cluster_id: str, clock: Clock, north: MemoryObjects) -> None:
-        self.cluster_id = cluster_id
-        self.api = MemoryObjects(clock, service_cidr=CIDRS[cluster_id], namespaces=["shop"])
+    def __init__(self, cluster_id: str, clock: Clock, north: MemoryObjects, service_cidr: str = "") -> None:
+        self.cluster_id, self.service_cidr = cluster_id, service_cidr or CIDRS[cluster_id]
+        self.api = MemoryObjects(clock, service_cidr=self.service_cidr, namespaces=["shop"])
         self.view = MemoryView(self.api, namespace=HOME, leader_api=north)
-        self.settings: MemberSettings = settings(service_cidr=CIDRS[cluster_id])
+        self.settings: MemberSettings = settings(service_cidr=self.service_cidr)
         self.away = False
         self.user = f"system:serviceaccount:{AREA}:{cluster_id}"
         self.controller = Controller(self.view, [])
@@ -45,6 +58,7 @@ class Member:
         """End the controller and start another one, which knows nothing but what the API servers hold."""
         self.controller.closed = True
         self.view.failures.clear()
+        self.view.successes.clear()
         self.controller = Controller(self.view, member_reconcilers(self.settings), self.user)
         self.link()
         self.controller.enqueue_all()
@@ -67,8 +81,23 @@ class Member:
                 synced=not self.away or (self.view.leader is not None and self.view.leader.synced),
             )
         if new != self.view.leader:
+            if new is None or not new.connected:
+                self.view.successes.clear()
             self.view.leader = new
             self.controller.enqueue_all()
+
+    def look_again(self) -> bool:
+        """Reconcile all again once the announcement is answered, as after LOOK_AGAIN; return whether it is."""
+        cluster_set = self.api.get(Kind.CLUSTER_SET, HOME, SET)
+        waits = conditions_of(cluster_set).get("Ready", ("", ""))[1] in (NOT_ANNOUNCED, NOT_CONNECTED)
+        leader = self.view.leader
+        if not waits or self.controller.closed or leader is None or not leader.connected:
+            return False
+        ref = announce_ref(leader)
+        if not self.view.accepted(ref) and not self.view.failure(ref):
+            return False
+        self.controller.enqueue_all()
+        return True
 
     # --- what people and Kubernetes do ----------------------------------------------------------------------
 
@@ -85,7 +114,7 @@ class Member:
 
     def serve(self, name: str, host: int) -> None:
         """Make a Service with a ready endpoint."""
-        prefix = CIDRS[self.cluster_id].rsplit(".", 2)[0]
+        prefix = self.service_cidr.rsplit(".", 2)[0]
         self.api.put(service(name, cluster_ip=f"{prefix}.200.{host}"))
         self.api.put(slice_of(name, f"10.10.1.{host}", name=f"{name}-slice"))
 
@@ -121,7 +150,7 @@ class Member:
 class Clusters:
     """The leader and its members."""
 
-    def __init__(self, members: Iterable[str] = CIDRS) -> None:
+    def __init__(self, members: Iterable[str] = CIDRS, service_cidr: str = "") -> None:
         self.clock = Clock()
         self.north = MemoryObjects(self.clock, namespaces=[AREA])
         self.north.put(
@@ -137,7 +166,9 @@ class Clusters:
         )
         self.north.refuse = self._review
         self.controller = Controller(self.view, [])
-        self.members: dict[str, Member] = {name: Member(name, self.clock, self.north) for name in members}
+        self.members: dict[str, Member] = {
+            name: Member(name, self.clock, self.north, service_cidr) for name in members
+        }
         self.restart_leader()
 
     def restart_leader(self) -> None:
@@ -214,7 +245,7 @@ class Clusters:
             for member in self.members.values():
                 member.link()
             worked = [controller.step() for controller in self.controllers]  # each one a key
-            if not any(worked):
+            if not any(worked) and not any(member.look_again() for member in self.members.values()):
                 return
         raise AssertionError("the ClusterSet does not come to rest")
 

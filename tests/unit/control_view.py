@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from mcagent.controller.machinery.apply import RefusedStepError
 from mcagent.controller.machinery.reconciler import (
     DesiredObjects,
     Index,
@@ -54,10 +55,12 @@ class MemoryView:
         self.local = local
         self.leader_api = leader_api
         self.failures: dict[Ref, str] = {}
+        self.successes: set[Ref] = set()
         self.lost: dict[Side, Sequence[str]] = {}
         self._leader = leader
         self._frozen: dict[Key, RawObject] | None = None
         self._decoded: dict[int, tuple[RawObject, ApiObject]] = {}
+        self._filed: dict[tuple[str, int], tuple[ApiObject, frozenset[str]]] = {}
 
     @property
     def leader(self) -> Leader | None:
@@ -113,7 +116,14 @@ class MemoryView:
 
     def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value."""
-        return [obj for obj in self.list(index.of, index.side) if value in set(index.values(obj))]
+        return [obj for obj in self.list(index.of, index.side) if value in self._filed_under(index, obj)]
+
+    def _filed_under(self, index: Index[Object], obj: Object) -> frozenset[str]:
+        """Return the values under which an index files an object, computed once."""
+        key = (index.name, id(obj))
+        if key not in self._filed or self._filed[key][0] is not obj:
+            self._filed[key] = (obj, frozenset(index.values(obj)))
+        return self._filed[key][1]
 
     def count(self, index: Index[Any], value: str) -> int:
         """Return how many objects an index files under a value."""
@@ -132,7 +142,7 @@ class MemoryView:
 
     def accepted(self, ref: Ref) -> bool:
         """Tell whether an object's last write went well."""
-        return self.get(ref, ApiObject) is not None and ref not in self.failures
+        return ref in self.successes
 
     def dropped_fields(self, side: Side) -> Sequence[str]:
         """Return what an API server does not keep."""
@@ -201,10 +211,15 @@ class Controller:
             ref = item if isinstance(item, Ref) else item.ref
             try:
                 self._write(item, ref)
-            except RefusedError as err:
+            except (RefusedError, RefusedStepError) as err:
                 self.view.failures[ref] = str(err)
+                self.view.successes.discard(ref)
                 return
             self.view.failures.pop(ref, None)
+            if isinstance(item, Wanted):
+                self.view.successes.add(ref)
+            else:
+                self.view.successes.discard(ref)
 
     def _write(self, item: Wanted | Ref, ref: Ref) -> None:
         api = self.view.api(ref.side)
@@ -223,6 +238,8 @@ class Controller:
 
     def due(self) -> None:
         """Put the keys into the queue whose time to be called once more has come."""
+        if self.closed:
+            return
         now = self.view.local.clock()
         numbers = {reconciler.name: number for number, reconciler in enumerate(self.reconcilers)}
         for (name, key), at in list(self.again.items()):

@@ -44,7 +44,8 @@ def member(cluster_id: str = "east", clock: Clock | None = None, north: MemoryOb
     """Return the view of a member of a ClusterSet whose leader is connected."""
     clock = clock or Clock()
     local = MemoryObjects(clock, namespaces=["shop"])
-    local.put(cluster_set(cluster_id))
+    connected = {"type": "Ready", "status": "True", "reason": "Connected"}
+    local.put(cluster_set(cluster_id) | {"status": {"conditions": [connected]}})
     north = north or MemoryObjects(clock, namespaces=[AREA])
     return MemoryView(local, namespace=HOME, leader_api=north, leader=leader(cluster_id))
 

@@ -22,6 +22,7 @@ from mcagent.core.tunnel_probes import ProbeState
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.conntrack import TableUse
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
@@ -97,6 +98,7 @@ def agent_metrics(size: Size) -> Metrics:
             nft_drops=lambda: {"to-tunnel": 1},
             live=lambda: LiveReport(ports=ports, peers=peers),
             probes=lambda: dict.fromkeys((one.name for one in ports.values() if one.peer_kind is REMOTE), PROBED),
+            conntrack=lambda: TableUse(entries=1, limit=2),
             wireguard=lambda: WireGuardReport(
                 peers=tuple(WireGuardPeerStatus(public_key=one, last_handshake=time.time()) for one in keys),
                 key_created=1.0,

@@ -13,13 +13,15 @@ import pytest
 
 from mcagent.api.codec import VERSION, CamelRecord, Record, from_json, to_json
 from mcagent.api.doctor import DoctorReport, NodeReport
+from mcagent.api.overview import Overview
 from mcagent.api.plan import DesiredState, ForecastReport, PlanReport
 from mcagent.api.status import Status
 from mcagent.api.topology import TopologyPage
 from mcagent.api.trace import NodeTrace, SeenProbes, SentProbes
+from mcagent.api.versions import VersionReport
 from mcagent.model.errors import McagentError
 
-RECORDED = Path(__file__).parents[1] / "data" / "api-0.1"  # pages of version 0.1.0, in a lab of two clusters
+RECORDED = Path(__file__).parents[1] / "data" / "api-0.1"  # pages from before apiVersion, in a lab of two clusters
 KINDS: dict[str, type[Record | CamelRecord]] = {
     "status-gateway": Status,
     "status-worker": Status,
@@ -63,7 +65,7 @@ def test_a_recorded_page_is_read_and_sent_again_as_it_was(name: str) -> None:
     assert lost(members, json.loads(json.dumps(to_json(page)))) == []
 
 
-@pytest.mark.parametrize("kind", dict.fromkeys(KINDS.values()))
+@pytest.mark.parametrize("kind", [*dict.fromkeys(KINDS.values()), VersionReport, Overview])
 def test_a_member_that_is_not_sent_has_its_default_and_an_unknown_one_is_ignored(kind: type[Record]) -> None:
     """So older agents are read, and newer ones of this version."""
     assert from_json(kind, {"aLaterMember": {"x": 1}}, "an agent") == kind()
@@ -82,7 +84,7 @@ print(*called)
 """
 
 
-@pytest.mark.parametrize("kind", dict.fromkeys(KINDS.values()))
+@pytest.mark.parametrize("kind", [*dict.fromkeys(KINDS.values()), VersionReport, Overview])
 def test_msgspec_has_inspected_a_page_before_the_first_one_is_decoded(kind: type[Record]) -> None:
     """Two threads of the agent that are the first to decode a struct crash it: no annotation is left to read."""
     command = [sys.executable, "-c", INSPECTED, f"{kind.__module__}.{kind.__name__}"]

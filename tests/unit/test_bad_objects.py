@@ -357,7 +357,12 @@ def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
         Kind.RESOURCE_EXPORT: LEADER_BAD[0] | {"status": {"conditions": [{"type": "Failure", "message": "x"}]}},
         Kind.RESOURCE_IMPORT: SERVICE_IMPORT | {"status": {"clusterStatuses": [{"clusterID": "x"}]}},
         Kind.SERVICE_EXPORT: member_world.export_of("x") | {"status": {"conditions": [{"type": "Valid"}]}},
-        Kind.GATEWAY: agentworld.gateway(),
+        Kind.SERVICE_IMPORT: {
+            "metadata": {"name": "x", "namespace": "shop"},
+            "spec": {"type": "ClusterSetIP", "ips": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP"}]},
+            "status": {"clusters": [{"cluster": "east"}]},
+        },
+        Kind.GATEWAY: agentworld.gateway() | {"status": {"links": [{"clusterID": "x", "live": 1, "tunnels": 2}]}},
         Kind.CLUSTER_INFO_IMPORT: agentworld.cluster(1),
         Kind.SERVICE_ACCOUNT: {"metadata": {"name": "x", "annotations": {}}, "extra": 1},
     }[LISTINGS[what].kind]

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from devtools import chart_schema
 from mcagent.agent.config import SCHEMA as AGENT
+from mcagent.controller.admin.manifests import merged
 from mcagent.controller.config import SCHEMA as CONTROLLER
 from mcagent.model.keys.key import Key
+from tests.properties import costly
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/mcagent"
@@ -39,14 +44,17 @@ def values(path: str, value: object) -> dict[str, Any]:
 def test_the_schema_is_current() -> None:
     """values.schema.json is what devtools.chart_schema makes of the keys that processes have."""
     assert (CHART / "values.schema.json").read_text() == chart_schema.text()
+    assert (CHART / "files/durations.json").read_text() == chart_schema.durations_text()
 
 
 def test_the_chart_has_the_version_of_the_program() -> None:
-    """Chart and image are of one version; without a tag the chart takes that image."""
+    """Chart and image are of one version, which `make release` compares with the tag."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert (chart["version"], str(chart["appVersion"])) == (version, version)
+    assert chart["version"] == str(chart["appVersion"])
     assert VALUES["image"]["tag"] == ""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["source"] == "vcs"
 
 
 def test_defaults_are_right() -> None:
@@ -67,10 +75,20 @@ def test_defaults_are_right() -> None:
         ("agent.config.clusterID", "East!"),
         ("agent.config.bfd.local.interval", "soon"),
         ("agent.config.gateways", "both"),
+        ("agent.config.podCIDRs", ["10.1.0.0/33"]),
+        ("agent.config.podCIDRs", ["10.1.0.300/16"]),
+        ("agent.config.protectedCIDRs", ["127.0.0.0/8"]),
+        ("agent.config.listen", ":70000"),
+        ("agent.config.routeProtocol", 8),
+        ("agent.config.importedTraffic", "local > > east"),
         ("agent.config.serviceCIDRs", ["everywhere"]),
         ("agent.maxUnavailable", "110%"),
         ("agents.enabled", True),
         ("image.repository", ""),
+        ("image.registry", "registry.example.com/"),
+        ("image.digest", "latest"),
+        ("agent.podLabels", {"app.kubernetes.io/name": "other"}),
+        ("member.extraEnv", [{"value": "without a name"}]),
         ("image.pullPolicy", "Sometimes"),
         ("leader.namespace", "Not_A_Label"),
         ("leader.config.metrics.bindAdress", ":1"),
@@ -109,6 +127,8 @@ def test_the_schema_accepts_what_a_process_accepts(key: Key) -> None:
         ("agent.config.bfd.local.interval", 0.5),
         ("agent.config.mtu", 0),
         ("agent.config.podCIDRs", ["10.1.0.0/16", ""]),
+        ("agent.config.podCIDRs", ["10.1.0.5/16"]),
+        ("agent.config.podCIDRs", ["169.1.0.0/16", "169.254.0.0/15", "223.255.255.0/32", "168.0.0.0/8"]),
         ("agent.config.importedTraffic", "local > east=3, west=1"),
         ("leader.config.staleAfter", "36h"),
     ],
@@ -155,6 +175,20 @@ def test_namespaces_and_image_are_values() -> None:
         assert "mcagent:0" not in remaining_text, name
 
 
+def test_the_application_of_argo_cd_installs_this_chart() -> None:
+    """Its values pass the schema; what it ignores are the fields of the chart's objects that controllers write."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/argocd.md").read_text(), re.MULTILINE | re.DOTALL)
+    spec = yaml.safe_load(block)["spec"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (spec["source"]["chart"], spec["source"]["targetRevision"]) == (chart["name"], chart["version"])
+    jsonschema.validate(merged(VALUES, spec["source"]["helm"]["valuesObject"]), SCHEMA)
+    kinds = set(re.findall(r"^kind: (\S+)$", "\n".join(TEMPLATES.values()), re.MULTILINE))
+    assert {item["kind"] for item in spec["ignoreDifferences"]} <= kinds
+    assert {kind for kind in kinds if kind.endswith("WebhookConfiguration")} <= {
+        item["kind"] for item in spec["ignoreDifferences"]
+    }
+
+
 def test_the_dockerfile_makes_what_the_manifests_run() -> None:
     """No shell in the image, a user that is not root, and the targets that deploy/image/build knows."""
     text = (ROOT / "Dockerfile").read_text()
@@ -162,3 +196,37 @@ def test_the_dockerfile_makes_what_the_manifests_run() -> None:
     assert [name for base, name in stages if base == "scratch"] == ["sbom", "agent"]
     assert re.search(r"^USER 65532:65532$", text, flags=re.MULTILINE)
     assert not re.search(r"--program (sh|bash|apt\S*|pip)\b", text)
+
+
+def accepted_by(schema: Mapping[str, Any]) -> SearchStrategy[object]:
+    """Return values that the schema of a key accepts. Texts of durations are left to the chart's template."""
+    if "anyOf" in schema:
+        return st.one_of([accepted_by(option) for option in schema["anyOf"] if option.get("type") != "string"])
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    match schema["type"]:
+        case "boolean":
+            return st.booleans()
+        case "integer":
+            numbers = st.integers(schema["minimum"], schema["maximum"])
+            return numbers.filter(jsonschema.Draft7Validator(schema).is_valid)
+        case "number":
+            return st.floats(schema["minimum"], schema["maximum"])
+        case "array":
+            return st.lists(accepted_by(schema["items"]), max_size=3)
+        case _:
+            texts = st.from_regex(re.compile(schema["pattern"], re.ASCII), fullmatch=True)
+            return texts.filter(jsonschema.Draft7Validator(schema).is_valid)
+
+
+# importedTraffic is a small language: the schema has its form, not that each cluster is named once.
+@costly
+@pytest.mark.parametrize(
+    "key",
+    [key for key in (*AGENT.keys, *CONTROLLER.keys) if key.path != "importedTraffic"],
+    ids=lambda key: key.path,
+)
+@given(data=st.data())
+def test_a_process_accepts_what_the_schema_accepts(key: Key, data: st.DataObject) -> None:
+    """No value that Helm installs ends a process at its start."""
+    key.value.parse(data.draw(accepted_by(key.value.schema)))

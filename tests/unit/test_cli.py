@@ -26,7 +26,7 @@ def help_of(*names: str) -> list[tuple[int, set[str], str]]:
         "found = []\n"
         "for name in sys.argv[1:]:\n"
         "    with contextlib.redirect_stdout(io.StringIO()) as shown:\n"
-        "        try: main([*filter(None, [name]), '--help'])\n"
+        "        try: code = main([*filter(None, [name]), '--help'])\n"
         "        except SystemExit as end: code = end.code\n"
         f"    found.append((code, [m for m in {HEAVY!r} if m in sys.modules], shown.getvalue()))\n"
         "print(json.dumps(found))"
@@ -44,13 +44,13 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_help_of_each_command_gives_examples_and_exit_codes() -> None:
-    """Every command with arguments explains itself, and loads no client library for it."""
-    names = [name for name in COMMANDS if name != "version"]
-    for name, (code, heavy, text) in zip(names, help_of(*names), strict=True):
+    """Every command explains itself, and loads no client library for it."""
+    for name, (code, heavy, text) in zip(COMMANDS, help_of(*COMMANDS), strict=True):
         assert code == 0, text
         assert not heavy & {"kubernetes", "ovs", "pyroute2"}, name
         assert "examples:" in text
         assert "exit codes:" in text
+        assert len(text.splitlines()) < 60, f"{name}: a screen or two, not more"
 
 
 def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +59,33 @@ def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
         main(["reticulate"])
     assert end.value.code == 2
     assert "config" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        main(["statsu", "-o", "json"])
+    assert end.value.code == 2
+    assert 'unknown command "statsu" (did you mean "status"?)' in capsys.readouterr().err
+
+
+def test_examples_use_the_namespaces_of_the_pages() -> None:
+    """The leader's controller looks in antrea-multicluster: elsewhere a ClusterSet has no controller."""
+    used = {
+        namespace
+        for file in (Path(__file__).parents[2] / "mcagent").rglob("*.py")
+        for namespace in re.findall(r"^  mcagent .*? -n ([a-z-]+)", file.read_text(), re.MULTILINE)
+    }
+    assert "antrea-multicluster" in used
+    assert used <= {"antrea-multicluster", "kube-system", "shop"}
+
+
+def test_help_is_printed_as_by_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a command, with `help`, and with `help COMMAND`."""
+    assert main([]) == main(["help"]) == main(["--help"]) == 0
+    general = capsys.readouterr().out
+    assert general.count("usage: mcagent [--help]") == 3
+    for line in (["help", "get"], ["get", "--help"]):
+        with pytest.raises(SystemExit) as end:
+            main(line)
+        assert end.value.code == 0
+        assert capsys.readouterr().out.startswith("usage: mcagent get [-h]")
 
 
 def test_config_check_tells_all_and_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +98,20 @@ def test_config_check_tells_all_and_ends_with_2(tmp_path: Path, capsys: pytest.C
     assert "none: unknown key" in told
     file.write_text("mtu: 1400\n")
     assert main(["config", "check", str(file)]) == 0
+
+
+def test_config_check_names_what_it_has_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file by its name; without any it says that, instead of that all is well."""
+    monkeypatch.delenv("MCAGENT_CONFIG", raising=False)
+    file = tmp_path / "agent.yaml"
+    file.write_text("mtu: 1400\n")
+    assert main(["config", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: no errors\n"
+    if not Path("/etc/mcagent/agent.yaml").exists():
+        assert main(["config", "check"]) == 0
+        assert capsys.readouterr().out == "no file, only defaults and the environment: no errors\n"
 
 
 def test_config_show_prints_what_is_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,9 +197,7 @@ def test_commands_without_flags_of_keys_still_read_the_environment(
 
 def test_help_groups_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Each command is in one group, with a sentence that begins with a verb: `Show …`, `Print …`."""
-    with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert end.value.code == 0
+    assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     listed = [re.findall(r"^  ([a-z]+) +[A-Z]", block, re.MULTILINE) for block in shown.split("\n\n")]
     assert [names for names in listed if names] == [list(group) for group in GROUPS.values()]

@@ -89,6 +89,20 @@ def test_without_a_role_the_bare_bridge_stands() -> None:
     assert empty.state.role == "none"
 
 
+@pytest.mark.parametrize(
+    ("routing", "of_others"), [(PodRouting.AUTO, " ip saddr != 10.10.9.0/24"), (PodRouting.PER_POD, "")]
+)
+def test_sources_of_other_nodes_pods_are_not_kept_at_a_node_port(routing: PodRouting, of_others: str) -> None:
+    """At each IPv4 address of the Node. Where Pods' addresses do not tell their Node, it holds for Pods of all."""
+    dual = node("w9", ("172.18.0.9", "fd00::9"), "10.10.9.0/24", "fd00:10::/64")
+    found = compiled(EAST, dual, on="w9", pod_routing=routing)
+    (chain,) = (one for one in of(NftChain, resources(found)) if one.name == "mct_post")
+    assert chain.rules == (
+        f'oifname "mc-gw0" ct original ip daddr 172.18.0.9{of_others} accept',
+        'oifname "mc-gw0" ip saddr @mct_pods snat to ip saddr',
+    )
+
+
 LAST = networks("10.96.0.0/16")
 WITHOUT_ROLE = {
     "no Gateway any more": ("w1", replace(snapshot(*HOME, EAST, WEST), gateways={}, service_cidrs=LAST)),
@@ -112,7 +126,7 @@ def test_without_a_role_packets_to_other_clusters_are_dropped(case: str, encrypt
     assert {replace(r, source=None) for r in routes} == {replace(r, source=None) for r in worker_routes}
     assert of(Rule, resources(without_role)) == of(Rule, resources(worker))
     assert {r.key for r in of(NftChain, resources(without_role))} >= {
-        r.key for r in of(NftChain, resources(worker)) if r.name in ("mct_pre", "mct_out", "mct_post")
+        r.key for r in of(NftChain, resources(worker)) if r.name in ("mct_post", "mct_mss")
     }
     assert {type(r) for r in resources(without_role)} & {FlowEntry, GroupEntry, TunnelPort} == set()
     problems = [p for p in without_role.desired.problems if p.reason == "NoRole"]
@@ -129,10 +143,11 @@ def test_what_is_dropped_without_a_role() -> None:
         replace(snapshot(*HOME, EAST, overlapping), gateways={}, service_cidrs=LAST), NO_FACTS, config("w1")
     )
     routed = {str(r.destination) for r in of(Route, resources(later))}
-    assert routed == {"0.0.0.0/0", "10.97.0.0/16"}
+    of_east = {"10.97.0.0/16", "254.20.12.8/32", "254.0.62.1/32"}  # its CIDR, and its gateways' mapped addresses
+    assert routed == {*of_east, "254.0.149.117/32"}
     assert "OverlapsLocal" in {p.reason for p in later.desired.problems}
     configured = compile_desired(first, NO_FACTS, config("w1", service_cidrs=LAST))
-    assert {str(r.destination) for r in of(Route, resources(configured))} == routed
+    assert {str(r.destination) for r in of(Route, resources(configured))} == of_east
     bare = (
         compile_desired(first, NO_FACTS, config("w1")),
         compile_desired(replace(first, service_cidrs=LAST), NO_FACTS, config("w1", enable_gateway=False)),
@@ -158,6 +173,7 @@ def test_units_of_a_gateway() -> None:
         "cluster/east",
         "cluster/west",
         "guard",
+        "mapped",
         "node/g1",
         "node/g2",
         "node/w1",
@@ -178,7 +194,8 @@ def test_units_of_a_gateway() -> None:
 def test_units_of_a_worker() -> None:
     """A worker has tunnels to the gateways of its cluster and to nobody else, and no Services."""
     found = compiled(EAST, service("web", "10.96.0.7", 80), export("web"), on="w1")
-    assert sorted(found.desired.fragments) == ["base", "cluster/east", "guard", "node/g1", "node/g2", "node/w1"]
+    owners = ["base", "cluster/east", "guard", "mapped", "node/g1", "node/g2", "node/w1"]
+    assert sorted(found.desired.fragments) == owners
     assert {(t.peer_kind, t.peer) for t in of(TunnelPort, resources(found))} == {
         (PeerKind.GATEWAY, "g1"),
         (PeerKind.GATEWAY, "g2"),
@@ -201,20 +218,30 @@ def test_a_new_gateway_waits_for_all_services() -> None:
 
 
 def test_routes() -> None:
-    """Remote CIDRs go into the host port with the Node's address; a gateway inside one is thrown out again."""
+    """Remote CIDRs and mapped addresses go into the host port; a gateway inside a CIDR is thrown out again."""
     found = compiled(EAST, enable_pod_to_pod=True)
     routes = {r.destination: r for r in of(Route, resources(found, "cluster/east"))}
-    assert set(routes) == set(networks("10.97.0.0/16", "10.20.0.0/16", "10.20.0.9/32"))
+    to_host_port = networks("10.97.0.0/16", "10.20.0.0/16", "254.0.62.1/32", "254.20.12.8/32")
+    assert set(routes) == {*to_host_port, *networks("10.20.0.9/32")}
     service_route = routes[ip_network("10.97.0.0/16")]
     assert (service_route.table, service_route.device) == (28003, "mc-gw0")
     assert (str(service_route.via), str(service_route.source)) == ("169.254.77.2", "192.0.2.1")
     assert routes[ip_network("10.20.0.9/32")].type is RouteType.THROW
     worker = of(Route, resources(compiled(EAST, on="w1", enable_pod_to_pod=True), "cluster/east"))
-    assert {r.destination for r in worker} == set(networks("10.97.0.0/16", "10.20.0.0/16"))
-    (back,) = of(Route, resources(found, "base"))
-    assert (back.table, str(back.destination)) == (28004, "0.0.0.0/0")
+    assert {r.destination for r in worker} == set(to_host_port)
     rules = of(Rule, resources(found))
-    assert [(r.priority, r.table, r.fwmark) for r in rules] == [(300, 28004, 1 << 12), (301, 28003, 0)]
+    assert [(r.priority, r.table, r.fwmark) for r in rules] == [(300, 28003, 0)]
+
+
+@pytest.mark.parametrize("on", ["g1", "w1"])
+@pytest.mark.parametrize(("announced", "mtu"), [(1300, 1300), (1449, 1449), (1450, 1450), (9000, 1450), (0, 1450)])
+def test_routes_have_the_mtu_of_a_cluster_with_smaller_tunnels(on: str, announced: int, mtu: int) -> None:
+    """Replies to mapped addresses, too; a larger MTU would have packets that this cluster's tunnels lose."""
+    compilation = compiled(replace(EAST, mtu=announced), on=on, enable_pod_to_pod=True)
+    routes = [r for r in of(Route, resources(compilation, "cluster/east")) if r.type is RouteType.UNICAST]
+    assert {r.mtu for r in routes} == {mtu}
+    assert ip_network("254.0.62.1/32") in {r.destination for r in routes}
+    assert compilation.desired.state.mtu == 1450
 
 
 def test_a_node_address_that_the_kernel_does_not_have() -> None:
@@ -227,16 +254,17 @@ def test_a_node_address_that_the_kernel_does_not_have() -> None:
 
 
 def test_device_and_nft_follow_facts_and_configuration() -> None:
-    """MTU is what fits into a tunnel, datapath is the Node's, marks and names are the configured ones."""
+    """Packets are measured by what fits a tunnel, the device takes those of Pods; names are configured."""
     facts = Facts(datapath=DatapathType.NETDEV, uplink_mtu=9000)
-    found = resources(compiled(facts=facts, ct_mark_bit=5, host_port="mc9", nft_table="t"))
+    found = resources(compiled(facts=facts, host_port="mc9", nft_table="t"))
     assert of(Bridge, found)[0].datapath is DatapathType.NETDEV
-    assert of(Link, found)[0].mtu == 8950
+    assert of(Link, found)[0].mtu == of(HostPort, found)[0].mtu == 9000
+    assert any("check_pkt_larger(8964)->" in entry.actions for entry in of(FlowEntry, found))
     assert of(NftSet, found)[0].elements == networks("10.10.1.0/24", "10.10.2.0/23")
     text = "\n".join(rule for chain in of(NftChain, found) for rule in chain.rules)
-    assert 'iifname "mc9" ct direction original ct mark set ct mark | 0x00000020' in text
+    assert 'oifname "mc9" ip saddr @mct_pods snat to ip saddr' in text
     assert {chain.table for chain in of(NftChain, found)} == {"t"}
-    assert of(Link, resources(compiled(mtu=1300)))[0].mtu == 1300
+    assert compiled(mtu=1300).desired.state.mtu == 1300
 
 
 def test_nodes_are_closed_unless_they_are_exposed() -> None:
@@ -373,9 +401,9 @@ def test_one_changed_cluster_changes_one_unit() -> None:
     changed = replace(WEST, gateway_ips=(ip_address("203.0.113.4"),))
     after = compiler.compile(snapshot(*HOME, EAST, changed), NO_FACTS, config("g1"))
     same = [n for n, fragment in after.desired.fragments.items() if before.desired.fragments.get(n) is fragment]
-    assert sorted(set(after.desired.fragments) - set(same)) == ["cluster/west", "guard"]
+    assert sorted(set(after.desired.fragments) - set(same)) == ["cluster/west", "guard", "mapped"]
     plan = diff_desired(before.desired, after.desired)
-    assert {step.owner for step in plan.steps} == {"cluster/west", "guard", ""}
+    assert {step.owner for step in plan.steps} == {"cluster/west", "guard", "mapped", ""}
 
 
 def test_nothing_changed_gives_the_same_units() -> None:

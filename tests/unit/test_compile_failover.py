@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flows.flow import Bucket, GroupType
 from flows.parse import parse_group
 from mcagent.core.compile import Compiled, Compiler, compile_desired
+from mcagent.core.failover.reachability import cluster_hash
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.plan.diff import diff_desired
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
@@ -20,7 +21,7 @@ from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
 from mcagent.model.dataplane.resources import Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
 from mcagent.model.objects import ApiObject, Node, Snapshot
-from mcagent.model.problem import Severity
+from mcagent.model.problem import Problem, Severity
 from tests.properties import costly
 from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
@@ -139,6 +140,14 @@ def test_a_gateway_that_reaches_nobody_asks_its_own_cluster_only() -> None:
         assert port.bfd.cpath_down is (port.peer_kind is not PeerKind.REMOTE)
 
 
+def test_a_worker_and_a_gateway_without_other_clusters_are_not_isolated() -> None:
+    """They reach no other cluster either, but no packets to one are sent to them."""
+    facts = Facts(isolated=True)
+    alone = snapshot(*HOME, *THIRD)
+    for ports in (tunnels(compiled(home(), "w1", facts)), tunnels(compiled(alone, "g1", facts))):
+        assert {port.bfd is not None and port.bfd.cpath_down for port in ports.values()} == {False}
+
+
 def test_a_session_that_begins_gets_another_interval() -> None:
     """Which makes Open vSwitch send at once; only that tunnel, and also in a pass that reuses the one before."""
     again = Compiler()
@@ -152,6 +161,20 @@ def test_a_session_that_begins_gets_another_interval() -> None:
         usual = normal[name]
         assert usual is not None
         assert ports == {**normal, name: replace(usual, min_tx=usual.min_tx + 1)}
+
+
+def test_a_path_gets_its_own_multiplier() -> None:
+    """Only that tunnel, and no other interval: a change of the multiplier needs no poll sequence."""
+    again = Compiler()
+    first = again.compile(home(), seen_by(home(), config("g1")), config("g1"))
+    normal = {port.name: port.bfd for port in tunnels(first).values()}
+    name = min(port.name for port in tunnels(first).values() if port.peer_kind is PeerKind.REMOTE)
+    for compiler in (Compiler(), again):
+        facts = seen_by(home(), config("g1"), bfd_factors={name: 4})
+        ports = {port.name: port.bfd for port in tunnels(compiler.compile(home(), facts, config("g1"))).values()}
+        usual = normal[name]
+        assert usual is not None
+        assert ports == {**normal, name: replace(usual, mult=4 * usual.mult)}
 
 
 def test_without_a_live_gateway_all_are_used() -> None:
@@ -199,6 +222,38 @@ def test_a_silent_peer_is_a_problem_of_the_object_that_names_it() -> None:
     assert "203.0.113.2" in east.message
     assert "UDP port 6081 is blocked" in east.message
     assert "uplink" not in east.message
+
+
+def test_an_idle_gateway_of_antrea_is_no_problem() -> None:
+    """It sends nothing by itself. Its silence is a problem once traffic to its cluster had no answer."""
+    alone = cluster("north", "10.99.0.0/16", gateways=("203.0.113.20",))
+    source = home(alone)
+    name = tunnels(compiled(source, "g1"))["203.0.113.20"].name
+    none, tunnel = frozenset[str](), frozenset({name})
+
+    def reasons(on: str = "g1", *, unanswered: frozenset[str] = none, idle: frozenset[str] = none) -> list[str]:
+        facts = Facts(silent=tunnel, bfd_unanswered=unanswered, idle=idle)
+        problems = compiled(source, on, facts).desired.problems
+        return [problem.reason for problem in problems if problem.reason == "PeerSilent"]
+
+    assert reasons(unanswered=tunnel, idle=tunnel) == []
+    assert reasons(unanswered=tunnel) == ["PeerSilent"]
+    assert reasons(idle=tunnel) == ["PeerSilent"]  # an agent of mcagent sends BFD
+    assert reasons("g2", unanswered=tunnel) == []  # Antrea's gateways answer the first gateway only
+
+
+def test_an_unreachable_cluster_is_a_problem_on_each_node() -> None:
+    """It is a problem of its import, so that status, Events and the page show it; all Nodes report the same."""
+    source = home()
+    facts = Facts(unreachable=frozenset({cluster_hash("east"), cluster_hash("elsewhere")}))
+
+    def reported(node: str, facts: Facts) -> list[Problem]:
+        problems = compiled(source, node, facts).desired.problems
+        return [problem for problem in problems if problem.reason == "ClusterUnreachable"]
+
+    assert [problem.subject for problem in reported("g1", facts)] == ["ClusterInfoImport mc/east-clusterinfo"]
+    assert reported("w1", facts) == reported("g1", facts)
+    assert reported("g1", Facts()) == []
 
 
 def test_a_silent_peer_is_on_standby_while_another_is_there() -> None:

@@ -12,6 +12,7 @@ from mcagent.controller.leader.claims import granted_in
 from mcagent.controller.settings import EndpointIpType
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.clusters import MTU_ANNOTATION
 from tests.properties import COSTLY
 from tests.unit.control_clusters import CIDRS, STALE, Clusters
 from tests.unit.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
@@ -133,6 +134,23 @@ def test_clusters_tell_that_their_gateways_run_mcagent() -> None:
         assert told() == said
 
 
+def test_clusters_announce_the_smallest_mtu_of_their_gateways() -> None:
+    """The agents' own, from their Gateways to the ClusterInfoImports; what is out of bounds goes no further."""
+    world = joined()
+    east, west, _ = world.members.values()
+
+    def announced() -> object:
+        (found,) = (o for o in west.api.list(Kind.CLUSTER_INFO_IMPORT) if o["spec"]["clusterID"] == "east")
+        return found["metadata"]["annotations"].get(MTU_ANNOTATION)
+
+    assert announced() is None
+    (gateway, *_) = east.names(Kind.GATEWAY)
+    for mtu, text in ((1300, "1300"), (575, None), (65536, None), (576, "576"), (None, None)):
+        east.api.change(Kind.GATEWAY, HOME, gateway, {"status": {"tunnelMTU": mtu}})
+        world.run()
+        assert announced() == text
+
+
 def test_a_leader_that_is_away_for_a_minute_costs_nothing() -> None:
     """Members keep all, follow local changes, and afterwards write only what changed."""
     world = joined()
@@ -238,7 +256,9 @@ class Interleavings(RuleBasedStateMachine):
     @rule(member=members, name=services, ready=st.booleans())
     def endpoints(self, member: str, name: str, ready: bool) -> None:
         address = f"10.10.1.{HOSTS[name]}"
-        self.world.members[member].api.put(slice_of(name, address, name=f"{name}-slice", ready=ready))
+        endpoint_slice = slice_of(name, address, name=f"{name}-slice", ready=ready)
+        endpoint_slice["endpoints"][0]["nodeName"] = "n1"  # of a Pod, wherever the claimed Pod CIDRs are
+        self.world.members[member].api.put(endpoint_slice)
 
     @rule(member=members, node=nodes, ready=st.booleans(), annotated=st.booleans())
     def change_node(self, member: str, node: tuple[str, int], ready: bool, annotated: bool) -> None:
@@ -295,7 +315,8 @@ class Interleavings(RuleBasedStateMachine):
             member.restart()
         world.restart_leader()
         world.run()
-        assert world.writes() == []  # what a fresh start computes is what is there
+        # What a fresh start computes is what is there. A member is Ready when its announcement is accepted again.
+        assert [write for write in world.writes() if write != f"update ClusterSet {HOME}/{SET}"] == []
         self._check()
         assert self._granted() == granted
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +158,45 @@ def test_the_agent_takes_the_configuration(tmp_path: Path) -> None:
 
 
 def test_kustomize_finds_its_files() -> None:
-    """Everything that the kustomization names is there, the CRDs that the agent needs among it."""
+    """Everything that the kustomization names is there, and each object once: the CRDs, workloads of a member."""
     resources = yaml.safe_load((ROOT / "kustomization.yaml").read_text())["resources"]
-    assert all((ROOT / name).is_file() for name in resources)
+    objects = [obj for name in resources for obj in yaml.safe_load_all((ROOT / name).read_text())]
+    names = [f"{obj['kind']} {obj['metadata']['name']}" for obj in objects]
     read = [KINDS[kind] for kind in AGENT_KINDS]
-    needed = {
-        f"helm/mcagent/files/crds/{info.plural}.yaml" for info in read if info.group.startswith("multicluster")
+    crds = {
+        f"CustomResourceDefinition {info.plural}.{info.group}"
+        for info in read
+        if info.group.startswith("multicluster")
     }
-    assert needed <= set(resources)
+    workloads = {"DaemonSet mcagent-agent", "DaemonSet mcagent-openvswitch", "Deployment mcagent-member"}
+    assert crds | workloads <= set(names)
+    assert len(names) == len(set(names))
+
+
+def test_kustomize_builds_the_example_of_the_page(tmp_path: Path) -> None:
+    """Its configuration is one that an agent accepts, and all images come from the named registry."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl")
+    page = (ROOT.parent / "docs/deploy.md").read_text()
+    (block,) = (text for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S) if "Kustomization" in text)
+    example = tmp_path / "kustomization.yaml"
+    example.write_text(block.replace("mcagent/deploy", os.path.relpath(ROOT, tmp_path)))
+    done = subprocess.run([kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    objects = {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(text)}
+    file = tmp_path / "agent.yaml"
+    file.write_text(objects["ConfigMap", "mcagent-agent"]["data"]["agent.yaml"])
+    settings = load(file, {"MCAGENT_NODE_NAME": "n1"}, {})
+    assert settings.core.cluster_id == "east"
+    images = {
+        container["image"].rpartition(":")[0]
+        for (kind, _), obj in objects.items()
+        if kind in ("Deployment", "DaemonSet")
+        for container in obj["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {f"registry.example.com/net/{name}" for name in ("mcagent", "mcagent-openvswitch")}
 
 
 def test_open_vswitch_has_the_same_limits() -> None:

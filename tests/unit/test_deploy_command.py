@@ -13,6 +13,7 @@ import yaml
 
 from mcagent.cli.main import COMMANDS, main
 from mcagent.controller.admin.manifests import Part
+from mcagent.core.policies.rules import TIERS
 from tests.e2e.guide import INSTALL, UPGRADE, commands, every_command
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,18 @@ def test_a_role_has_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert not {"DaemonSet mcagent-openvswitch", "Deployment mcagent-member"} & fewer.keys()
 
 
+def test_kinds_of_policies_are_installed_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """CRDs before the Tiers; no role has them by default, and no other part brings CRDs."""
+    named, flagged = objects(capsys, "--with", "policies"), objects(capsys, "--with-policies")
+    assert named == flagged
+    added = list(flagged.keys() - objects(capsys).keys())
+    assert sorted(name.split()[0] for name in added) == [*["CustomResourceDefinition"] * 3, *["Tier"] * len(TIERS)]
+    names = list(flagged)
+    assert names.index("CustomResourceDefinition tiers.crd.antrea.io") < names.index("Tier baseline")
+    everything = objects(capsys, "--role", "all")
+    assert not any("crd.antrea.io" in name and "multicluster" not in name for name in everything)
+
+
 def test_rights_on_policies_come_with_consent(capsys: pytest.CaptureFixture[str]) -> None:
     """A member that accepts policies of the leader gets the ClusterRole, with the rules of what it accepts."""
     role = "ClusterRole mcagent-member-policies"
@@ -80,7 +93,7 @@ def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("--set", "agent.image=x"), "--set: agent.image=x: must be agent.config.KEY=VALUE"),
         (("--set", "agent.config.listen=:1"), "agent.config.listen: is also in the DaemonSet's ports"),
         (("--set", "agent.config.podCIDRs=["), 'agent.config.podCIDRs: "[" is not YAML'),
-        (("--with", "policies"), '--with: "policies" is no part; parts are crds, '),
+        (("--with", "policy"), '--with: "policy" is no part; parts are crds, '),
         (("--image", "mcagent@sha256:0"), "--openvswitch-image: is needed where --image names a digest"),
         (("--role", "all", "-n", "mc", "--leader-namespace", "mc"), "--leader-namespace: must not be that of"),
     ],
@@ -110,6 +123,23 @@ def test_images_go_together(image: str, openvswitch: str, capsys: pytest.Capture
     }
     assert used.pop("DaemonSet mcagent-openvswitch") == openvswitch
     assert set(used.values()) == {image}
+
+
+def test_a_registry_is_that_of_both_images(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and tags are those of the manifests; an image that is named itself stays as it is."""
+
+    def images(*arguments: str) -> set[str]:
+        return {
+            obj["spec"]["template"]["spec"]["containers"][0]["image"].rpartition(":")[0]
+            for obj in objects(capsys, *arguments).values()
+            if obj["kind"] in ("Deployment", "DaemonSet")
+        }
+
+    registry = ("--registry", "registry.example.com/net/")
+    both = {"registry.example.com/net/mcagent", "registry.example.com/net/mcagent-openvswitch"}
+    assert images(*registry) == both
+    other = images(*registry, "--image", "other/mcagent:7", "--openvswitch-image", "other/ovs:7")
+    assert other == {"other/mcagent", "other/ovs"}
 
 
 def test_commands_of_the_pages_are_found() -> None:

@@ -148,6 +148,19 @@ def test_rights_on_policies_are_those_that_the_configuration_accepts(network: st
     assert in_file == policies
 
 
+@pytest.mark.parametrize("value", [None, "none", "preferred", "required"])
+def test_agents_write_nodes_only_with_encryption_between_them(value: str | None) -> None:
+    """With the value none, too: agents then remove their keys."""
+    config = {} if value is None else {"nodeTrafficEncryption": value}
+    (role,) = (
+        obj for obj in objects([Part.AGENT], Site(config={Part.AGENT: config})) if obj["kind"] == "ClusterRole"
+    )
+    granted = [rule for rule in role["rules"] if {"nodes", "nodes/status"} & set(rule["resources"])]
+    assert {verb for rule in granted for verb in rule["verbs"]} == {"get", "list", "watch"} | (
+        set() if value is None else {"patch"}
+    )
+
+
 @pytest.mark.parametrize("role", list(ControllerRole))
 def test_secrets_and_leases_by_name(role: ControllerRole) -> None:
     """Nothing is granted by wildcard."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcagent.api.codec import to_json
 from mcagent.core.plan.diff import diff, diff_desired
-from mcagent.core.plan.render import api_desired, api_plan, desired_text, plan_text
+from mcagent.core.plan.render import api_desired, api_plan, desired_text, plan_text, resource_text
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import (
@@ -95,7 +96,15 @@ RESOURCES: st.SearchStrategy[Resource] = st.one_of(
         destination=SMALL.map(lambda n: ip_network(f"10.{n}.0.0/16")),
         device=st.sampled_from(["x", "y"]),
     ),
-    st.builds(Rule, priority=SMALL, table=SMALL, fwmark=SMALL),
+    st.builds(
+        Rule,
+        priority=SMALL,
+        table=SMALL,
+        fwmark=SMALL,
+        destination=st.sampled_from([None, ip_network("240.0.0.0/4")]),
+        protocol=st.sampled_from([0, 17]),
+        source_ports=st.sampled_from([None, (1, 32767), (32768, 65534)]),
+    ),
     st.builds(chain, SMALL, SMALL),
     st.builds(
         NftSet,
@@ -278,6 +287,63 @@ def test_a_plan_is_told_to_people() -> None:
     assert plan_text(Plan()) == "nothing to do: the dataplane is as it should be\n"
 
 
+def test_a_changed_switch_of_a_device_is_told() -> None:
+    """Forwarding and rp_filter can be all that differs of a link."""
+    after, before = Link(name="mc-gw0", mtu=1450), Link(name="mc-gw0", mtu=1450, forwarding=False, rp_filter=1)
+    lines = plan_text(diff(actual_of(world_of([before])), desired_of(world_of([after]), [0]))).splitlines()
+    assert "  ~ link mc-gw0 up mtu 1450 forwarding 1 rp_filter 2" in lines
+    assert "      was: link mc-gw0 up mtu 1450 forwarding 0 rp_filter 1" in lines
+
+
+def test_what_spreads_packets_over_devices_is_told() -> None:
+    """A rule on ports, a mark of encapsulated packets, a loose check of sources: each can be all that differs."""
+    rule = Rule(
+        priority=299, table=28004, destination=ip_network("240.0.0.0/4"), protocol=17, source_ports=(16384, 32767)
+    )
+    device = WireGuardDevice(
+        name="mc-wg1",
+        listen_port=51821,
+        mtu=1420,
+        public_key="k",
+        addresses=(),
+        implementation=WireGuardImplementation.KERNEL,
+    )
+    before: list[Resource] = [tunnel(1, 1), replace(rule, source_ports=None, protocol=0), device]
+    after: list[Resource] = [replace(tunnel(1, 1), egress_mark=32), rule, replace(device, loose_source_check=True)]
+    text = plan_text(diff(actual_of(world_of(before)), desired_of(world_of(after), [0])))
+    assert "rule 299: to 240.0.0.0/4 ipproto 17 sport 16384-32767 lookup 28004" in text
+    assert "was: rule 299: to 240.0.0.0/4 lookup 28004" in text
+    assert " mark 0x20 (" in text
+    assert text.count(" mark ") == 1
+    assert text.count("mtu 1420 rp_filter 2 public") == 1
+
+
+def test_a_peer_is_told_with_its_next_key_where_it_has_one() -> None:
+    """One line, in the words of wg(8)."""
+    peer = WireGuardPeer(
+        device="mc-wg0",
+        public_key="k",
+        endpoint=(ip_address("192.0.2.1"), 51821),
+        allowed_ips=(ip_network("251.0.2.1/32"), ip_network("10.0.0.0/8")),
+        keepalive=15,
+    )
+    text = (
+        "wireguard peer k dev mc-wg0 endpoint 192.0.2.1:51821 allowed ips 251.0.2.1/32, 10.0.0.0/8 keepalive 15 s"
+    )
+    assert resource_text(peer) == text
+    assert resource_text(replace(peer, successor="n")) == f"{text} next key n"
+
+
+def test_flows_and_chains_are_told_as_their_tools_print_them() -> None:
+    """A match is left out where there is none, and a hook where other chains jump to the chain."""
+    flow = FlowEntry(table=10, priority=100, match="ip,nw_src=10.0.0.0/8", cookie=1, actions="drop")
+    assert resource_text(flow) == "flow table=10,priority=100,ip,nw_src=10.0.0.0/8 actions=drop"
+    assert resource_text(replace(flow, match="")) == "flow table=10,priority=100 actions=drop"
+    chain = NftChain(table="mcagent", name="c", type="filter", hook="forward", priority=-150, rules=("a", "b"))
+    assert resource_text(chain) == "nft chain c (forward -150): a; b"
+    assert resource_text(replace(chain, type="", hook="", priority=0)) == "nft chain c: a; b"
+
+
 @given(WORLDS, WORLDS)
 def test_plans_and_states_are_json(before: World, after: World) -> None:
     """Everything can be told as JSON and as text, whatever is in it."""
@@ -285,6 +351,9 @@ def test_plans_and_states_are_json(before: World, after: World) -> None:
     plan = diff(actual_of(before), desired)
     told = json.loads(json.dumps(to_json(api_plan(plan))))
     assert sum(told["counts"].values()) == len(plan)
+    assert [stage["backend"] for stage in told["stages"]] == [str(stage.backend) for stage in plan.stages]
     assert sum(len(stage["steps"]) for stage in told["stages"]) == len(plan)
-    assert sum(map(len, json.loads(json.dumps(to_json(api_desired(desired))))["fragments"].values())) == len(after)
+    state = json.loads(json.dumps(to_json(api_desired(desired))))
+    assert sum(map(len, state["fragments"].values())) == len(after)
+    assert {"role", "clusters", "encryption"} <= state["summary"].keys()
     assert len(desired_text(desired).splitlines()) == len(after) + len(desired.fragments)

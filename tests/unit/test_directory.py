@@ -258,7 +258,7 @@ def test_timestamps_stay_text(tmp_path: Path) -> None:
         ("[" * 1_000_000, "too deeply"),
         ("- " * 1_000_000, "too deeply"),
     ],
-    ids=lambda text: text[:20].strip(),
+    ids=["no mapping", "no name", "no object in a list", "alias", "nested lists", "nested items"],
 )
 def test_a_file_is_taken_whole_or_not_at_all(tmp_path: Path, text: str, words: str) -> None:
     """A document that is no object, an alias, or endless nesting refuses the file, with the place."""

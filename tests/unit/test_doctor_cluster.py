@@ -32,6 +32,8 @@ from mcagent.doctor.checks.cluster import (
     leader,
     neighbours,
     permissions,
+    pod_routing,
+    tunnel_services,
     webhooks,
 )
 from mcagent.doctor.checks.cluster import agents as agent_check
@@ -39,6 +41,7 @@ from mcagent.doctor.checks.cluster.admission_policies import InstalledPolicies, 
 from mcagent.doctor.checks.cluster.crds import expected_crds
 from mcagent.doctor.checks.cluster.leader import LeaderServer
 from mcagent.doctor.checks.cluster.permissions import Account, Reviews
+from mcagent.doctor.checks.cluster.tunnel_services import ClaimedSocket, claims_of
 from mcagent.doctor.checks.node import openvswitch
 from mcagent.doctor.diagnose import diagnose_cluster
 from mcagent.doctor.examined import ExaminedCluster
@@ -87,12 +90,38 @@ HOOK: RawObject = {
 }
 
 
-def cluster_set(*, connected: bool = True) -> ClusterSet:
-    """Return the ClusterSet of a member."""
-    spec = {"leaders": [{"clusterID": "l", "server": LEADER}]}
-    status = condition("Ready") if connected else condition("Ready", "False", reason="Disconnected")
+def cluster_set(
+    *, connected: bool = True, message: str = "", reason: str = "", cluster_id: str = ""
+) -> ClusterSet:
+    """Return the ClusterSet of a member. `reason`: why it is not Ready, with `message`."""
+    spec = {"clusterID": cluster_id, "leaders": [{"clusterID": "l", "server": LEADER}]}
+    reason = reason or ("" if connected else "Disconnected")
+    status = condition("Ready", "False", reason=reason, message=message) if reason else condition("Ready")
     meta = {"name": "cs", "namespace": "kube-system"}
     return read_as(ClusterSet, {"metadata": meta, "spec": spec, "status": status})
+
+
+def leading(*, away: str = "") -> ClusterSet:
+    """Return the ClusterSet of a leader with two members. `away`: the message of the one that is not Ready."""
+    lost = {"type": "Ready", "status": "False", "reason": "Disconnected", "message": away}
+    status = {
+        "clusterStatuses": [
+            {"clusterID": "east", **condition("Ready")},
+            {"clusterID": "west", "conditions": [lost]} if away else {"clusterID": "west", **condition("Ready")},
+        ]
+    }
+    spec = {"clusterID": "l", "leaders": [{"clusterID": "l"}]}
+    return read_as(ClusterSet, {"metadata": {"name": "cs", "namespace": "area"}, "spec": spec, "status": status})
+
+
+def leaders_set(reason: str) -> ClusterSet:
+    """Return the ClusterSet of a leader, with the condition UniqueClusterID of a member."""
+    conditions = (
+        condition("Ready")["conditions"] + condition("UniqueClusterID", "False", reason=reason)["conditions"]
+    )
+    member = {"clusterID": "east", "conditions": conditions}
+    spec = {"clusterID": "l", "leaders": [{"clusterID": "l"}]}
+    return read_as(ClusterSet, {"metadata": {"name": "cs"}, "spec": spec, "status": {"clusterStatuses": [member]}})
 
 
 def node(name: str) -> ApiNode:
@@ -100,6 +129,8 @@ def node(name: str) -> ApiNode:
     return ApiNode(metadata=Metadata(name=name))
 
 
+NO_RANGE = condition("ExportRange", "False", reason="RangeExhausted", message="exportCIDRs has no free range")
+NO_PODS = condition("PodExportRange", "False", reason="RangeExhausted")
 READERS = {
     "nodes": agent_check.nodes,
     "pods": agent_check.pods,
@@ -118,6 +149,9 @@ READERS = {
     "reviews": permissions.reviews,
     "leaders": leader.leader_servers,
     "problems": cidrs.input_problems,
+    "claims": tunnel_services.claimed_sockets,
+    "ends": tunnel_services.tunnel_ends,
+    "placed": pod_routing.placed_pods,
 }
 CRDS = {name_of(crd): served(crd) for crd in expected_crds(InstalledRole.MEMBER)}
 POLICIES = InstalledPolicies(
@@ -142,6 +176,9 @@ READINGS: Mapping[str, Any] = {
     "reviews": Reviews(checked=40),
     "leaders": [LeaderServer(server=LEADER, expires=NOW + 300 * 86400, clock=0.2)],
     "problems": (),
+    "claims": (),
+    "ends": frozenset({"192.168.1.11"}),
+    "placed": (),
 }
 
 
@@ -161,11 +198,12 @@ class NoServer:
         """Have nothing to close."""
 
 
-def cluster(*, answered: tuple[str, ...] = (), **readings: Any) -> ExaminedCluster:
-    """Return a cluster that is well but for these values; no API server is asked."""
+def cluster(*, answered: tuple[str, ...] = (), cluster_id: str = "", **readings: Any) -> ExaminedCluster:
+    """Return a cluster that is well but for these values; no API server is asked. `cluster_id`: of its agents."""
     read: dict[Any, Any] = {READERS[name]: value for name, value in {**READINGS, **readings}.items()}
     client: Any = NoServer()
-    return ExaminedCluster(client, Config(node_name="n1"), answered, readings=read, clock=0.0, now=NOW)
+    config = Config(node_name="n1", cluster_id=cluster_id)
+    return ExaminedCluster(client, config, answered, readings=read, clock=0.0, now=NOW)
 
 
 def findings(seen: ExaminedCluster) -> tuple[CheckFinding, ...]:
@@ -222,7 +260,17 @@ def with_spec(objects: Mapping[str, RawObject], name: str, **fields: Any) -> dic
 
 HOOKS = {"name": "x", "clientConfig": {"service": {"name": "s", "namespace": "n"}}}
 IGNORED = dict(HOOK) | {"name": "resourceexports.mcagent.io", "failurePolicy": "Ignore"}
+
+
+def claim(address: str, port: int) -> ClaimedSocket:
+    """Return what Service shop/web claims."""
+    return ClaimedSocket(namespace="shop", service="web", address=address, port=port)
+
+
 FAULTS = {
+    "a Service at a tunnel port": (cluster(claims=(claim("192.168.1.11", 6081),)), {"ServiceClaimsTunnel"}),
+    "a Service at a BFD port": (cluster(claims=(claim("192.168.1.11", 3784),)), {"ServiceClaimsTunnel"}),
+    "a node port that is the tunnel port": (cluster(claims=(claim("", 6081),)), {"ServiceClaimsTunnel"}),
     "no agents": (cluster(pods=[]), {"NoAgents"}),
     "a Node without one": (cluster(nodes=[node("n1"), node("n2")]), {"AgentMissing"}),
     "an agent that is not ready": (cluster(pods=[agent("n1", ready=False)]), {"AgentMissing"}),
@@ -286,9 +334,38 @@ FAULTS = {
         cluster(cluster_sets=[cluster_set(connected=False)]),
         {"LeaderAway"},
     ),
+    "a leader that refuses the token": (
+        cluster(cluster_sets=[cluster_set(connected=False, message="from leader: Unauthorized")]),
+        {"LeaderRefusesToken"},
+    ),
+    "a member that the leader has lost": (
+        cluster(cluster_sets=[leading(away="No MemberClusterAnnounce update after 2026")]),
+        {"MemberAway"},
+    ),
+    "a leader whose members are connected": (cluster(cluster_sets=[leading()]), set()),
+    "a cluster ID that another cluster holds": (
+        cluster(cluster_sets=[cluster_set(reason="DuplicateClusterID")]),
+        {"ClusterIDInUse"},
+    ),
+    "a cluster ID that two clusters use, on the leader": (
+        cluster(cluster_sets=[leaders_set("DuplicateClusterID")]),
+        {"ClusterIDInUse"},
+    ),
+    "agents with another cluster ID": (
+        cluster(cluster_sets=[cluster_set(cluster_id="east")], cluster_id="west"),
+        {"ClusterIDDiffers"},
+    ),
     "an export that the leader refuses": (
         cluster(exports=[read_as(ApiServiceExport, {"status": condition("Ready", "False", reason="Failed")})]),
         {"ExportRefused"},
+    ),
+    "an export range that is not used": (
+        cluster(cluster_sets=[cluster_set(), read_as(ClusterSet, {"status": NO_RANGE})]),
+        {"NoExportRange"},
+    ),
+    "virtual Pod CIDRs that are not used": (
+        cluster(cluster_sets=[cluster_set(), read_as(ClusterSet, {"status": NO_PODS})]),
+        {"NoVirtualPodCIDR"},
     ),
     "endpoints that are not used": (
         cluster(refusals=[{"message": "x", "involvedObject": {"kind": "Service", "name": "antrea-mc-web"}}]),
@@ -425,3 +502,22 @@ def test_a_leader_is_judged_as_one() -> None:
         leaders=[],
     )
     assert told(seen) == {}
+
+
+def test_addresses_and_udp_ports_of_a_service_are_read() -> None:
+    """External addresses, those of a load balancer, and node ports; other protocols and host names are none."""
+    ports = [{"port": 6081, "protocol": "UDP", "nodePort": 30081}, {"port": 80, "protocol": "TCP"}, {"port": "x"}]
+    ingress = [{"ip": "192.0.2.1"}, {"hostname": "lb.example"}]
+    service = {
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"externalIPs": ["192.0.2.2"], "ports": ports},
+        "status": {"loadBalancer": {"ingress": ingress}},
+    }
+    assert list(claims_of(service)) == [claim("192.0.2.2", 6081), claim("192.0.2.1", 6081), claim("", 30081)]
+    assert list(claims_of({"spec": {"externalIPs": 7, "ports": {}}, "status": None})) == []
+
+
+@pytest.mark.parametrize("socket", [("192.168.1.12", 6081), ("192.168.1.11", 51821), ("", 30081)])
+def test_other_addresses_and_ports_are_not_reported(socket: tuple[str, int]) -> None:
+    """Another address with the tunnel's port, and another port of the gateway."""
+    assert told(cluster(claims=(claim(*socket),))) == {}

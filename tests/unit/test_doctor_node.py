@@ -31,24 +31,37 @@ from mcagent.api.status import (
     TunnelStatus,
 )
 from mcagent.core.causes import CAUSES as PROBLEM_CAUSES
+from mcagent.dataplane.netlink.programs import DevicePrograms
 from mcagent.dataplane.nft.observe import ForeignChain
 from mcagent.doctor.catalogue import Scope, all_checks, entries, examine, names
 from mcagent.doctor.check import received, worst
 from mcagent.doctor.checks import node as node_checks
-from mcagent.doctor.checks.node import api, datapath, forwarding, marks, masquerade, routes, rp_filter
+from mcagent.doctor.checks.node import (
+    api,
+    conntrack,
+    datapath,
+    forwarding,
+    masquerade,
+    routes,
+    rp_filter,
+    tunnel_nat,
+)
 from mcagent.doctor.checks.node.api import ApiServer
+from mcagent.doctor.checks.node.forwarding import ForwardingSwitches
 from mcagent.doctor.checks.node.masquerade import Connections
 from mcagent.doctor.checks.node.routes import RouteLookup, RouteLookups
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings import chains as chain_readings
+from mcagent.doctor.readings import cni as cni_readings
 from mcagent.doctor.readings import switch as switch_readings
 from mcagent.doctor.readings import underlay as underlay_readings
 from mcagent.doctor.readings.probe import ProbedPath
 from mcagent.doctor.readings.switch import Switch, TunnelState
 from mcagent.doctor.readings.underlay import Underlay, gateway_addresses
 from mcagent.model.config import Config, DatapathChoice, TrafficEncryption
+from mcagent.model.dataplane.conntrack import TableUse
 from mcagent.model.dataplane.facts import DatapathType
-from mcagent.model.dataplane.resources import Bfd, PeerKind, Rule, TunnelPort, TunnelType
+from mcagent.model.dataplane.resources import Bfd, PeerKind, TunnelPort, TunnelType
 from mcagent.model.errors import BackendError, McagentError
 from mcagent.model.net import Address
 
@@ -91,8 +104,13 @@ READERS = {
     "chains": chain_readings.chains,
     "pods": masquerade.published_pods,
     "connections": masquerade.connections,
-    "rules": marks.foreign_rules,
-    "ip_forward": forwarding.ip_forward,
+    "ends": tunnel_nat.tunnel_addresses,
+    "rules": cni_readings.foreign_rules,
+    "devices": cni_readings.devices,
+    "programs": cni_readings.programs,
+    "plugins": cni_readings.plugins,
+    "forwarding": forwarding.forwarding,
+    "table_use": conntrack.use,
 }
 READINGS: Mapping[str, object] = {
     "switch": SWITCH,
@@ -106,8 +124,13 @@ READINGS: Mapping[str, object] = {
     "chains": (),
     "pods": (PODS,),
     "connections": Connections(),
+    "ends": (ip_network("192.168.2.11/32"), ip_network("2001:db8::/126")),
     "rules": (),
-    "ip_forward": True,
+    "devices": {},
+    "programs": DevicePrograms(),
+    "plugins": (),
+    "forwarding": ForwardingSwitches(),
+    "table_use": TableUse(entries=100, limit=65536),
 }
 
 
@@ -149,9 +172,14 @@ def told(seen: ExaminedNode) -> dict[str, str]:
 
 
 def test_a_good_node_is_fine_in_every_check() -> None:
-    """There is one line for each check, and each says ✓; without encryption nothing is said of WireGuard."""
+    """There is one line for each check, and each says ✓; without encryption nothing is said of WireGuard.
+
+    Nor of a Pod that is not probed.
+    """
     results = findings(GOOD)
-    assert [finding.check for finding in results] == [name for name in names(Scope.NODE) if name != "wireguard"]
+    assert [finding.check for finding in results] == [
+        name for name in names(Scope.NODE) if name not in {"wireguard", "pod-path"}
+    ]
     assert worst(results) is FindingLevel.OK
 
 
@@ -179,6 +207,7 @@ DOWN: dict[str, Any] = {
     "bfd_status": {"state": "down", "forwarding": "false", "diagnostic": "Control Detection Time Expired"}
 }
 NEVER_HEARD: dict[str, Any] = {**DOWN, "bfd_seen": False, "received": 0}
+OF_THE_BRIDGE = {"datapath", "tunnels", "conntrack"}  # checks that are skipped without it
 NO_API = ApiServer(error="refused")
 FAULTS = {
     "no answer of the agent": (node(Status(), error="no agent answers at 127.0.0.1:10351"), {"AgentSilent"}),
@@ -186,10 +215,10 @@ FAULTS = {
     "not ready": (agent(checks=(ReadinessCheck(name="dataplane", text="does not equal"),)), {"AgentNotReady"}),
     "drained": (agent(drain=DrainStatus(phase="drained", why="by hand")), {"Draining"}),
     "no ovsdb": (
-        node(switch=Switch(error="connect: No such file"), paths=()), {"OvsdbAway", "datapath", "tunnels"}
+        node(switch=Switch(error="connect: No such file"), paths=()), {"OvsdbAway", *OF_THE_BRIDGE}
     ),
-    "no vswitchd": (switch(vswitchd_error="refused", flows=None), {"VswitchdAway", "tunnels"}),
-    "no bridge": (node(switch=Switch(version="3.1.0"), paths=()), {"BridgeMissing", "datapath", "tunnels"}),
+    "no vswitchd": (switch(vswitchd_error="refused", flows=None), {"VswitchdAway", "tunnels", "conntrack"}),
+    "no bridge": (node(switch=Switch(version="3.1.0"), paths=()), {"BridgeMissing", *OF_THE_BRIDGE}),
     "no flows": (switch(flows=0), {"NoFlows"}),
     "an old switch": (switch(version="2.13.8"), {"VersionOld"}),
     "no module": (node(kernel_datapath=False), {"NoKernelDatapath"}),
@@ -236,7 +265,19 @@ FAULTS = {
     "no rules": (node(lookups=RouteLookups(lookups=(LOOKUP,))), {"RulesMissing"}),
     "another way back": (node(return_devices=((PEER, "eth1"),)), {"RpFilterStrict"}),
     "filtered packets": (node(dropped=3), {"RpFilterDrops"}),
-    "no forwarding": (node(ip_forward=False), {"ForwardingOff"}),
+    "no forwarding": (
+        node(forwarding=ForwardingSwitches(globally=False, off=("cni0", "mc-gw0"))), {"ForwardingOff"}
+    ),
+    "no forwarding from our device": (node(forwarding=ForwardingSwitches(off=("mc-gw0",))), {"ForwardingOff"}),
+    "forwarding by each device": (node(forwarding=ForwardingSwitches(globally=False)), set()),
+    "a full table of connections": (node(table_use=TableUse(entries=3, limit=3)), {"ConntrackFull"}),
+    "a table of connections that is nearly full": (
+        node(table_use=TableUse(entries=90, limit=100)), {"ConntrackNearlyFull"}
+    ),
+    "a table of connections that was full": (
+        node(table_use=TableUse(entries=1, limit=3, refused=9)), {"ConntrackWasFull"}
+    ),
+    "no table of connections": (node(table_use=None), set()),
     "a masqueraded Pod": (
         node(
             connections=Connections(
@@ -246,12 +287,9 @@ FAULTS = {
         ),
         {"Masqueraded"},
     ),
-    "a rule with our mark": (
-        node(rules=(Rule(family=4, priority=9, table=2, fwmark=0x1000, fwmask=0xF000),)), {"MarkShared"}
-    ),
     "netfilter that cannot be read": (
         node(chains=BackendError("nft", "list", "ruleset", "not allowed")),
-        {"forwarding", "firewall", "masquerade", "marks"},
+        {"forwarding", "firewall", "tunnel-nat", "cni", "masquerade"},
     ),
 }  # fmt: skip
 
@@ -266,10 +304,10 @@ def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     assert {reason for reason in reasons if reason in names(Scope.NODE)} == skipped
 
 
-def chain(*rules: str, hook: str = "", policy: str = "accept", **more: Any) -> ExaminedNode:
+def chain(*rules: str, table: str = "t", hook: str = "", policy: str = "accept", **more: Any) -> ExaminedNode:
     """Return a Node with one foreign chain."""
     return node(
-        chains=(ForeignChain(family="ip", table="t", name="c", hook=hook, policy=policy, rules=rules, **more),)
+        chains=(ForeignChain(family="ip", table=table, name="c", hook=hook, policy=policy, rules=rules, **more),)
     )
 
 
@@ -290,17 +328,32 @@ def chain(*rules: str, hook: str = "", policy: str = "accept", **more: Any) -> E
         (chain("udp dport 6081 accept", hook="input", policy="drop"), set()),
         (chain("masquerade", type="nat", hook="postrouting", priority=0), {"NatBeforeOurs"}),
         (chain("masquerade", type="nat", hook="postrouting", priority=100), set()),
-        (chain("meta mark set meta mark | 0x00001000"), {"MarkShared"}),
-        (chain("meta mark & 0x00004000 == 0x00004000 masquerade"), set()),
-        (chain("meta mark set mark and 0xffffbfff xor 0x4000"), set()),
-        (chain("meta mark set mark and 0xffffefff"), {"MarkShared"}),
-        (chain("ct mark 0x00001000 accept"), {"MarkShared"}),
         (chain("ip daddr 10.0.0.1 tcp dport 0x1000"), set()),
+        (chain("ip daddr 192.168.2.11 udp dport 6081 counter jump KUBE-EXT-X", table="nat"), {"TranslatesTunnel"}),
+        (chain("ip daddr 192.168.2.0/24 udp dport { 53, 6081 } dnat to 10.1.1.7:6081"), {"TranslatesTunnel"}),
+        (chain("ip6 daddr 2001:db8::2 udp dport 3784 redirect to :9", type="nat"), {"TranslatesTunnel"}),
+        (chain("-d 192.168.2.11/32 -p udp -m udp dport 6081 -j DNAT", table="nat(legacy)"), {"TranslatesTunnel"}),
+        (chain("udp dport 6081 redirect to :9", type="nat"), {"TranslatesTunnel"}),
+        (chain("ip daddr @addresses udp dport 6081 dnat to 10.1.1.7"), {"TranslatesTunnel"}),
+        (chain("ip daddr 10.0.0.1 udp dport 6081 dnat to 10.1.1.7"), set()),
+        (chain("ip daddr 192.168.2.11 udp dport 60811 dnat to 10.1.1.7"), set()),
+        (chain("ip daddr 192.168.2.11 udp dport 51821 dnat to 10.1.1.7"), set()),
+        (chain("ip daddr 192.168.2.11 tcp dport 6081 dnat to 10.1.1.7"), set()),
+        (chain("ip daddr 192.168.2.11 udp dport 6081 counter jump LOGGING", table="filter"), set()),
+        (chain("-d 192.168.2.11/32 -p udp -m udp dport 6081 -j RETURN", table="nat(legacy)"), set()),
     ],
 )
 def test_rules_of_others_are_read(seen: ExaminedNode, reasons: set[str]) -> None:
     """What a foreign rule says of our port, device, mark or of forwarding counts; the rest does not."""
     assert set(told(seen)) == reasons
+
+
+def test_wireguards_port_may_not_be_translated_where_the_node_encrypts() -> None:
+    """Its packets are the tunnel's then."""
+    rules = ("ip daddr 192.168.2.11 udp dport 51821 dnat to 10.1.1.7",)
+    chains = (ForeignChain(family="ip", table="nat", name="c", rules=rules),)
+    seen = node(config={"encryption": TrafficEncryption.WIREGUARD}, chains=chains)
+    assert "TranslatesTunnel" in told(seen)
 
 
 def problem(path: str, reason: str, message: str, severity: str = "error") -> ProblemStatus:
@@ -395,6 +448,39 @@ def test_a_gateway_that_is_reached_in_the_clear_is_named() -> None:
     assert "encryptionFallback: allowClear" in finding.why
     assert finding.do == "trafficEncryptionMode: wireGuard in that cluster as well"
     assert told(node(status)) == {}
+
+
+def test_a_device_without_a_session_is_named() -> None:
+    """The peer is reached by the first device, so it is a warning, with the ports; complete sessions pass."""
+    causes = ("one of UDP ports 51822 to 51824 of 192.168.3.11 is closed",)
+    peer = EncryptedPeer(
+        cluster="south",
+        gateway="192.168.3.11",
+        state="established",
+        sessions=3,
+        devices=4,
+        text="3 of 4",
+        causes=causes,
+    )
+    status = structs.replace(STATUS, encryption=EncryptionStatus(peers=(peer,)))
+    (finding,) = (
+        finding for finding in findings(node(status, config=WIREGUARD)) if finding.level != FindingLevel.OK
+    )
+    assert (finding.reason, finding.level) == ("FewerDevices", FindingLevel.WARNING)
+    assert causes[0] in finding.seen
+    complete = structs.replace(STATUS, encryption=EncryptionStatus(peers=(structs.replace(peer, sessions=4),)))
+    assert told(node(complete, config=WIREGUARD)) == {}
+
+
+def test_a_node_that_is_reached_in_the_clear_is_named() -> None:
+    """While a cluster is changed over to encryption between its Nodes: which Node is missing."""
+    clear_peer = EncryptedPeer(node="w2", gateway="192.168.1.13", state="clear", text="is reached unencrypted")
+    status = structs.replace(STATUS, encryption=EncryptionStatus(node_mode="preferred", peers=(clear_peer,)))
+    (finding,) = (
+        finding for finding in findings(node(status, config=WIREGUARD)) if finding.level != FindingLevel.OK
+    )
+    assert (finding.reason, finding.level) == ("NodeReachedInClear", FindingLevel.WARNING)
+    assert finding.subject == "Node w2 192.168.1.13"
 
 
 def test_wireguards_port_that_was_closed_after_the_handshake_is_named() -> None:

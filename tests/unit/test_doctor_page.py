@@ -31,7 +31,7 @@ def test_a_node_that_has_nothing_is_looked_at(settings: Settings) -> None:
     findings = diagnose(settings, None, "no agent answers").findings
     reasons = {finding.reason for finding in findings}
     assert {"AgentSilent", "OvsdbAway"} <= reasons
-    assert {"routes", "forwarding", "marks", "api"} <= {finding.check for finding in findings}
+    assert {"routes", "forwarding", "api"} <= {finding.check for finding in findings}
 
 
 def test_many_requests_are_one_look(settings: Settings) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.doctor_page import filled
+from mcagent.api.doctor import NodeReport
+from mcagent.cli.inspect import doctor
+from mcagent.cli.main import main
 from mcagent.core.causes import CAUSES
 from mcagent.dataplane.nft.observe import parse_ruleset
 from mcagent.doctor.checks.node import openvswitch, tunnels
@@ -174,3 +179,19 @@ def test_every_reason_of_a_problem_is_in_the_catalogue() -> None:
     }
     assert len(named) > 30
     assert named <= set(CAUSES)
+
+
+@pytest.mark.parametrize(("flags", "lines"), [((), 1), (("--quiet",), 0)])
+def test_the_doctor_is_silent_when_asked(
+    flags: tuple[str, ...], lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--quiet prints no progress, however long a reading takes."""
+
+    def this_node(_settings: object, progress: Callable[[str], None], _probe: str) -> NodeReport:
+        progress("the kernel")
+        return NodeReport(node="n1")
+
+    monkeypatch.setattr(doctor, "this_node", this_node)
+    monkeypatch.setattr(doctor, "_PATIENCE", -1.0)
+    assert main(["doctor", *flags]) == 0
+    assert len(capsys.readouterr().err.splitlines()) == lines

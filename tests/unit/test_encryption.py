@@ -14,7 +14,7 @@ from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType, Facts
-from mcagent.model.dataplane.resources import FlowEntry, HostPort, NftChain, NftSet, Route, RouteType, TunnelPort
+from mcagent.model.dataplane.resources import FlowEntry, NftChain, NftSet, Route, RouteType, TunnelPort
 from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
@@ -238,23 +238,23 @@ def test_a_changed_peer_changes_that_peer_alone() -> None:
 
 
 def test_workers_have_no_device_but_leave_room_for_it() -> None:
-    """The MTU of the host port is the same on all Nodes of the cluster; only gateways encrypt."""
+    """The MTU of routes is the same on all Nodes of the cluster; only gateways encrypt."""
     worker = replace(encrypting(), node_name="w1")
     found = resources(compiled(EAST, settings=worker))
     assert not [r for r in found if isinstance(r, (WireGuardDevice, WireGuardPeer))]
-    ports = [
-        r
-        for name in ("g1", "w1")
-        for r in resources(compiled(EAST, settings=replace(worker, node_name=name)))
-        if isinstance(r, HostPort)
-    ]
-    assert [port.mtu for port in ports] == [1500 - 60 - 50] * 2
+    states = [compiled(EAST, settings=replace(worker, node_name=name)).desired.state for name in ("g1", "w1")]
+    assert [state.mtu for state in states] == [1500 - 60 - 50] * 2
 
 
-@given(st.sets(st.ip_addresses(v=4).filter(lambda a: a.is_private and a not in ENDPOINTS), max_size=20))
+PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+OTHERS = ("192.0.2.0/24", "198.18.0.0/15", "169.254.0.0/16")
+
+
+@given(
+    st.sets(st.sampled_from((*PRIVATE, *OTHERS)).flatmap(lambda net: st.ip_addresses(network=net)), max_size=20)
+)
 def test_endpoints_are_unicast_and_few_collide(found: set[IPv4Address]) -> None:
     """Every endpoint is in the range set aside; private networks never share one."""
-    private = [ip_network(n) for n in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
-    inside = {a for a in found if any(a in n for n in private)}
+    inside = {a for a in found if any(a in ip_network(net) for net in PRIVATE)}
     assert all(endpoint_of(a) in ENDPOINTS for a in found)
     assert len({endpoint_of(a) for a in inside}) == len(inside)

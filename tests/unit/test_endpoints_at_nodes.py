@@ -8,6 +8,7 @@ from mcagent.core.compile import compile_desired
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Kind, Pod
 from mcagent.model.parsing.parse import parse_object
+from mcagent.model.problem import Severity
 from tests.unit.core_inputs import HOME, addresses, config, endpoint, endpoint_slice, export, service, snapshot
 
 
@@ -24,6 +25,31 @@ def test_administrators_services_lead_to_nodes() -> None:
     compiled = compile_desired(snapshot(*HOME, *objects), Facts(), config("g1"))
     assert compiled.state.services["kube-system/web:80/tcp"].endpoints
     assert Kind.POD not in compiled.needs
+
+
+def test_a_pod_may_listen_on_a_port_of_kubernetes() -> None:
+    """Only at a Node's address such a port is a component's."""
+    slices = endpoint_slice("s", "web", [endpoint("10.10.1.5")], ("", 10250))
+    objects = snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices)
+    compiled = compile_desired(objects, Facts(), config("g1"))
+    assert [str(address) for address, _ in compiled.state.services["default/web:80/tcp"].endpoints] == [
+        "10.10.1.5"
+    ]
+    assert compiled.desired.problems == ()
+
+
+def test_endpoints_outside_of_the_cluster_are_counted_in_one_warning() -> None:
+    """Those that serve; the others of the Service are used."""
+    away = [
+        endpoint("198.51.100.1"),
+        endpoint("198.51.100.2"),
+        endpoint("198.51.100.3", ready=False, serving=False),
+    ]
+    slices = endpoint_slice("s", "web", [endpoint("10.10.1.5"), *away], ("", 80))
+    objects = snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices)
+    (problem,) = compile_desired(objects, Facts(), config("g1")).desired.problems
+    assert (problem.reason, problem.severity) == ("EndpointElsewhere", Severity.WARNING)
+    assert problem.message == "2 endpoints of port 80 match no Pod or Node of this cluster: not used"
 
 
 def test_pods_are_read_where_endpoints_at_nodes_refer_to_them() -> None:

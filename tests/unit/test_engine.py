@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.engine import IncrementalEngine, joined
+from mcagent.core.engine import IncrementalEngine
 
 # A random program: each step combines two earlier values and rounds the result, so that changes are often cut off,
 # or does the same for each key of the input. Values are maps of numbers; the first one is the input.
@@ -44,7 +44,7 @@ class Program:
             for step, (keyed, a, b, divisor) in enumerate(self._steps):
                 first, second = values[a % len(values)], values[b % len(values)]
                 if keyed:
-                    both = joined({key: key for key in first}, first, second)
+                    both = engine.join({key: key for key in first}, first, second)
                     values.append(engine.each(self.one, both, step, divisor))
                 else:
                     values.append(engine.call(self.whole, step, first, second, divisor))

@@ -14,13 +14,14 @@ from mcagent.cli.admin import clusterset, get, membertoken
 from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOKEN_TYPE
 from mcagent.controller.contract import names
 from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE
-from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.parsing.decode import read_as
 from tests.unit.test_crds import schema_of
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = {path.name: list(yaml.safe_load_all(path.read_text())) for path in (ROOT / "deploy/examples").glob("*")}
+EXAMPLES = {
+    path.name: list(yaml.safe_load_all(path.read_text())) for path in (ROOT / "deploy/examples").glob("*.yaml")
+}
 OBJECTS = [obj for _, found in sorted(EXAMPLES.items()) for obj in found]
 GUIDE = (ROOT / "docs/multicluster.md").read_text()
 
@@ -41,8 +42,8 @@ def test_leader_and_member_name_each_other() -> None:
     (leader,) = EXAMPLES["leader-clusterset.yaml"]
     member, token_role, token_binding = EXAMPLES["member-east-clusterset.yaml"]
     account, binding, secret = EXAMPLES["leader-access-for-east.yaml"]
-    assert is_leader_set(read_as(ClusterSet, leader))
-    assert not is_leader_set(read_as(ClusterSet, member))
+    assert read_as(ClusterSet, leader).is_leaders
+    assert not read_as(ClusterSet, member).is_leaders
     assert leader["metadata"]["name"] == member["metadata"]["name"]
     assert member["spec"]["namespace"] == leader["metadata"]["namespace"] == secret["metadata"]["namespace"]
     (way,) = member["spec"]["leaders"]

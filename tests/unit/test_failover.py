@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
+from unittest.mock import Mock
+
+import pytest
 
 from mcagent.agent.failover import Failover
+from mcagent.core.failover import liveness
+from mcagent.core.failover.detection import QUIET_ALARM
 from mcagent.core.failover.draining import Packets, Phase
 from mcagent.core.failover.liveness import DAMPED_AFTER, Damping, LivenessCause
-from mcagent.core.failover.silence import ENOUGH, POLL_INTERVAL
+from mcagent.core.failover.silence import ENOUGH, POLL_INTERVAL, UNANSWERED
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import Drain, Facts
@@ -67,6 +73,7 @@ class Place:
         self.flag = False
         self.packets = Packets()
         self.counters: dict[str, PortStatistics] = {}
+        self.sent: dict[int, int] = {}
         self.snapshot = snapshot()
         self.base = Facts()
         self.desired: Desired | None = None
@@ -79,6 +86,7 @@ class Place:
             damping=Damping(initial=1.0, longest=60.0),
             drain_timeout=5.0,
             gateway_lost=lambda port, _: self.lost.append(port),
+            sent=lambda clusters: {number: self.sent[number] for number in clusters if number in self.sent},
             clock=lambda: self.now,
         )
 
@@ -110,6 +118,24 @@ class Place:
         return told
 
 
+def test_a_longer_detection_time_survives_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    """The multiplier in the database tells it. It ends after a quiet time, or by the key; the log says so."""
+    place = Place()
+    port, status = place.tunnels[3]
+    assert port.bfd is not None
+    place.tunnels[3] = (replace(port, bfd=replace(port.bfd, mult=12)), status)
+    factors = place.facts().bfd_factors
+    assert factors == {"mc-3": 4}
+    assert place.facts(60.0).bfd_factors is factors
+    caplog.set_level(logging.INFO)
+    assert place.facts(QUIET_ALARM).bfd_factors == {"mc-3": 2}
+    assert [record.getMessage() for record in caplog.records] == [
+        "BFD of the tunnel to east (192.0.2.3): detection time 0.6 s instead of 1.2 s (3600 s without need)"
+    ]
+    place.config = replace(place.config, bfd_remote_adapt=False)
+    assert place.facts(1.0).bfd_factors == {}
+
+
 def test_facts_are_equal_while_nothing_changes() -> None:
     """Time alone decides nothing while all are live."""
     place = Place()
@@ -118,6 +144,21 @@ def test_facts_are_equal_while_nothing_changes() -> None:
     assert first.bfd_seen == {"mc-2", "mc-3", "mc-4"}
     assert first.damped == frozenset()
     assert first.drain is Drain.NONE
+
+
+def test_a_changed_cluster_costs_no_step_of_the_liveness_of_all_tunnels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does when a cluster begins to run Antrea: its gateways are judged in another way."""
+    place = Place()
+    east = AcceptedCluster(cluster_id="east", cidrs=(), gateways=(), snat=False)
+    advance = Mock(wraps=liveness.advance)
+    monkeypatch.setattr(liveness, "advance", advance)
+    for changed in (east, replace(east, snat=True), replace(east, mtu=1400)):
+        place.desired = Desired(fragments={}, state=NodeState(clusters={"east": changed}))
+        place.facts()
+    assert advance.call_count == 1
+    place.desired = Desired(fragments={}, state=NodeState(clusters={"east": replace(east, antrea=True)}))
+    place.facts()
+    assert advance.call_count == 2
 
 
 def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
@@ -150,6 +191,38 @@ def test_a_peer_that_is_never_heard_of_is_looked_for() -> None:
     assert place.facts(0.1).bfd_seen >= {"mc-4"}
     assert place.facts(0.1).silent == frozenset()
     assert place.live.wake == math.inf
+
+
+def test_a_silent_peer_is_idle_until_traffic_was_sent_to_its_cluster() -> None:
+    """BFD and probes do not count: packets of the cluster's flows do, by its number."""
+    place = Place()
+    place.desired = Desired(fragments={}, state=NodeState(cluster_ids={"east": 17}))
+    place.tunnels[4] = (place.tunnels[4][0], DOWN)
+    place.facts()
+    place.counters = {"mc-4": PortStatistics(counters={"tx_packets": 1000, "rx_packets": 0}, link_up=True)}
+    place.sent = {16: 1000, 17: UNANSWERED - 1}
+    facts = place.facts(POLL_INTERVAL)
+    assert facts.silent == facts.idle == {"mc-4"}
+    place.sent = {17: UNANSWERED}
+    assert place.facts(POLL_INTERVAL / 2).idle == {"mc-4"}  # counters are read with those of tunnels
+    assert place.facts(POLL_INTERVAL / 2).idle == frozenset()
+    assert place.facts().silent == {"mc-4"}
+
+
+def test_traffic_before_a_tunnel_was_new_does_not_count() -> None:
+    """Antrea's gateway moved: the new one sent nothing yet, and nothing was sent to the cluster since."""
+    place = Place()
+    place.desired = Desired(fragments={}, state=NodeState(cluster_ids={"east": 17}))
+    old, new = place.tunnels[3][0], place.tunnels[4][0]
+    place.tunnels = {3: (old, DOWN)}
+    place.facts()
+    place.sent = {17: 1000}
+    place.tunnels = {4: (new, DOWN)}
+    place.facts(1.0)
+    place.counters = {"mc-4": PortStatistics(counters={"tx_packets": 1000, "rx_packets": 0}, link_up=True)}
+    assert place.facts(POLL_INTERVAL).idle == {"mc-4"}
+    place.sent = {17: 1000 + UNANSWERED}
+    assert place.facts(POLL_INTERVAL).idle == frozenset()
 
 
 def test_a_session_that_begins_is_hurried_only_where_nothing_else_is_live() -> None:
@@ -206,6 +279,20 @@ def test_a_gateway_that_reaches_no_other_cluster_steps_back_while_another_is_the
     assert place.facts(1.0).isolated
     place.say(4, UP)
     assert not place.facts(1.0).isolated
+
+
+def test_a_node_that_becomes_a_gateway_is_isolated_until_a_tunnel_is_up() -> None:
+    """A worker has no tunnels to other clusters: it is isolated before its first one as a gateway exists."""
+    place = Place()
+    remotes = [place.tunnels.pop(number) for number in (3, 4)]
+    assert place.facts().isolated
+    assert "reaches no other cluster" not in str(gateways_of(place.live.report, {}, own_gateway="g1"))
+    for number, (port, _) in zip((3, 4), remotes, strict=True):
+        place.tunnels[number] = (port, DOWN)
+    assert place.facts(1.0).isolated
+    place.say(4, UP)
+    place.facts(1.0)
+    assert not place.facts(5.0).isolated
 
 
 def test_seen_survives_a_restart_by_the_port() -> None:

@@ -50,7 +50,7 @@ def test_a_file_is_read_as_it_was_written_and_added_to(tmp_path: Path) -> None:
     assert found["results"][0]["rounds"] == {"link cut": [a_round(0.5), a_round(0.4)]}
 
 
-@pytest.mark.parametrize("key", ["datapath", "gateways", "asked", "encryption"])
+@pytest.mark.parametrize("key", ["datapath", "gateways", "asked", "encryption", "translation of CIDRs"])
 def test_what_was_measured_otherwise_is_not_mixed_in(key: str, tmp_path: Path) -> None:
     """The refusal names what differs; the load average may."""
     path = tmp_path / "failover.json"

@@ -58,6 +58,13 @@ def test_what_is_declared_is_built() -> None:
         ((), (act.Ct(1, commit=True, exec_=(act.SetField(f.CT_MARK, 1, 0x1FF),)),), "First", "ct_mark"),
         ((), (act.Move(KEPT, Bits("else", f.REGISTERS[1], 0, 3)),), "First", "reg1"),
         ((), (act.ToGroup(2 << 24),), "First", "group 0x2000000"),
+        ((), (act.Ct(1 << 16),), "First", "ct"),
+        ((), (act.CheckLarger(1500, Bits("else", f.REGISTERS[1], 0, 0)),), "First", "reg1"),
+        ((), (act.Conjunction(7, 1, 2), act.set_bits(KEPT, 1)), "First", "conjunction"),
+        ((), (act.set_bits(KEPT, 1), act.Conjunction(7, 1, 2), act.Conjunction(8, 1, 2)), "First", "conjunction"),
+        ((), (act.Conjunction(7, 1, 2), act.Conjunction(8, 1, 2), act.Goto(5)), "First", "conjunction"),
+        ((), (act.Conjunction(7, 3, 2),), "First", "conjunction(7,3/2)"),
+        ((), (act.Conjunction(7, 1, 65),), "First", "conjunction(7,1/65)"),
     ],
 )
 def test_what_is_not_declared_is_refused(
@@ -132,6 +139,10 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
     for wrong in (lambda: KEPT.is_(16), lambda: layout.cookie(BASE, 1 << 32), lambda: CHOICE.group_id(1 << 24)):
         with pytest.raises(FlowError, match="does not fit"):
             wrong()
+    for number in (-1, 256):
+        with pytest.raises(FlowError, match=f"{number} does not fit 8 bits"):
+            f.exact(f.IP_TOS, number)
+    assert [f.exact(f.IP_TOS, number).value for number in (0, 255)] == [0, 255]
 
 
 def test_declarations_are_checked_against_each_other() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from itertools import product
 
 import pytest
 
@@ -16,6 +17,7 @@ from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
+from mcagent.model.net import PodPrefix
 from tests import small_topology as small
 
 ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]
@@ -68,9 +70,15 @@ def test_every_flow_says_whose_it_is_and_every_drop_why(gateway: bool, siblings:
 def test_every_table_ends_in_a_counted_drop(gateway: bool, siblings: tuple[int, ...]) -> None:
     """The flow that takes what no other wants is there, once a table; those of policies where these are on."""
     shared = small.env(gateway=gateway, siblings=siblings)
-    for identities, there in ((False, set(t.TABLES) - set(t.POLICY_TABLES)), (True, set(t.TABLES))):
-        lowest = [f for f in small.base(replace(shared, identities=identities)).flows if f.priority == 0]
-        assert [flow.table for flow in lowest] == [one.number for one in PIPELINE.tables if one in there]
+    prefix = PodPrefix(real=ip_network("10.10.0.0/16"), virtual=ip_network("100.72.0.0/16"))
+    for identities, prefixes in product((False, True), ((), (prefix,))):
+        absent = {*(() if identities else t.POLICY_TABLES), *(() if prefixes else t.PREFIX_TABLES)}
+        present_tables = set(t.TABLES) - absent
+        parts = small.base(replace(shared, identities=identities, prefixes=prefixes))
+        lowest = [f for f in parts.flows if f.priority == 0]
+        assert [flow.table for flow in lowest] == [
+            table.number for table in PIPELINE.tables if table in present_tables
+        ]
         assert all(flow.match_text == "" and flow.actions_text == "drop" for flow in lowest)
 
 
@@ -128,11 +136,11 @@ def test_a_worker_has_neither_services_nor_other_nodes() -> None:
 
 
 def test_traffic_of_other_clusters_is_handed_to_the_kernel_only() -> None:
-    """The only way to the host port is table ArriveState, with the MAC of the host port."""
+    """The ways to the host port are tables Map and, for replies, ArriveState, with the MAC of the host port."""
     for gateway in (True, False):
         for flow in small.flows_of(small.parts(gateway=gateway)):
             if act.Output(r.HOST_OFPORT) in flow.actions:
-                assert flow.table == t.ARRIVE_STATE.number
+                assert flow.table in {t.MAP.number, t.ARRIVE_STATE.number}
                 assert "set_field:0a:6d:63:00:00:01->eth_dst,output:1" in flow.actions_text
 
 

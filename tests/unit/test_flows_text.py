@@ -259,6 +259,7 @@ _actions = st.one_of(
     _set_fields,
     st.just(act.DecTtl()),
     st.just(act.CtClear()),
+    st.builds(act.CheckLarger, st.integers(1, 65535), st.just(Bits("large", f.REGISTERS[0], 9, 9))),
     st.integers(1, (1 << 31)).map(act.ToGroup),
     st.builds(
         act.Ct, st.integers(0, 65535), st.one_of(st.none(), st.integers(0, 254)), st.booleans(), st.booleans(),
@@ -292,8 +293,8 @@ _buckets = st.lists(
 @given(st.sampled_from(GroupType), _buckets, st.booleans())
 def test_any_group_survives_its_text(kind: GroupType, buckets: tuple[Bucket, ...], hashed: bool) -> None:
     """What is written is read back as the same value."""
-    fields = (f.IPV4_SRC, f.IP_PROTO, f.UDP_DST) if hashed else ()
-    group = Group(5, kind, buckets, fields=fields)
+    fields = (f.HashField(f.IPV4_SRC, 7), f.HashField(f.IP_PROTO, 0xFF), f.HashField(f.UDP_DST, 0x7E))
+    group = Group(5, kind, buckets, fields=fields if hashed else ())
     assert parse_group(f"group_id=5,{group.body_text}") == group
 
 

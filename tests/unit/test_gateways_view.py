@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from mcagent.agent.reports.recent_traffic import RecentTraffic
 from mcagent.agent.reports.reporter import NodeRecorder
 from mcagent.api.status import PassStatus, Status
 from mcagent.cli.inspect import gateways as command
@@ -14,7 +15,7 @@ from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
 from mcagent.core.tunnel_probes import ProbeState
-from mcagent.model.dataplane.resources import PeerKind
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.event import Event
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
 from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
@@ -57,12 +58,13 @@ def live() -> LiveReport:
 
 def test_each_gateway_is_told_with_cause_time_and_share(live: LiveReport) -> None:
     """This cluster first, this Node in it; Nodes that are no gateways are not shown."""
-    own, east = gateways_of(live, COUNTERS, own_gateway="node-1")
+    own, east = gateways_of(live, COUNTERS, own_gateway="node-1", recent=COUNTERS)
     assert [g.name for g in own.gateways] == ["node-1", "node-2"]
     good, bad = east.gateways
     assert (good.live, good.decided_by, good.share, good.packets_received) == (True, "BFD", 0.75, 7)
     assert (bad.live, bad.since, bad.flaps) == (False, "1970-01-12T13:46:52.000Z", 1)
     assert [t.decided_by for t in bad.transitions] == ["BFD"]
+    assert (good.detection_seconds, own.gateways[0].detection_seconds) == (0.3, None)
 
 
 def test_probes_are_shown_beside_the_tunnel(live: LiveReport) -> None:
@@ -89,7 +91,7 @@ def test_probes_are_shown_beside_the_tunnel(live: LiveReport) -> None:
 def test_the_table_is_for_people(live: LiveReport) -> None:
     """One line for each gateway, with why; history on request; how far a drain is in the first line."""
     drained = replace(live, draining=Draining(phase=Phase.DRAINED, why="asked", clean=False))
-    gateways = gateways_of(live, COUNTERS, own_gateway="node-1")
+    gateways = gateways_of(live, COUNTERS, own_gateway="node-1", recent=COUNTERS)
     status = Status(node="node-1", drain=drain_of(drained), gateways=gateways)
     shown = command.text(status, history=True).splitlines()
     assert "drained, though packets still came (asked)" in shown[0]
@@ -111,6 +113,8 @@ def test_metrics_follow_the_same_state(live: LiveReport) -> None:
     assert found["mcagent_bfd_up", "mc-3"] == 1
     assert found["mcagent_bfd_up", "mc-4"] == 0
     assert found["mcagent_bfd_flaps_total", "mc-4"] == 1
+    assert found["mcagent_tunnel_bfd_detection_seconds", "mc-4"] == 0.3
+    assert ("mcagent_tunnel_bfd_detection_seconds", "mc-5") not in found
     assert found["mcagent_tunnel_state_change_timestamp_seconds", "mc-4"] == 1_000_012.0
     assert found["mcagent_gateway_share_ratio", "mc-3"] == 0.75
     assert ("mcagent_gateway_share_ratio", "mc-5") not in found
@@ -143,3 +147,33 @@ def test_what_happens_is_told_once() -> None:
         "DrainRefused",
     ]
     assert told[0].subject == "Node node-1"
+
+
+def test_a_share_is_of_the_last_seconds(live: LiveReport) -> None:
+    """A gateway that gets no more packets loses its share within 20 s, however many it got before."""
+    now, sent = [0.0], {"mc-3": 1000, "mc-4": 0}
+    recent = RecentTraffic(
+        lambda: {name: PortStatistics(counters={"tx_packets": n}, link_up=True) for name, n in sent.items()},
+        clock=lambda: now[0],
+    )
+
+    def shares() -> list[float | None]:
+        return [g.share for g in gateways_of(live, COUNTERS, own_gateway="", recent=recent())[1].gateways]
+
+    def two_seconds_later(**packets: int) -> None:
+        now[0] += 2
+        for name, number in packets.items():
+            sent[name.replace("_", "-")] += number
+        recent.sample()
+
+    recent.sample()
+    assert shares() == [None, None]
+    for _ in range(10):
+        two_seconds_later(mc_3=30, mc_4=10)
+    assert shares() == [0.75, 0.25]
+    for _ in range(10):
+        two_seconds_later(mc_4=10)
+    assert shares() == [0.0, 1.0]
+    sent["mc-4"] = 0
+    two_seconds_later(mc_4=5)  # the tunnel was created again
+    assert shares() == [0.0, 1.0]

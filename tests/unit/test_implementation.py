@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.failover.liveness import PATIENCE, Damping, Observation, advance
-from mcagent.core.remote_clusters.implementation import runs_antrea, unused_clusters
+from mcagent.core.local_cluster.gateways import accept_gateways
+from mcagent.core.local_cluster.nodes import check_node
+from mcagent.core.remote_clusters.implementation import first_gateway, runs_antrea, unused_clusters
+from mcagent.model.config import PodRouting
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, PeerKind, TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
@@ -20,6 +23,7 @@ from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, no
 
 ANTREA = cluster("east", "10.97.0.0/16", "10.20.0.0/16")
 OURS = cluster("west", "10.98.0.0/16", "10.21.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
+ADDRESSES = {"g1": "192.0.2.1", "g2": "192.0.2.2", "g3": "192.0.2.3"}
 KEYED = replace(ANTREA, gateway_wireguard=((ANTREA.gateway_ips[0], WireGuardInfo(public_key="k" * 43 + "=")),))
 
 
@@ -58,6 +62,24 @@ def test_the_verdict(info: ClusterInfoImport, named: set[str], unanswered: set[s
     assert runs_antrea(info, named, frozenset(unanswered)) is antrea
 
 
+def test_a_new_tunnel_is_treated_by_the_verdict_on_its_cluster() -> None:
+    """Flows are those of a tunnel that was silent for long."""
+    objects = (*HOME, ANTREA, OURS)
+    facts = Facts(antrea=frozenset({"east", "west"}))
+    new = compile_desired(snapshot(*objects), facts, config("g1", enable_pod_to_pod=True))
+    assert text(new.desired.fragments) == text(judged(objects, "g1").desired.fragments)
+    assert {name for name, each in new.state.clusters.items() if each.antrea} == {"east"}
+
+
+def test_an_idle_gateway_of_antrea_is_not_a_last_resort() -> None:
+    """It sends nothing by itself, and answers no BFD: that is as it should be."""
+    silent = Observation(port="a", group="cluster/east", bfd=True, state="down", silent=True)
+    (peer,) = advance({}, [replace(silent, antrea=True)], 0.0, Damping()).peers.values()
+    assert (peer.live, peer.text) == (True, "used without BFD, which Antrea does not have")
+    (peer,) = advance({}, [silent], 0.0, Damping()).peers.values()
+    assert peer.text.startswith("used only as a last resort")
+
+
 def test_to_antrea_everything_leaves_by_the_first_gateway_with_its_address() -> None:
     """The first gateway translates; the second hands over to it, and has nothing else to choose from."""
     objects = (*HOME, ANTREA, OURS)
@@ -92,6 +114,21 @@ def test_the_oldest_gateway_is_the_first() -> None:
     found = compiled(objects, "a0", unanswered)
     bodies = [r.body for r in found.desired.fragments["cluster/east"].resources if isinstance(r, GroupEntry)]
     assert any(body.endswith(f"actions=output:{to_first.ofport}") for body in bodies)
+
+
+def test_a_demoted_gateway_is_not_the_first() -> None:
+    """The place is by demotions, then by age; the older Gateway keeps an address that a newer one has, too."""
+    demoted = replace(gateway("g1", "192.0.2.1"), demotions=2)
+    once = replace(gateway("g2", "192.0.2.2"), demotions=1)
+    nodes = {name: check_node(node(name, address), PodRouting.AUTO) for name, address in ADDRESSES.items()}
+    accepted, problems = accept_gateways((demoted, once), (), nodes)
+    assert problems == ()
+    assert first_gateway(accepted) == "g2"
+    assert {g.node: g.place for g in accepted} == {"g2": 0, "g1": 1}
+    younger = replace(gateway("g3", "192.0.2.1"), demotions=0)
+    accepted, problems = accept_gateways((demoted, once, younger), (), nodes)
+    assert [g.node for g in accepted] == ["g1", "g2"]
+    assert [problem.reason for problem in problems] == ["DuplicateAddress"]
 
 
 NAMES = st.sampled_from(("g1", "g2", "w1"))

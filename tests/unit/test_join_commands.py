@@ -61,6 +61,15 @@ def test_a_refusal_by_admission_does_not_blame_the_role() -> None:
     assert "not allowed: the role lacks a rule for it" in str(status_error("GET /x", denied))
 
 
+def test_an_object_that_is_missing_does_not_blame_the_crds() -> None:
+    """Only a resource that the API server does not serve does."""
+    missing = {"code": 404, "reason": "NotFound", "message": 'nodes "n9" not found'}
+    assert str(status_error("PATCH /api/v1/nodes/n9", missing)) == 'PATCH /api/v1/nodes/n9: nodes "n9" not found'
+    for message in ("the server could not find the requested resource", "404 page not found", ""):
+        unknown = {"code": 404, "reason": "NotFound", "message": message}
+        assert "are the CRDs installed?" in str(status_error("GET /apis/x", unknown))
+
+
 def test_get_clusterset_shows_the_commands_whole() -> None:
     """The commands are at the end of the condition's message, which the table shortens in the middle only."""
     commands = let_read_token("kube-system", "member-east-token")

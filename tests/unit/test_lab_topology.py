@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from devtools.lab import objects
+from devtools.errors import LabError
+from devtools.lab import objects, state
 from devtools.lab.topology import MAX_CLUSTERS, Cni, Underlay, generate
 from devtools.lab.topology_file import from_dict, to_dict
-from devtools.nodes import cni, kubeproxy
+from devtools.nodes import calico, cni, kubeproxy
 from mcagent.model.errors import InputError
 from mcagent.model.net import overlaps
 from mcagent.model.parsing.parse import parse_object
@@ -101,13 +104,33 @@ def test_profiles_differ_where_cnis_do() -> None:
     assert all(pod.address in aws.subnet for node in aws.nodes for pod in node.pods)
 
 
+def test_calico_takes_pods_from_blocks_of_its_pool() -> None:
+    """Not from the Nodes' Pod CIDRs; each block leads to its Node, and each Pod has chains of its own."""
+    cluster = generate(cni=Cni.CALICO, pods=70).clusters[0]
+    first, second = cluster.nodes
+    for node in cluster.nodes:
+        assert node.pod_cidr is not None
+        assert not any(pod.address in node.pod_cidr for pod in node.pods)
+        assert all(pod.address in cluster.pod_cidr for pod in node.pods)
+    assert not set(calico.blocks(first)) & set(calico.blocks(second))
+    assert cni.routes(cluster, first, "eth0") == [
+        "route add blackhole 10.1.128.0/26 proto 80",
+        "route add blackhole 10.1.128.64/26 proto 80",
+        "route add 10.1.129.0/26 via 192.168.1.12 dev eth0 proto 80 onlink",
+        "route add 10.1.129.64/26 via 192.168.1.12 dev eth0 proto 80 onlink",
+    ]
+    rules = calico.rules(cluster, first)
+    assert rules.count("--ctstate INVALID -j DROP") == 2 * len(first.pods)
+    assert "-s 10.1.0.0/16 ! -d 10.1.0.0/16 -j MASQUERADE" in rules
+
+
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
         ([], "must be a mapping"),
         ({"clusters": 0}, "clusters: must be 1 to"),
         ({"clusters": "two"}, "clusters: must be a number"),
-        ({"clusters": 2, "cni": "calico"}, "cni: must be one of flannel, aws-vpc, overlap"),
+        ({"clusters": 2, "cni": "weave"}, "cni: must be one of flannel, aws-vpc, calico, overlap"),
         ({"clusters": 2, "nodes": 3}, "nodes: unknown"),
         ({"clusters": [{"name": "a"}]}, "clusters[0].subnet: must be a string"),
         ({"clusters": [{"name": "a", "subnet": "10.0.0.1/8"}]}, "clusters[0].subnet: must be an IPv4 CIDR"),
@@ -166,3 +189,14 @@ def test_kube_proxy_passes_over_other_address_families() -> None:
     ]
     (proxied,) = kubeproxy.of_objects([service, ipv6], slices)
     assert [(str(address), port) for address, port in proxied.backends] == [("10.1.0.5", 8080)]
+
+
+def test_a_name_is_had_by_one_demo(tmp_path: Path) -> None:
+    """Two demos of one name would remove each other's lab; the second is refused, another name is not."""
+    with ExitStack() as demos:
+        demos.enter_context(state.exclusive("demo", tmp_path))
+        demos.enter_context(state.exclusive("other", tmp_path))
+        with pytest.raises(LabError, match="--name or MCLAB_NAME"):
+            demos.enter_context(state.exclusive("demo", tmp_path))
+    with state.exclusive("demo", tmp_path):
+        pass

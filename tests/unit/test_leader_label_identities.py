@@ -17,7 +17,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, Leader, account, announce, export
+from tests.unit.leader_world import AREA, SET, Leader, account, announce, export
 
 ON = LeaderSettings(namespace="", stretched_network_policy=True)
 
@@ -113,6 +113,23 @@ def test_labels_that_nobody_has_keep_their_number_for_a_while() -> None:
     world.settle()
     world.forward(GRACE + 10, "east")
     assert number(world, text_of("web")) is None
+
+
+def test_numbers_without_exports_end_with_the_cluster_set() -> None:
+    """Antrea's guide expects no ResourceImports when the ClusterSet is gone. Labels with exports stay."""
+    world = leader("east")
+    for app in ("web", "shop"):
+        world.put(label("east", text_of(app)))
+    world.api.remove(Kind.RESOURCE_EXPORT, AREA, label("east", text_of("web"))["metadata"]["name"])
+    world.controller.run()
+    assert number(world, text_of("web")) is not None
+    world.api.remove(Kind.CLUSTER_SET, AREA, SET)
+    world.controller.run()
+    assert number(world, text_of("web")) is None
+    assert number(world, text_of("shop")) is not None
+    world.api.remove(Kind.RESOURCE_EXPORT, AREA, label("east", text_of("shop"))["metadata"]["name"])
+    world.controller.run()
+    assert number(world, text_of("shop")) is None
 
 
 def test_a_number_that_two_have_stays_with_the_older() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
-from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.controller.machinery.reconciler import Index, Object, Side
 from mcagent.controller.machinery.view import DeclaredView
 from mcagent.controller.settings import LeaderSettings
@@ -240,15 +239,6 @@ def test_several_clustersets_in_several_namespaces() -> None:
     assert leader.addresses(area="mcs-b") == ["10.9.0.1"]
 
 
-def test_a_leader_of_one_namespace_leaves_others_alone() -> None:
-    """With a namespace in its settings, a leader touches nothing elsewhere."""
-    leader = Leader("east", settings=LeaderSettings(namespace=AREA))
-    leader.put(cluster_set("mcs-b", "set-b"), announce("east", area="mcs-b", cluster_set="set-b"))
-    leader.put(service("east", area="mcs-b"))
-    leader.settle()
-    assert not [write for write in leader.api.writes if "mcs-b" in write]
-
-
 def of_v1alpha1(claim: str) -> tuple[RawObject, RawObject]:
     """Return a leader's ClusterSet without clusterID, as v1alpha1 has it, and the ClusterClaim of its cluster."""
     old = cluster_set()
@@ -287,8 +277,8 @@ def test_the_members_clusterset_of_a_dual_role_cluster_is_not_the_leaders() -> N
     found = leader.api.get(Kind.CLUSTER_SET, "kube-system", SET)
     assert found is not None
     assert "status" not in found
-    assert is_leader_set(typed(cluster_set()))
-    assert not is_leader_set(typed({"kind": "ClusterSet", "metadata": {}, "spec": {"leaders": ["x"]}}))
+    assert typed(cluster_set()).is_leaders
+    assert not typed({"kind": "ClusterSet", "metadata": {}, "spec": {"leaders": ["x"]}}).is_leaders
 
 
 def test_overlaps_and_mixed_encryption_stand_in_the_status_with_names() -> None:

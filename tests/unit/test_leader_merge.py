@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mcagent.controller.contract import names
+from mcagent.controller.leader.services.reconciler import ServiceMerge
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
@@ -683,6 +684,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.leader = Leader()
+        self.merge = ServiceMerge(self.leader.settings)  # it never restarts
 
     @rule(cluster=st.sampled_from(CLUSTERS))
     def join(self, cluster: str) -> None:
@@ -707,6 +709,15 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(cluster=st.sampled_from(CLUSTERS), cidr=st.sampled_from(["10.1.0.0/16", "10.0.0.0/8", "bad"]))
     def export_info(self, cluster: str, cidr: str) -> None:
         self.leader.put(cluster_info(cluster, cidr))
+
+    @rule(
+        cluster=st.sampled_from(CLUSTERS),
+        bounds=st.sampled_from(
+            [{}, {"allowed_namespaces": "a"}, {"allowed_cidrs": "10.2.0.0/16"}, {"max_exports": "1"}]
+        ),
+    )
+    def bound(self, cluster: str, bounds: dict[str, str]) -> None:
+        self.leader.put(account(cluster, **bounds))
 
     @rule(data=st.data())
     def unexport(self, data: st.DataObject) -> None:
@@ -737,6 +748,14 @@ class AnyOrder(RuleBasedStateMachine):
         before = list(self.leader.api.writes)
         self.leader.settle()
         assert self.leader.api.writes == before
+
+    @invariant()
+    def what_is_kept_of_exports_changes_nothing(self) -> None:
+        """A reconciler that has read earlier versions of the exports decides as a new one does."""
+        view, now = self.leader.view, self.leader.clock.now
+        for key in self.merge.all_keys(view):
+            new = ServiceMerge(self.leader.settings)
+            assert self.merge.desired(key, view, now) == new.desired(key, view, now)
 
     @invariant()
     def only_members_endpoints(self) -> None:

@@ -69,7 +69,7 @@ GUIDES: list[tuple[str, str, dict[str, Any]]] = [
         AREA | {"action": "delete", "name": "cluster-east-token"},
     ),
     ("get clusterset -A", "get", {"what": "clusterset", "all_namespaces": True}),
-    ("get clustersets clusterset1 -n ns -o json", "get", {"name": "clusterset1", "output": "json"}),
+    ("get clustersets clusterset1 -n ns -o json", "get", {"names": ["clusterset1"], "output": "json"}),
     ("get ri -n ns -o yaml", "get", {"what": "ri", "namespace": "ns"}),
     ("get resourceexport -n ns -clusterid east", "get", {"what": "resourceexport", "clusterid": "east"}),
     ("get re --clusterid=east -k east.kubeconfig", "get", {"clusterid": "east", "kubeconfig": "east.kubeconfig"}),
@@ -77,7 +77,7 @@ GUIDES: list[tuple[str, str, dict[str, Any]]] = [
     (
         "get joinconfig --member-token default-member-token -n antrea-multicluster",
         "get",
-        AREA | {"what": "joinconfig", "name": ""},
+        AREA | {"what": "joinconfig", "names": []},
     ),
     ("leave --clusterset clusterset1 --namespace kube-system", "clusterset", {"action": "leave"}),
     ("destroy --clusterset=clusterset1 --namespace ns", "clusterset", {"action": "destroy", "namespace": "ns"}),

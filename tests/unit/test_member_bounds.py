@@ -115,6 +115,16 @@ def test_cidrs_are_judged_by_the_bounds() -> None:
     assert OPEN.allows_network(ip_network("192.0.2.0/24"))
 
 
+def test_gateways_are_judged_by_the_bounds() -> None:
+    """The address of a gateway must lie in a CIDR that is allowed for gateways, not for networks."""
+    bounds = read_bounds(account("east", allowed_gateways="192.0.2.0/28", allowed_cidrs="10.0.0.0/8"), OPEN)
+    assert bounds.allows_gateway(ip_network("192.0.2.15/32"))
+    assert not bounds.allows_gateway(ip_network("192.0.2.16/32"))
+    assert not bounds.allows_gateway(ip_network("10.0.0.1/32"))
+    assert not read_bounds(account("east", allowed_gateways=""), OPEN).allows_gateway(ip_network("192.0.2.1/32"))
+    assert OPEN.allows_gateway(ip_network("192.0.2.1/32"))
+
+
 @given(
     st.dictionaries(
         st.sampled_from(["mcagent.io/allowed-cidrs", "mcagent.io/allowed-namespaces", "mcagent.io/max-exports"]),

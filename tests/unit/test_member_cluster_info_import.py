@@ -12,20 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.config import ControllerRole, ControllerSettings
+from mcagent.controller.discovered import complete
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.networks.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
-from mcagent.controller.run import complete, reconcilers_of
+from mcagent.controller.run import reconcilers_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
+from mcagent.model.parsing.granted import (
+    CLAIMS_ANNOTATION,
+    PROTECTED_ANNOTATION,
+    REFUSED_ANNOTATION,
+    REFUSED_PODS_ANNOTATION,
+    read_granted,
+)
 from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.member_world import AREA, HOME, SET, conditions_of, member, names_of, north_of, settings
+from tests.unit.member_world import AREA, HOME, SET, conditions_of, leader, member, names_of, north_of, settings
 from tests.unit.memory_objects import typed
 from tests.unit.test_member_service_import import cluster_info
 
@@ -351,3 +358,65 @@ def test_no_json_makes_a_reconciler_raise(
                 assert all(isinstance(value, str) for value in index.values(typed(raw)))
         for key in keys[r.name]:
             r.desired(key, view, 1.7e9)
+
+
+def notes_of(view: MemoryView, name: str) -> dict[str, str]:
+    """Return the annotations of the ClusterInfoImport of a cluster."""
+    notes: dict[str, str] = found(view, f"{name}-clusterinfo")["metadata"]["annotations"]
+    return notes
+
+
+def test_pod_cidrs_are_imported_without_api_servers_and_keep_their_time() -> None:
+    """The parts have the time of the CIDR that the leader granted; where it grants none, the time when it came."""
+    for granted in ({"10.20.0.0/28": "2026-01-05T00:00:00.000000Z"}, None):
+        view = member()
+        view.leader = leader(addresses=("10.20.0.3",))
+        west = info("west", "10.97.0.0/16", "10.20.0.0/28", "10.21.0.0/16")
+        if granted is not None:
+            west["metadata"]["annotations"] = {CLAIMS_ANNOTATION: json.dumps(granted)}
+        north_of(view).put(west)
+        controller = Controller(view, [ClusterInfoImports(settings())])
+        controller.settle()
+        parts = ["10.20.0.0/31", "10.20.0.2/32", "10.20.0.4/30", "10.20.0.8/29"]
+        assert sorted(found(view)["spec"]["podCIDRs"]) == sorted([*parts, "10.21.0.0/16"])
+        assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
+        times = read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION])
+        assert "10.20.0.0/28" not in times
+        assert len({times[part] for part in parts}) == 1
+        if granted is not None:
+            assert times[parts[0]] == granted["10.20.0.0/28"]
+        north_of(view).clock.forward(100)
+        controller.settle()
+        assert read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION]) == times
+
+
+def test_a_pod_cidr_that_needs_too_many_parts_is_left_out() -> None:
+    """The number of parts is bounded; the agents learn that this cluster's controller leaves it out."""
+    view = member()
+    view.leader = leader(addresses=tuple(f"10.20.{number}.9" for number in range(0, 256, 16)))
+    north_of(view).put(info("west", "10.97.0.0/16", "10.20.0.0/16"))
+    Controller(view, [ClusterInfoImports(settings())]).settle()
+    assert "podCIDRs" not in found(view)["spec"]
+    assert conditions_of(found(view)) == {"Ready": ("False", "ProtectedAddress")}
+    assert notes_of(view, "west")[PROTECTED_ANNOTATION] == "10.20.0.0/16"
+
+
+def test_imports_name_the_pod_cidrs_of_this_cluster_that_are_refused() -> None:
+    """By the leader: on all ClusterInfoImports, as soon as it says so; by a cluster: on its own alone."""
+    pods = ("10.10.0.0/16", "10.11.0.0/16")
+    south = info("south", "10.98.0.0/16", gatewayInfos=[{"gatewayIP": "192.0.2.8"}])
+    refused = {"east": ["10.11.0.0/16", "10.9.0.0/16"], "south": ["10.10.0.0/16"]}
+    west = info("west", "10.97.0.0/16")
+    west["metadata"]["annotations"] = {REFUSED_ANNOTATION: json.dumps(refused)}
+    view, controller = world(west, south, info("east", "10.96.0.0/16", *pods), pod_cidrs=pods)
+    assert notes_of(view, "west")[REFUSED_PODS_ANNOTATION] == "10.11.0.0/16"
+    assert REFUSED_PODS_ANNOTATION not in notes_of(view, "south")
+    own = info("east", "10.96.0.0/16", pods[1])
+    own["metadata"]["annotations"] = {CLAIMS_ANNOTATION: json.dumps({pods[0]: ""})}
+    north_of(view).put(own)
+    controller.run()
+    assert notes_of(view, "west")[REFUSED_PODS_ANNOTATION] == "10.10.0.0/16,10.11.0.0/16"
+    assert notes_of(view, "south")[REFUSED_PODS_ANNOTATION] == "10.10.0.0/16"
+    north_of(view).put(info("east", "10.96.0.0/16", *pods))
+    controller.run()
+    assert REFUSED_PODS_ANNOTATION not in notes_of(view, "south")

@@ -12,9 +12,11 @@ from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
 from mcagent.controller.member.networks.election import GatewayCandidate, Standing, elect
 from mcagent.controller.member.networks.gateways import GatewayElection
 from mcagent.controller.settings import IpPrecedence, MemberSettings
+from mcagent.core.causes import remedy
 from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.granted import REFUSED_ANNOTATION
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings
 
@@ -192,6 +194,17 @@ def test_precedence_and_annotation_choose_the_gateway_ip() -> None:
     assert info(view)["gatewayInfos"] == [{"gatewayIP": "198.51.100.1"}]
 
 
+def test_a_missing_external_ip_has_its_own_reason() -> None:
+    """The advice of an Event follows from its reason: an InternalIP, which the Node has, would not help."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"))
+    controller = run(view, settings(gateway_ip_precedence=IpPrecedence.EXTERNAL))
+    reasons = [event.reason for event in controller.all_events() if event.subject == "Node n1"]
+    assert reasons == ["NoExternalIP"]
+    assert "it needs an ExternalIP" in remedy("NoExternalIP")
+    assert "InternalIP" not in remedy("NoExternalIP")
+
+
 def test_a_wrong_annotation_is_told_and_keeps_a_gateway_as_it_was() -> None:
     """An invalid gateway-ip makes a Node unfit; its Gateway keeps its address while nobody replaces it."""
     view = member()
@@ -323,6 +336,22 @@ def test_other_changes_of_nodes_touch_nothing() -> None:
     assert not controller.step()
 
 
+def test_agents_with_another_cluster_id_are_reported() -> None:
+    """The Event names both cluster IDs and the gateways; agents without one are as well as those with the same."""
+    view = member("east")
+    add(view, *(node(f"n{number}", f"10.0.0.{number}") for number in (1, 2, 3)))
+    controller = run(view, settings(max_active_gateways=3))
+    for name, cluster_id in (("n1", "west"), ("n2", "east")):
+        view.local.change(Kind.GATEWAY, HOME, name, {"status": {"clusterID": cluster_id}})
+    controller.settle()
+    (event,) = controller.all_events()
+    assert event.reason == "ClusterIDDiffers"
+    assert '"west" in the configuration of the agents of n1, and "east"' in event.message
+    view.local.change(Kind.GATEWAY, HOME, "n1", {"status": {"clusterID": "east"}})
+    controller.settle()
+    assert not controller.all_events()
+
+
 def test_a_settled_election_writes_nothing() -> None:
     """Looking at everything once more takes no write."""
     view = member()
@@ -368,3 +397,28 @@ def test_election_properties(found: list[GatewayCandidate], serving: list[str], 
     assert set(kept) <= set(chosen)  # a gateway that works is kept
     if any(standing.get(name) is not None for name in serving):
         assert chosen  # never empty while a gateway is a candidate
+
+
+def test_pod_cidrs_that_gateways_do_not_use_are_published() -> None:
+    """The ClusterInfo names them by cluster, from the links of all Gateways; otherwise it has no annotation."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    controller = run(view, settings(max_active_gateways=2))
+
+    def annotation() -> str | None:
+        export = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-clusterinfo")
+        assert export is not None
+        text: str | None = export["metadata"]["annotations"].get(REFUSED_ANNOTATION)
+        return text
+
+    assert annotation() is None
+    link = {"clusterID": "west", "live": 1, "tunnels": 1}
+    reports = {"n1": {"refused": ["10.20.0.0/16"]}, "n2": {"refused": ["10.20.0.0/16", "10.21.0.0/16"]}}
+    for name, report in reports.items():
+        view.local.change(Kind.GATEWAY, HOME, name, {"status": {"links": [link | report]}})
+    controller.run()
+    assert annotation() == '{"west":["10.20.0.0/16","10.21.0.0/16"]}'
+    for name in reports:
+        view.local.change(Kind.GATEWAY, HOME, name, {"status": {"links": [link]}})
+    controller.run()
+    assert annotation() is None

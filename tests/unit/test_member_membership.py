@@ -327,7 +327,7 @@ def test_a_refused_announcement_is_told() -> None:
 
 
 def test_what_was_refused_is_tried_again_when_announcements_are_taken_again() -> None:
-    """The announcement's recovery touches the exports' keys; its first success, or other words, touch none."""
+    """The announcement's recovery and its first success touch the exports' keys; other words touch none."""
 
     def said(reason: str, **more: str) -> RawObject:
         return cluster_set() | {"status": {"conditions": [{"type": "Ready", "reason": reason, **more}]}}
@@ -337,7 +337,9 @@ def test_what_was_refused_is_tried_again_when_announcements_are_taken_again() ->
 
     assert concerned(said("AnnounceFailed"), said("Connected"))
     assert not concerned(said("AnnounceFailed", message="one"), said("AnnounceFailed", message="another"))
-    assert not concerned(cluster_set(), said("Connected"))
+    assert concerned(cluster_set(), said("Connected"))
+    assert concerned(said("Disconnected"), said("NotAnnounced"))
+    assert not concerned(said("Connected"), said("Connected", message="the leader drops a field"))
 
 
 def test_a_cluster_is_ready_when_the_leader_has_taken_its_announcement() -> None:

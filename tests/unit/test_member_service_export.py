@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.contract.services import endpoint_subsets
+from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.services.backends import MAX_SIZE, cluster_ip_subsets, limited, pod_ip_subsets
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.settings import EndpointIpType, MemberSettings
@@ -17,10 +18,13 @@ from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.member_world import (
     AREA,
+    HOME,
+    SET,
     conditions_of,
     export_of,
     member,
     names_of,
+    node,
     north_of,
     service,
     settings,
@@ -286,7 +290,7 @@ def told_of(view: MemoryView) -> str | None:
 
 
 def test_the_number_of_ready_endpoints_behind_a_cluster_ip_is_told() -> None:
-    """Of the family that has more of them; not of endpoints that are exported themselves, nor of none."""
+    """IPv4 endpoints alone count; not endpoints that are exported themselves, nor none."""
     slices = [
         slice_of("web", *(f"10.10.1.{one}" for one in range(1, 12)), name="a"),
         slice_of("web", "10.10.1.1", "10.10.1.12", name="b"),
@@ -356,6 +360,36 @@ def test_exports_go_with_the_service_and_with_the_export() -> None:
         view.local.put(restore)
         controller.run()
         assert exports(view) == ["east-shop-web-endpoints", "east-shop-web-service"]
+
+
+def test_an_export_is_not_ready_after_the_cluster_has_left() -> None:
+    """Ready becomes False, Conflict goes, Valid and foreign conditions stay; nothing is written twice."""
+    view = world(*WEB)
+    run(view)
+    present = [
+        {"type": kind, "status": status, "reason": reason, "message": ""}
+        for kind, status, reason in (
+            ("Valid", "True", "Valid"),
+            ("Ready", "True", "Exported"),
+            ("Conflict", "False", "NoConflicts"),
+            ("Foreign", "True", "Reason"),
+        )
+    ]
+    view.local.change(Kind.SERVICE_EXPORT, "shop", "web", {"status": {"conditions": present}})
+    controller = Controller(view, [Cleanup(settings())])
+    controller.settle()
+    assert conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web"))["Ready"] == ("True", "Exported")
+    view.local.remove(Kind.CLUSTER_SET, HOME, SET)
+    view.local.change(Kind.CLUSTER_SET, HOME, SET, {"metadata": {"finalizers": None}})
+    controller.run()
+    assert conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web")) == {
+        "Valid": ("True", "Valid"),
+        "Ready": ("False", "NoClusterSet"),
+        "Foreign": ("True", "Reason"),
+    }
+    view.local.writes.clear()
+    controller.settle()
+    assert view.local.writes == []
 
 
 def test_what_was_exported_while_the_controller_was_down_goes() -> None:
@@ -535,3 +569,63 @@ def test_limits_count_what_is_written() -> None:
     assert 0.95 * MAX_SIZE < len(json.dumps(endpoint_subsets(kept, hostnames))) <= MAX_SIZE
     assert dropped == 50_000 - len(kept[ports])
     assert cluster_ip_subsets(typed(service("web", cluster_ip="None"))) == {}
+
+
+def endpoints_of(slice_name: str, *endpoints: RawObject, port: int = 8080, namespace: str = "shop") -> RawObject:
+    """Return an IPv4 EndpointSlice of Service web with these endpoints."""
+    raw = slice_of("web", name=slice_name, namespace=namespace, ports=(("http", port),))
+    return raw | {"addressType": "IPv4", "endpoints": list(endpoints)}
+
+
+def at(address: str, *, pod_namespace: str = "", node_name: str = "") -> RawObject:
+    """Return an endpoint; with `pod_namespace` it refers to a Pod there."""
+    endpoint: RawObject = {"addresses": [address], "conditions": {"ready": True}}
+    if pod_namespace:
+        endpoint["targetRef"] = {"kind": "Pod", "namespace": pod_namespace, "name": "web-0"}
+    return endpoint | ({"nodeName": node_name} if node_name else {})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port", "ready"),
+    [
+        (at("10.10.1.9"), 8080, "3"),  # in a Node's Pod CIDR
+        (at("10.11.0.9"), 8080, "3"),  # in podCIDRs
+        (at("203.0.113.9"), 8080, "2"),
+        (at("203.0.113.9", pod_namespace="shop"), 8080, "3"),
+        (at("203.0.113.9", pod_namespace="other"), 8080, "2"),
+        (at("203.0.113.9", node_name="n1"), 8080, "3"),
+        (at("192.0.2.7"), 8080, "2"),  # a Node
+        (at("192.0.2.7", pod_namespace="shop"), 8080, "3"),
+        (at("192.0.2.7", pod_namespace="shop"), 10250, "2"),
+        (at("not an address"), 8080, "2"),
+    ],
+)
+def test_endpoints_that_gateways_do_not_serve_are_not_ready(endpoint: RawObject, port: int, ready: str) -> None:
+    """Other clusters are told how many endpoints take their connections, and the exporter why one does not."""
+    view = member()
+    worker = node("n1", "192.0.2.7") | {"spec": {"podCIDRs": ["10.10.0.0/16"]}}
+    view.local.put(worker)
+    pods = endpoints_of("a", at("10.10.1.1", pod_namespace="shop"), at("10.10.1.2", node_name="n1"))
+    for raw in (service("web"), export_of("web"), pods, endpoints_of("b", endpoint, port=port)):
+        view.local.put(raw)
+    controller = Controller(view, [ServiceExports(settings(pod_cidrs=("10.11.0.0/16",)))])
+    controller.settle()
+    assert told_of(view) == ready
+    refusals = [event.message for event in controller.all_events() if event.reason == "EndpointsLeftOut"]
+    assert bool(refusals) == (ready == "2")
+    view.local.put(worker | {"spec": {"podCIDRs": ["10.10.0.0/16", "203.0.113.0/24"]}})
+    controller.run()
+    in_new_cidr = endpoint["addresses"] == ["203.0.113.9"]
+    assert told_of(view) == ("3" if in_new_cidr else ready)
+
+
+def test_without_known_pod_cidrs_pods_may_have_any_address() -> None:
+    """No settings and no Node tells where Pods are; IPv6 addresses of a dual-stack Service do not count."""
+    view = member()
+    dual = slice_of("web", "fd00::1", "fd00::2", "fd00::3", name="six")
+    for raw in (service("web"), export_of("web"), endpoints_of("a", at("203.0.113.9")), dual):
+        view.local.put(raw)
+    controller = Controller(view, [ServiceExports(settings())])
+    controller.settle()
+    assert told_of(view) == "1"
+    assert controller.all_events() == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import IP_TCP, PORT_CONTROLLER
@@ -159,3 +159,35 @@ def test_a_gateway_asks_once(world: World, seed: int, datapath: Datapath) -> Non
         again = asked.network.send(call.client.node, call.later)
         assert opened(before) == {(node, seen.dst, seen.dst_port) for node, seen in [one(again)]}
         assert len(set(again.path)) == len(again.path)
+
+
+@costly
+@given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS, st.sampled_from(Datapath))
+def test_a_server_resets_a_connection_whose_source_another_gateway_translates(
+    world: World, seed: int, datapath: Datapath
+) -> None:
+    """The client's gateway is lost: the next packet has another source and meets an endpoint, which can answer.
+
+    So does the packet after it, if the first one was lost on its way.
+    """
+    world = replace(world, userspace_conntrack=datapath is Datapath.USERSPACE)
+
+    def translated(call: Call) -> bool:
+        several = len(world.cluster(call.client.cluster).gateways) > 1
+        tcp_service = call.service is not None and call.protocol == IP_TCP
+        return tcp_service and several and not world.keeps_source(call.client, call.cluster)
+
+    lost_gateways = 0
+    for call in calls(world, Random(seed), 6, wanted=translated):
+        before = exchange(world, world.network.over(datapath), call, call.packet)
+        gateways = {g.name for g in world.cluster(call.client.cluster).gateways}
+        lost = next(name for name in before.there.path if name in gateways)
+        if lost == call.client.node:
+            continue
+        lost_gateways += 1
+        abroad = [node.name for node in world.cluster(call.cluster).nodes]
+        network = exchange(world, before.network.losing(lost), call, call.later).network
+        exchange(world, network, call, call.later)
+        network = network.forgetting(ZONES.service, *abroad).forgetting(ZONES.arrival, *abroad)
+        exchange(world, network, call, call.later)
+    assume(lost_gateways)

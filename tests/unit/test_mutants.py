@@ -65,7 +65,7 @@ def test_a_fixed_sample_depends_on_the_seed_only() -> None:
 def test_a_package_is_measured_by_itself(package: str) -> None:
     """Each pattern of its tests is that of a file, and files that another package counts are left out."""
     for pattern in mutants.TESTS[package].split():
-        assert list(mutants.ROOT.glob(f"tests/unit/test_{pattern}.py")), pattern
+        assert mutants.test_files(pattern), pattern
     settings = mutants.settings_for(package)
     mutated, left_out = settings["only_mutate"], settings["do_not_mutate"]
     assert isinstance(mutated, list)

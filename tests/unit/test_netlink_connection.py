@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -43,11 +44,14 @@ DESTINATIONS = st.builds(
 def test_a_route_is_read_as_it_was_packed(destination: Network, table: int, oif: int, host: int) -> None:
     """Both families, any prefix length, tables below and above 256."""
     gateway: Address = ip_address(host) if destination.version == 4 else ip_address(host << 96)
-    asked = Route(table=table, destination=destination, device="x", via=gateway, source=gateway)
-    route = parse_route(put_route(asked, 111, oif).payload)
+    requested_route = Route(
+        table=table, destination=destination, device="x", via=gateway, source=gateway, mtu=host % 65536
+    )
+    route = parse_route(put_route(requested_route, 111, oif).payload)
     assert route is not None
     assert (route.table, route.protocol, route.destination, route.oif) == (table, 111, destination, oif)
     assert (route.gateway, route.source, route.onlink, route.plain) == (gateway, gateway, True, True)
+    assert route.mtu == requested_route.mtu
     assert list(next_hops(route)) == [gateway]
 
 
@@ -73,13 +77,32 @@ def test_a_route_that_others_changed_is_deleted_whatever_its_type(
     assert parse_route(put_route(route, 111, 0).payload).type == number
 
 
-@pytest.mark.parametrize("family", [4, 6])
-def test_a_rule_that_others_changed_is_deleted_by_priority_and_table(family: int) -> None:
-    """Without mark and mask; an intact rule is deleted with all that it consists of."""
-    rule = Rule(family=family, priority=300, table=28004, fwmark=0x1000, fwmask=0x1000)
+@pytest.mark.parametrize("destination", ["240.0.0.0/4", "fd00:20::/32"])
+def test_a_rule_that_others_changed_is_deleted_by_priority_and_table(destination: str) -> None:
+    """Without its selectors; an intact rule is deleted with all that it consists of."""
+    network = ip_network(destination)
+    rule = Rule(
+        family=network.version,
+        priority=300,
+        table=28004,
+        fwmark=0x1000,
+        fwmask=0x1000,
+        destination=network,
+        protocol=socket.IPPROTO_UDP,
+        source_ports=(16384, 32767),
+    )
     assert parse_rule(add_rule(rule, 111).payload) == parse_rule(delete_rule(rule, 111).payload) == (111, rule)
     changed = replace(rule, intact=False)
-    assert parse_rule(delete_rule(changed, 111).payload) == (111, replace(rule, fwmark=0, fwmask=0))
+    bare = Rule(family=network.version, priority=300, table=28004)
+    assert parse_rule(delete_rule(changed, 111).payload) == (111, bare)
+
+
+def test_a_rule_on_an_address_inside_a_network_is_read_as_foreign() -> None:
+    """The kernel takes a destination with host bits, which is no network."""
+    rule = Rule(priority=300, table=28004, destination=ip_network("240.0.0.0/4"))
+    inside = ip_address("240.0.0.1").packed
+    payload = add_rule(rule, 111).payload.replace(ip_address("240.0.0.0").packed, inside)
+    assert parse_rule(payload) == (111, replace(rule, intact=False))
 
 
 @given(st.dictionaries(st.integers(1, 0x3FFF), st.binary(max_size=40), max_size=6))

@@ -17,7 +17,7 @@ import pytest
 
 from mcagent.agent.lock import BusyError, node_lock
 from mcagent.api.codec import from_json
-from mcagent.api.status import BackendStatus, PassStatus, Status
+from mcagent.api.status import BackendStatus, GatewayGroup, GatewayStatus, PassStatus, Status, TunnelStatus
 from mcagent.cli.inspect.status import text
 from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.http.server import HttpServer, Page
@@ -229,6 +229,15 @@ def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> N
     assert shown("10.1.0.1", role=NodeRole.WORKER) == (set(), "")
 
 
+def test_status_shows_a_tunnel_to_a_dead_gateway_as_not_live() -> None:
+    """The port of the tunnel is up whether its peer answers or not; what is no gateway has its port's state."""
+    tunnels = tuple(TunnelStatus(name=name, exists=True, up=True) for name in ("mcr-dead", "mcr-live", "mcn-node"))
+    gateways = tuple(GatewayStatus(tunnel=name, live=name == "mcr-live") for name in ("mcr-dead", "mcr-live"))
+    shown = text(Status(tunnels=tunnels, gateways=(GatewayGroup(cluster="west", gateways=gateways),)))
+    rows = {line.split()[0]: line for line in shown.splitlines() if line.startswith("mc")}
+    assert ["NOT LIVE" in rows[name] for name in ("mcr-dead", "mcr-live", "mcn-node")] == [True, False, False]
+
+
 def test_status_works_before_anything_is_known(agent: Agent) -> None:
     """The page answers from the first moment on."""
     agent.report, agent.informers = Report(), ()
@@ -404,3 +413,12 @@ def test_one_agent_per_node(tmp_path: Path) -> None:
             with pytest.raises(BusyError, match=rf"another agent \(process {os.getpid()}\) holds") as caught:
                 node_lock(path).__enter__()
             assert caught.value.exit_code == 3
+
+
+def test_kinds_with_one_error_are_one_check() -> None:
+    """An API server that is away has one text, with the kinds that are not read."""
+    away = [InformerState(kind=kind, synced=True, error="connection refused") for kind in (Kind.NODE, Kind.POD)]
+    texts = [check.text for check in checks(GOOD, away, pending=False) if not check.good]
+    assert len(texts) == 1
+    assert texts[0].count("connection refused") == 1
+    assert "Node, Pod: connection refused" in texts[0]

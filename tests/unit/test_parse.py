@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from mcagent.model.objects import (
     Snapshot,
     WireGuardInfo,
 )
+from mcagent.model.parsing.clusters import MTU_ANNOTATION
 from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
@@ -36,6 +38,9 @@ ANTREA = "multicluster.crd.antrea.io/v1alpha1"
 
 KEY = base64.b64encode(bytes(range(32))).decode()
 NEXT_KEY = base64.b64encode(bytes(range(1, 33))).decode()
+
+
+GATEWAY = "multicluster.antrea.io/gateway"
 
 
 def cluster_info(**spec: Any) -> dict[str, Any]:
@@ -262,10 +267,11 @@ def test_claims_of_a_cluster_info_are_kept_and_read() -> None:
     """What is kept of an object in memory has the annotation, and its times are read to the microsecond."""
     raw = cluster_info()
     text = '{"10.97.0.0/16":"2026-01-01T00:00:00Z","10.9.0.0/16":""}'
-    raw["metadata"]["annotations"] = {CLAIMS_ANNOTATION: text}
+    raw["metadata"]["annotations"] = {CLAIMS_ANNOTATION: text, MTU_ANNOTATION: "1390"}
     value = parse_object(read_object(Kind.CLUSTER_INFO_IMPORT, raw)).value
     assert isinstance(value, ClusterInfoImport)
     assert value.granted == {"10.97.0.0/16": "2026-01-01T00:00:00.000000Z", "10.9.0.0/16": ""}
+    assert value.mtu == 1390
 
 
 @pytest.mark.parametrize(
@@ -290,6 +296,19 @@ def test_invalid_claims_count_as_none(text: str, message: str) -> None:
     assert (problem.reason, problem.severity) == ("InvalidValue", Severity.WARNING)
     assert CLAIMS_ANNOTATION in problem.path
     assert message in problem.message
+
+
+@pytest.mark.parametrize("text", ["575", "65536", "1450.0", "-1450", "+1450", " 1450", "1_450", "١٤٥٠", "9" * 99])
+def test_an_invalid_mtu_counts_as_none(text: str) -> None:
+    """The rest of the cluster is used."""
+    body = cluster_info(serviceCIDR="10.96.0.0/16")
+    body["metadata"]["annotations"] = {MTU_ANNOTATION: text}
+    parsed = parse_object(body)
+    assert isinstance(parsed.value, ClusterInfoImport)
+    assert parsed.value.mtu == 0
+    (problem,) = parsed.problems
+    assert problem.path == f"metadata.annotations.{MTU_ANNOTATION}"
+    assert problem.message.endswith("must be a number from 576 to 65535")
 
 
 def test_cluster_info_without_optional_fields() -> None:
@@ -341,6 +360,16 @@ def test_node() -> None:
     assert [(p.path, p.severity) for p in parsed.problems] == [("status.addresses[3].address", Severity.WARNING)]
     assert value.pod_cidrs == (ip_network("10.1.0.0/24"),)
     assert (value.ready, value.unschedulable, value.gateway_annotation) == (False, True, True)
+
+
+@pytest.mark.parametrize("text", ["true", "false", ""])
+def test_a_gateway_annotation_counts_by_its_presence(text: str) -> None:
+    """As Antrea's controller has it; docs/multicluster.md says how to remove it."""
+    node = parse_object({"metadata": {"name": "n1", "annotations": {GATEWAY: text}}}, Kind.NODE).value
+    assert isinstance(node, Node)
+    assert node.gateway_annotation
+    page = (Path(__file__).parents[2] / "docs/multicluster.md").read_text()
+    assert f"{GATEWAY}-" in page
 
 
 def test_annotations_of_a_gateway_node() -> None:

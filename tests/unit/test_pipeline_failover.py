@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import IPv4Address
 from itertools import combinations
 from random import Random
 
@@ -18,7 +19,7 @@ from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from tests.conversations import Call, Exchange, calls, exchange, none, one, to_service
 from tests.properties import costly
-from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds
+from tests.topologies import PLAIN, ZONES, World, from_kernel, mapped, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -212,14 +213,26 @@ def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
     endpoint = (server, met.seen.dst_port)
     connection = TrackedConnection(int(client), met.seen.src_port, int(server), met.seen.dst_port)
     ids = {str(n): n for n, s in enumerate(services, 1) if s.protocol == IP_TCP and endpoint in s.endpoints}
-    there = AcceptedCluster(cluster_id="there", cidrs=(host_network(client),), gateways=(), snat=False)
+    gateways = {mapped(g.address): g.address for cluster in world.clusters for g in cluster.gateways}
+    pairs = tuple((source, seen) for seen, source in gateways.items())
+    remote_cluster = AcceptedCluster(
+        cluster_id="there",
+        cidrs=(host_network(client),),
+        gateways=(),
+        sources=tuple(gateways.values()),
+        snat=False,
+        mapped=pairs,
+    )
     port = ExportedPort(
         name="", address=server, protocol="tcp", port=1, client_ip_affinity=False, endpoints=(endpoint,)
     )
-    state = NodeState(clusters={"there": there}, services=dict.fromkeys(ids, port), service_ids=ids)
+    state = NodeState(clusters={"there": remote_cluster}, services=dict.fromkeys(ids, port), service_ids=ids)
     for frame in client_probes([connection], state):
+        answer = met.seen.reply()
+        assert isinstance(answer.dst, IPv4Address)
         yield replace(
-            met.seen.reply(),
+            answer,
+            dst=gateways.get(answer.dst, answer.dst),
             in_port=PORT_CONTROLLER,
             eth_dst=frame[:6].hex(":"),
             eth_src=frame[6:12].hex(":"),

@@ -3,20 +3,62 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import ip_address
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flows import actions as act
-from flows.simulator import Datapath, Packet, PacketWalk
-from flows.simulator.packet import ACK, SYN
+from flows.fields import IP_ICMP, IP_UDP
+from flows.pipeline import tables as t
+from flows.pipeline.registers import IDENTITY_UNKNOWN, MAPPED_ADDRESSES, TOS_REPAIRED
+from flows.simulator import Datapath, Packet, PacketWalk, SimulatedSwitch
+from flows.simulator.packet import ACK, SYN, UNREACHABLE
+from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments import kernel
+from tests import small_topology
 from tests.conversations import Call, calls, exchange
 from tests.properties import costly
 from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
 
 SEEDS = st.integers(0, 2**32)
+OF_A_POD = Packet(
+    in_port=1,
+    eth_src=HOST_MAC,
+    eth_dst=PLAIN,
+    src=ip_address("10.10.1.9"),
+    dst=ip_address("10.21.0.5"),
+    proto=IP_UDP,
+)
+
+
+@pytest.mark.parametrize("gateway", [True, False])
+def test_a_packet_that_is_too_large_for_tunnels_returns_to_the_kernel(gateway: bool) -> None:
+    """Unchanged but for the MAC addresses: the kernel answers it by the route's MTU. One that fits goes on."""
+    parts = small_topology.parts(gateway=gateway)
+    switch = SimulatedSwitch.of(small_topology.flows_of(parts), small_topology.groups_of(parts))
+    sent = replace(OF_A_POD, size=1451)
+    assert switch.walk(sent).outputs == (
+        (1, replace(sent, eth_src=PLAIN, eth_dst=HOST_MAC, tun_id=IDENTITY_UNKNOWN)),
+    )
+    assert [port == 1 for port, _ in switch.walk(replace(sent, size=1450)).outputs] == [False]
+
+
+@pytest.mark.parametrize("gateway", [True, False])
+def test_an_icmp_error_past_netfilter_returns_to_the_kernel(gateway: bool) -> None:
+    """Nft replaces the mapped address that it quotes, and marks it: the bridge then takes it for a reply."""
+    parts = small_topology.parts(gateway=gateway)
+    switch = SimulatedSwitch.of(small_topology.flows_of(parts), small_topology.groups_of(parts))
+    address = next(mapped_addresses(ip_address("10.9.1.1")))
+    error = replace(OF_A_POD, dst=address, proto=IP_ICMP, icmp_type=UNREACHABLE)
+    ((port, returned),) = switch.walk(error).outputs
+    assert (port, returned.eth_dst, returned.dst) == (1, HOST_MAC, address)
+    assert address in MAPPED_ADDRESSES
+    assert t.DEPARTURE.number in [step.table for step in switch.walk(replace(error, tos=TOS_REPAIRED)).steps]
+
+
 FORGED = ("0a:6d:00:00:00:00", "0a:6d:00:00:00:01", "0a:6d:00:ff:ff:ff", HOST_MAC, "02:00:00:00:00:77")
 
 

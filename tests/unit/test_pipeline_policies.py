@@ -173,7 +173,9 @@ def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: in
             quoted=seen,
         )
         home, answer = one(
-            there.network.send(node, from_kernel(reset if call.protocol == IP_TCP else unreachable))
+            there.network.send(
+                node, from_kernel(reset if call.protocol == IP_TCP else world.quoting_gateways(unreachable))
+            )
         )
         assert (home, answer.src, answer.dst) == (call.client.node, call.address, call.client.address)
         if call.protocol != IP_TCP:

@@ -62,7 +62,8 @@ def test_errors_reach_whom_they_are_about(world: World, seed: int, datapath: Dat
     for call in calls(world, Random(seed), 12, wanted=lambda call: call.protocol != IP_ICMP):
         met = exchange(world, network, call, call.packet)
         request, answer = met.seen, one(met.back)[1]
-        told(met.network.send(met.node, error(request)), call.client.node, call.packet)
+        answered = world.quoting_gateways(error(request))
+        told(met.network.send(met.node, answered), call.client.node, call.packet)
         alone = datapath is Datapath.USERSPACE and len(world.cluster(call.cluster).gateways) == 1
         if world.keeps_source(call.client, call.cluster) and (call.service is None or alone):
             told(met.network.send(call.client.node, error(answer)), met.node, request.reply())

@@ -96,6 +96,10 @@ IN, OUT = "spec.ingress[0]", "spec.egress[0]"
         (antrea(outwards(to=[SELF])), f"{OUT}.to[0]", "NotEnforceable"),
         (antrea(outwards(ports=[{"port": "http"}])), f"{OUT}.ports[0].port", "NotEnforceable"),
         (antrea({"tier": "Baseline", "ingress": [{"action": "Pass"}]}), f"{IN}.action", "NotEnforceable"),
+        (antrea({"ingress": [{"action": "Refuse"}]}), f"{IN}.action", "InvalidValue"),
+        (antrea({"ingress": [{"name": "without an action"}]}), f"{IN}.action", "Missing"),
+        (antrea({"priority": "high", "ingress": [{"action": "Allow"}]}), "spec.priority", "InvalidValue"),
+        (antrea({"priority": None, "ingress": [{"action": "Allow"}]}), "spec.priority", "InvalidValue"),
         (plain({"ingress": [{"unheardOf": 1}]}), f"{IN}.unheardOf", "NotEnforceable"),
         (plain({"ingress": [{"ports": [{"protocol": "ESP"}]}]}), f"{IN}.ports[0].protocol", "NotEnforceable"),
     ],
@@ -109,7 +113,8 @@ def test_what_cannot_be_enforced_is_told_by_its_field(raw: Manifest, path: str, 
     assert rule.applied_to
     (problem,) = found.problems
     assert (problem.subject, problem.path, problem.reason) == (found.meta.subject, path, reason)
-    assert problem.message.endswith(": the rule is not enforced")
+    effect = "it allows nothing" if found.meta.kind is Kind.NETWORK_POLICY else "all packets between clusters"
+    assert f": the rule cannot be enforced: {effect}" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -127,8 +132,6 @@ def test_what_cannot_be_enforced_is_told_by_its_field(raw: Manifest, path: str, 
             "NotEnforceable",
         ),
         (antrea(drop(appliedTo=[{"nodeSelector": {}}])), f"{IN}.appliedTo[0].nodeSelector", "NotEnforceable"),
-        (antrea({"ingress": [{"action": "Deny"}]}), f"{IN}.action", "InvalidValue"),
-        (antrea({"priority": "high"}), "spec.priority", "InvalidValue"),
         (
             plain({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}),
             "operator",

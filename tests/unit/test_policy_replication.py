@@ -204,7 +204,7 @@ def test_a_cluster_without_antrea_says_so() -> None:
     view, controller = antrea()
     north_of(view).put(imported())
     controller.run()
-    assert "has no Antrea" in report(view, controller)["strict"]
+    assert "has no Tiers" in report(view, controller)["strict"]
 
 
 def test_a_policy_of_somebody_else_stays() -> None:

@@ -177,7 +177,11 @@ def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdict
     (problem,) = without_tier.problems
     assert (problem.subject, problem.path) == ("ClusterNetworkPolicy strict", "spec.tier")
     assert (problem.reason, problem.severity) == ("NotEnforceable", Severity.ERROR)
-    assert problem.message == 'there is no Tier "quarantine": the policy is not enforced'
+    effect = {
+        PolicyFailureMode.CLOSED: "all packets between clusters are dropped in its place",
+        PolicyFailureMode.OPEN: "it is left out",
+    }[mode]
+    assert problem.message == f'there is no Tier "quarantine": {effect} (policyFailureMode: {mode})'
     rules = [rule for rules_of_policy in without_tier.rules.values() for rule in rules_of_policy]
     assert [rule.verdict.upper() for rule in rules] == [verdict.value.upper() for verdict in verdicts]
     assert all(rule.any_peer and rule.networks == () for rule in rules)

@@ -133,9 +133,9 @@ def test_a_probe_is_a_syn_ack_of_the_server(asked: TrackedConnection) -> None:
 
 @pytest.mark.timing
 def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each attempt lists them anew; what cannot be listed now is tried with the next attempt."""
+    """What cannot be listed now is tried with the next attempt. Later and ended connections are left out."""
     listed: list[float] = []
-    sent: list[tuple[int, int]] = []
+    sent: list[tuple[int, list[bytes]]] = []
     caller = threading.get_ident()
 
     def connections() -> list[TrackedConnection]:
@@ -143,14 +143,20 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch:
         listed.append(time.monotonic())
         if len(listed) == 1:
             raise BackendError("netlink", "list", "connections", "busy")
-        return [connection("10.10.1.1", "10.96.0.1", port) for port in range(4000, 4002 + len(listed))]
+        return [
+            connection("10.10.1.1", "10.96.0.1", port) for port in range(3999 + len(listed), 4004 + len(listed))
+        ]
 
     def send(in_port: int, frames: Sequence[bytes]) -> None:
-        sent.append((in_port, len(frames)))
+        sent.append((in_port, list(frames)))
 
     monkeypatch.setattr(conntrack, "PAUSES", (0.0, 0.01, 0.01))
     prober = Prober(connections=connections, send=send)
     prober.gateway_lost(7, None)
     prober.gateway_lost(7, Desired(fragments={}, problems=(), state=state(EAST)))
     wait_until(lambda: len(sent) == 2, "two attempts after one that failed")
-    assert sent == [(7, 4), (7, 5)]
+    attempts = [
+        [probe(connection("10.10.1.1", "10.96.0.1", port)) for port in range(first, 4006)]
+        for first in (4001, 4002)
+    ]
+    assert [(in_port, sorted(frames)) for in_port, frames in sent] == [(7, sorted(frames)) for frames in attempts]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, collapse_addresses, ip_address, ip_network
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mcagent.core.compile import compile_desired
 from mcagent.core.engine import IncrementalEngine
 from mcagent.core.forwarding import forwarding
 from mcagent.core.remote_clusters.check import check_cluster, cluster_validator
-from mcagent.core.remote_clusters.claims import CheckedCluster, address_claim, claimed_ranges
+from mcagent.core.remote_clusters.claims import CheckedCluster, cidr_claim, claimed_ranges, gateway_claim
 from mcagent.core.remote_clusters.resolve import RemoteClusters, resolve_clusters
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.dataplane.facts import Facts
@@ -27,8 +30,10 @@ FACTS = Facts(
     api_servers=addresses("10.41.0.1"),
     resolvers=addresses("10.42.0.1"),
     default_gateways=addresses("10.43.0.1"),
+    routed=networks("10.0.0.0/8", "10.46.8.0/24", "10.96.3.0/24", "192.168.128.0/17"),
 )
 POD_TO_POD = config("g1", enable_pod_to_pod=True, protected_cidrs=networks("10.44.0.0/16"))
+NO_CONSENT = "and no entry of allowedRemoteCIDRs is for this network"
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 
 
@@ -52,15 +57,19 @@ def lines(problems: Iterable[Problem]) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("cidr", "reason", "why"),
     [
-        ("10.41.0.0/24", "Protected", "it overlaps 10.41.0.1/32, an API server of this cluster"),
-        ("10.42.0.0/24", "Protected", "it overlaps 10.42.0.1/32, a resolver of this Node"),
-        ("10.43.0.0/24", "Protected", "it overlaps 10.43.0.1/32, a default gateway of this Node"),
+        ("10.41.0.1/32", "Protected", "it overlaps 10.41.0.1/32, an API server of this cluster"),
+        ("10.42.0.1/32", "Protected", "it overlaps 10.42.0.1/32, a resolver of this Node"),
+        ("10.43.0.1/32", "Protected", "it overlaps 10.43.0.1/32, a default gateway of this Node"),
         ("10.44.3.0/24", "Protected", "it overlaps 10.44.0.0/16, listed in protectedCIDRs"),
-        ("10.45.0.0/24", "Protected", "it overlaps 10.45.0.1/32, an API server of this cluster"),
+        ("10.45.0.1/32", "Protected", "it overlaps 10.45.0.1/32, an API server of this cluster"),
         ("172.30.0.0/16", "OverlapsLocal", "it overlaps 172.30.0.1/32, an address of this Node"),
         ("172.17.9.0/24", "OverlapsLocal", "it overlaps 172.17.0.0/16, a network that this Node is connected to"),
         ("10.96.1.0/24", "OverlapsLocal", "it overlaps 10.96.0.0/16, this cluster's Service CIDR"),
         ("10.10.3.0/25", "OverlapsLocal", "it overlaps 10.10.3.0/24, a Pod CIDR of this cluster"),
+        ("10.46.0.0/16", "RoutedElsewhere", f"this Node has a route to 10.46.8.0/24, {NO_CONSENT}"),
+        ("10.46.8.0/24", "RoutedElsewhere", f"this Node has a route to 10.46.8.0/24, {NO_CONSENT}"),
+        ("192.168.200.0/24", "RoutedElsewhere", f"this Node has a route to 192.168.128.0/17, {NO_CONSENT}"),
+        ("10.96.3.0/25", "OverlapsLocal", "it overlaps 10.96.0.0/16, this cluster's Service CIDR"),
         ("240.0.0.0/8", "NotUnicast", "it overlaps 240.0.0.0/4, where encrypted tunnels end"),
         ("8.8.8.0/24", "NotAllowed", "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"),
         ("169.254.3.0/24", "NotUnicast", "it overlaps 169.254.0.0/16 (link-local)"),
@@ -81,12 +90,156 @@ def test_a_refused_cidr_says_why(cidr: str, reason: str, why: str) -> None:
     assert cluster_east.uncontested.snat
 
 
+@pytest.mark.parametrize(
+    ("cidr", "excluded", "named"),
+    [
+        ("10.41.0.0/24", ["10.41.0.1/32"], "10.41.0.1/32 (an API server of this cluster)"),
+        ("10.42.0.0/16", ["10.42.0.1/32"], "10.42.0.1/32 (a resolver of this Node)"),
+        (
+            "10.44.0.0/15",
+            ["10.44.0.0/16", "10.45.0.1/32"],
+            "10.44.0.0/16 (listed in protectedCIDRs), 10.45.0.1/32 ",
+        ),
+    ],
+)
+def test_a_pod_cidr_is_used_without_protected_addresses(cidr: str, excluded: list[str], named: str) -> None:
+    """Other addresses are routed, sources are kept, a warning names what is not; Service CIDRs are refused."""
+    granted = {cidr: "2026-01-05T00:00:00.000000Z"}
+    east = checked(cluster("east", "10.97.0.0/16", cidr, granted=granted))
+    used = [n for n in east.uncontested.cidrs if n != ip_network("10.97.0.0/16")]
+    outside = {ip_network(text) for text in excluded}
+    assert sorted(collapse_addresses([*used, *outside])) == [ip_network(cidr)]  # type: ignore[type-var]
+    assert not any(part.overlaps(network) for part in used for network in outside)
+    assert not east.uncontested.snat
+    assert east.uncontested.refused_pods == ()
+    (problem,) = east.problems
+    assert (problem.path, problem.reason, problem.severity) == (
+        "spec.podCIDRs[0]",
+        "PartlyProtected",
+        Severity.WARNING,
+    )
+    assert problem.message.startswith(f"{cidr} is used without {named}")
+    assert {claim.claim.rank[0] for claim in east.claims if claim.pod} == {granted[cidr]}
+    services = checked(cluster("east", cidr))
+    assert [problem.reason for problem in services.problems] == ["Protected"]
+    assert services.uncontested.cidrs == ()
+
+
+def test_a_pod_cidr_with_too_many_protected_networks_is_refused() -> None:
+    """The parts of a CIDR are bounded, because each is a route and flows."""
+    scattered = networks(*(f"10.64.{number}.9" + "/32" for number in range(0, 256, 8)))
+    settings = replace(POD_TO_POD, protected_cidrs=scattered)
+    east = checked(cluster("east", "10.97.0.0/16", "10.64.0.0/16"), settings)
+    assert [problem.reason for problem in east.problems] == ["Protected"]
+    assert east.uncontested.cidrs == networks("10.97.0.0/16")
+
+
+def test_refused_pod_cidrs_are_reported_to_their_cluster() -> None:
+    """Those that this Node refuses, that its controller left out, and that another cluster has."""
+    east = cluster("east", "10.97.0.0/16", "10.96.1.0/24", "10.20.0.0/16", granted={"10.31.0.0/16": ""})
+    east = replace(east, protected_cidrs=networks("10.31.0.0/16"))
+    assert checked(east).uncontested.refused_pods == networks("10.31.0.0/16", "10.96.1.0/24")
+    assert [problem.reason for problem in checked(east).problems] == ["LeftOut", "OverlapsLocal"]
+    west = cluster("west", "10.98.0.0/16", "10.20.3.0/24", gateways=("203.0.113.2",), created=OLD)
+    contested = resolved(replace(east, meta=replace(east.meta, created=NEW)), west)
+    assert contested.accepted["east"].refused_pods == networks("10.20.0.0/16", "10.31.0.0/16", "10.96.1.0/24")
+    off = replace(POD_TO_POD, enable_pod_to_pod=False)
+    assert checked(west, off).uncontested.refused_pods == networks("10.20.3.0/24")
+
+
+def test_sources_are_translated_towards_a_cluster_that_refuses_them() -> None:
+    """A warning names the CIDR; towards other clusters sources are kept."""
+    east = cluster("east", "10.97.0.0/16", "10.20.0.0/16")
+    assert not checked(east).uncontested.snat
+    refusing = checked(replace(east, refused_pod_cidrs=networks("10.10.0.0/16")))
+    assert refusing.uncontested.snat
+    assert lines(refusing.problems) == [
+        (
+            "metadata.annotations[mcagent.io/refused-pod-cidrs]",
+            "PodCIDRRefused",
+            "10.10.0.0/16 of this cluster is refused: sources are translated towards cluster east",
+        )
+    ]
+
+
 def test_a_cidr_outside_a_configured_list_says_so() -> None:
     """With allowedRemoteCIDRs the message does not speak of private ranges."""
     settings = config("g1", allowed_remote_cidrs=networks("10.97.0.0/16"))
     assert lines(checked(cluster("east", "10.98.0.0/16"), settings).problems) == [
         ("spec.serviceCIDR", "NotAllowed", "10.98.0.0/16 is not used: it is not in allowedRemoteCIDRs")
     ]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "accepted"),
+    [
+        ((), False),
+        (("10.46.8.0/24",), True),
+        (("10.46.0.0/16", "10.0.0.0/8"), True),
+        (("10.0.0.0/8",), False),  # says that private addresses are allowed, not this network
+        (("0.0.0.0/0",), False),
+        (("10.46.8.0/25", "10.0.0.0/8"), False),
+    ],
+)
+def test_an_administrator_gives_a_network_of_the_node_to_a_cluster(
+    allowed: tuple[str, ...], accepted: bool
+) -> None:
+    """An entry of allowedRemoteCIDRs for the network precedes the Node's route; a whole private range does not."""
+    settings = config("g1", allowed_remote_cidrs=networks(*allowed))
+    reasons = [problem.reason for problem in checked(cluster("east", "10.46.8.0/24"), settings).problems]
+    assert reasons == ([] if accepted else ["RoutedElsewhere"])
+
+
+def test_what_a_node_routes_otherwise_is_reported_to_its_cluster() -> None:
+    """Like every refused Pod CIDR: that cluster then translates sources."""
+    facts = Facts(routed=networks("10.46.8.0/24", "10.47.0.0/16"))
+    infos = (cluster("east", "10.97.0.0/16", "10.46.0.0/16", "10.47.3.0/24"), cluster("west", "10.98.0.0/16"))
+    clusters = compile_desired(snapshot(*HOME, *infos), facts, POD_TO_POD).state.clusters
+    assert {name: accepted.refused_pods for name, accepted in clusters.items()} == {
+        "east": networks("10.46.0.0/16", "10.47.3.0/24"),
+        "west": (),
+    }
+    assert clusters["east"].cidrs == networks("10.97.0.0/16")
+
+
+def test_a_route_to_a_whole_private_range_refuses_nothing() -> None:
+    """Like the default route it does not tell which networks exist; FACTS has one to 10.0.0.0/8."""
+    east = checked(cluster("east", "10.97.0.0/16", "10.20.0.0/16"))
+    assert east.problems == ()
+    assert east.uncontested.cidrs == networks("10.20.0.0/16", "10.97.0.0/16")
+
+
+PRIVATE_NETWORKS = st.builds(
+    lambda address, length: IPv4Network((address, length), strict=False),
+    st.integers(int(ip_address("10.0.0.0")), int(ip_address("10.255.255.255")))
+    | st.just(int(ip_address("8.0.0.0"))),
+    st.integers(6, 28),
+)
+
+
+@given(
+    routes=st.lists(PRIVATE_NETWORKS, max_size=6),
+    claims=st.lists(PRIVATE_NETWORKS, max_size=6),
+    allowed=st.lists(PRIVATE_NETWORKS, max_size=3),
+)
+def test_no_claim_takes_a_route_over(
+    routes: list[IPv4Network], claims: list[IPv4Network], allowed: list[IPv4Network]
+) -> None:
+    """Whatever the order and nesting, an accepted CIDR shares no address with a specific route without consent."""
+    settings = config("g1", enable_pod_to_pod=True, allowed_remote_cidrs=tuple(allowed))
+    facts = Facts(routed=tuple(routes))
+    local = forwarding(IncrementalEngine(), snapshot(*HOME), facts, settings).local
+    info = cluster("east", "10.97.0.0/16", *map(str, claims))
+    result = check_cluster(info, cluster_validator(local, facts, settings))
+    private = IPv4Network("10.0.0.0/8")
+    specific = [route for route in routes if not private.subnet_of(route)]
+    for accepted in result.uncontested.cidrs:
+        assert isinstance(accepted, IPv4Network)
+        taken = [route for route in specific if route.overlaps(accepted)]
+        consent = any(accepted.subnet_of(a) and not private.subnet_of(a) for a in allowed)
+        assert not taken or consent
+    if not specific:
+        assert "RoutedElsewhere" not in {problem.reason for problem in result.problems}
 
 
 def test_the_last_addresses_below_the_endpoints_are_not_endpoints() -> None:
@@ -298,8 +451,9 @@ def test_claimed_ranges_are_disjoint() -> None:
 def test_a_claim_to_a_gateway_is_not_one_to_a_cidr() -> None:
     """A gateway's claim ranks by the time that the leader granted its address."""
     info = cluster("east", "10.97.0.0/16", created=OLD, granted={"203.0.113.1": "2026-01-05T00:00:00.000000Z"})
-    host = ip_network("203.0.113.1/32")
-    to_gateway, to_cidr = address_claim(info, host, gateway="203.0.113.1"), address_claim(info, host)
+    host, address = ip_network("203.0.113.1/32"), ip_address("203.0.113.1")
+    to_gateway = gateway_claim(info, address, address, "spec.gatewayInfos[0].gatewayIP").claim
+    to_cidr = cidr_claim(info, host, host, "spec.podCIDRs[0]", pod=True).claim
     assert (to_gateway.gateway, to_cidr.gateway) == (True, False)
     assert to_gateway.owner == to_cidr.owner == "east"
     assert to_gateway.rank[0] == "2026-01-05T00:00:00.000000Z"

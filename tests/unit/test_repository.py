@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+import yaml
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = {"flows", "mcagent"}
 
@@ -46,3 +49,42 @@ def test_every_package_that_the_product_imports_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {normalised(re.split(r"[^-\w.]", requirement)[0]) for requirement in project["dependencies"]}
     assert needed == declared
+
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_workflows_run_targets_of_the_makefile(file: Path) -> None:
+    """A forge's CI runs what a developer runs; actions of others are pinned by commit."""
+    text = file.read_text()
+    jobs = yaml.safe_load(text)["jobs"].values()
+    steps = [step for job in jobs for step in job["steps"]]
+    ran = "\n".join(step.get("run", "") for step in steps)
+    targets = set(re.findall(r"\bmake ([\w-]+)", ran))
+    for job in jobs:
+        targets |= set(job.get("strategy", {}).get("matrix", {}).get("target", ()))
+    declared = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert targets
+    assert targets <= declared
+    assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in steps if "uses" in step)
+
+
+# Tests that CI does not run, by file. What they protect has another test that CI runs.
+RUN_BY_HAND = {
+    "test_encryption.py": "rotation and faults under load take 20 minutes; test_failover_short.py has faults",
+    "test_failover.py": "judges times, on an idle machine; test_failover_short.py has its rows",
+    "test_failover_loss.py": "takes two minutes for one link with loss; test_failover_short.py has that row",
+    "test_failover_short.py": "the encrypted rows; the others run in both lanes",
+}
+
+
+def test_ci_runs_the_tests_of_failover() -> None:
+    """A regression of SNATed connections passed CI for a day, because its test had the marker `failover`."""
+    marked = {
+        path.name for path in (ROOT / "tests/lab").glob("test_*.py") if "pytest.mark.failover" in path.read_text()
+    }
+    (planned,) = re.findall(r"-m failover (tests/lab/\S.*)", (ROOT / "Makefile").read_text())
+    run_by_ci = {Path(name).name for name in planned.split()}
+    assert run_by_ci
+    assert marked - run_by_ci == set(RUN_BY_HAND)

@@ -25,7 +25,7 @@ def test_connection_becomes_established_with_the_reply() -> None:
     """The kernel calls a connection new until a reply is seen, in both actions and words."""
     table = ConnectionTable()
     first = table.track(syn(), CtRequest(zone=ZONE))
-    assert first.state == CT_NEW | CT_TRK
+    assert (first.state, first.zone) == (CT_NEW | CT_TRK, ZONE)
     assert first.table.zone(ZONE) == ()
     table = first.table.track(syn(), CtRequest(zone=ZONE, commit=True)).table
     assert table.track(syn(), CtRequest(zone=ZONE)).state == CT_NEW | CT_TRK
@@ -86,6 +86,7 @@ def test_source_nat_chooses_another_port_when_the_first_is_taken() -> None:
     second = first.table.track(other_client, CtRequest(zone=ZONE, commit=True, nat=nat))
     assert first.packet.src == second.packet.src == GATEWAY
     assert first.packet.src_port == 4000 != second.packet.src_port
+    assert second.packet.src_port in range(1024, 65536)
     for sent, tracked in ((syn(), first), (other_client, second)):
         back = second.table.track(tracked.packet.reply(), CtRequest(zone=ZONE, nat=Nat())).packet
         assert (back.dst, back.dst_port) == (sent.src, sent.src_port)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,12 +17,14 @@ from flows.fields import (
     ETH_DST,
     IN_PORT,
     IP_TTL,
+    IP_UDP,
     IPV4_DST,
     IPV4_ONLY,
     IPV4_SRC,
     REGISTERS,
     TCP_SRC,
     Bits,
+    HashField,
     Term,
     ct_state,
     destination_in,
@@ -28,7 +32,9 @@ from flows.fields import (
     source_in,
 )
 from flows.flow import Bucket, Flow, Group, GroupType, Match
+from flows.pipeline.groups import CONNECTION, SOME_BITS, bucket_ids, select_group
 from flows.simulator import Packet, SimulatedSwitch, contradictions
+from flows.simulator.hashing import basis_of, hash_add, hash_bytes, hash_finish
 
 PACKET = Packet(in_port=3, src=ip_address("10.1.0.5"), dst=ip_address("10.2.0.9"), src_port=4000, dst_port=80)
 LOW = Bits("low", REGISTERS[3], 0, 15)
@@ -82,6 +88,48 @@ def test_a_loop_ends() -> None:
     assert "loop" in walk.problems[0]
 
 
+def test_a_group_that_does_not_exist_is_reported() -> None:
+    """The walk says which one."""
+    walk = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(9),))]).walk(PACKET)
+    assert walk.problems == ("group 9 does not exist",)
+    assert walk.outputs == ()
+
+
+def test_groups_that_lead_to_each_other_end() -> None:
+    """A loop of groups is stopped and reported."""
+    groups = [Group(number, GroupType.INDIRECT, (Bucket(0, (act.ToGroup(3 - number),)),)) for number in (1, 2)]
+    walk = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(1),))], groups).walk(PACKET)
+    assert len(walk.problems) == 1
+    assert walk.problems[0].endswith("is in a loop")
+
+
+def test_the_ethernet_type_follows_from_the_addresses() -> None:
+    """IPv4, IPv6, and ARP for a packet without addresses; addresses of two families are refused."""
+    six = ip_address("2001:db8::1")
+    assert [packet.eth_type for packet in (PACKET, Packet(in_port=1, src=six, dst=six), Packet(in_port=1))] == [
+        0x0800,
+        0x86DD,
+        0x0806,
+    ]
+    for source, destination in ((six, PACKET.dst), (None, PACKET.dst)):
+        with pytest.raises(ValueError, match="two addresses of one family"):
+            Packet(in_port=1, src=source, dst=destination)
+
+
+def test_the_basis_of_a_selection_takes_both_halves_of_the_parameter() -> None:
+    """As Open vSwitch does: hash_uint64 of the parameter (lib/hash.h), then each field."""
+    basis = hash_finish(hash_add(hash_add(0, 2), 1), 8)
+    assert basis_of(1 << 32 | 2, []) == basis
+    assert basis_of(1 << 32 | 2, [b"\x0a\x01\x00\x05", b"\x06"]) == hash_bytes(
+        b"\x06", hash_bytes(b"\x0a\x01\x00\x05", basis)
+    )
+
+
+def test_the_hash_of_bytes_is_that_of_open_vswitch() -> None:
+    """For whole words it is MurmurHash3 (x86, 32 bits), whose value for "test" is published."""
+    assert hash_bytes(b"test", 0) == 0xBA6BD213
+
+
 def test_registers_fields_and_ttl() -> None:
     """Actions write fields and registers, in order, and the output has the result."""
     mac = 0xAABBCCDDEEF1
@@ -116,7 +164,8 @@ def test_group_leaves_the_packet_alone_for_what_follows() -> None:
 def select(*ports: int) -> Group:
     """Return a select group over these ports, which watches them."""
     buckets = tuple(Bucket(p, (act.Output(p),), 100, p) for p in ports)
-    return Group(1, GroupType.SELECT, buckets, (IPV4_SRC, IPV4_DST, TCP_SRC))
+    fields = tuple(HashField(field, field.full_mask) for field in (IPV4_SRC, IPV4_DST, TCP_SRC))
+    return Group(1, GroupType.SELECT, buckets, fields)
 
 
 def test_failover_takes_the_first_live_bucket() -> None:
@@ -149,6 +198,23 @@ def test_select_spreads_connections() -> None:
     switch = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(1),))], [select(4, 5, 6, 7)])
     taken = [switch.walk(replace(PACKET, src_port=p)).outputs[0][0] for p in range(2000, 3000)]
     assert all(taken.count(p) > 180 for p in (4, 5, 6, 7))
+
+
+@pytest.mark.parametrize("fields", [CONNECTION, SOME_BITS], ids=["connection", "some bits"])
+@pytest.mark.parametrize("gateways", [2, 3, 4])
+def test_gateways_get_equal_shares_of_connections(gateways: int, fields: tuple[HashField, ...]) -> None:
+    """Of TCP connections with ports of one parity, as Linux chooses them, and of UDP between many Pods."""
+    ids = bucket_ids(f"10.0.0.{number}" for number in range(gateways))
+    buckets = tuple(Bucket(number, (act.Output(port),)) for port, number in enumerate(ids.values(), 4))
+    group = select_group(1, buckets, fields)
+    switch = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(1),))], [group])
+    pods = [ip_address(f"10.1.{node}.{pod}") for node in range(3) for pod in range(2, 12)]
+    tcp = [replace(PACKET, src=pod, src_port=port) for pod in pods for port in range(40000, 40100, 2)]
+    udp = [replace(PACKET, src=pod, dst=other, proto=IP_UDP) for pod in pods for other in pods]
+    for packets in (tcp, udp):
+        shares = Counter(switch.walk(packet).outputs[0][0] for packet in packets)
+        assert len(shares) == gateways
+        assert max(shares.values()) <= 1.3 * len(packets) / gateways
 
 
 def test_ct_forks_and_untracks() -> None:

@@ -43,6 +43,26 @@ def boom() -> None:
     raise KeyError("a\x1b[2J")
 
 
+def test_an_urgent_wake_does_not_wait_for_others() -> None:
+    """A loop with a delay collects changes; one that is urgent, also after others, ends the wait."""
+    calls: list[float] = []
+
+    def step() -> float:
+        calls.append(1.0)
+        return math.inf
+
+    loop = BackgroundLoop(step, name="urgent", delay=600.0, patience=5.0)
+    loop.start()
+    try:
+        until(lambda: len(calls) == 1)
+        loop.wake()
+        loop.wake(at_once=True)
+        until(lambda: len(calls) == 2)
+    finally:
+        loop.stop()
+    assert not loop.alive
+
+
 def test_a_thread_that_dies_is_told_with_its_cause(log_lines: list[str]) -> None:
     """Health names it and why, in printable words, for as long as its owner has it."""
     thread = Supervised(boom, name="reader")
@@ -83,8 +103,10 @@ def test_a_loop_is_run_again() -> None:
     until(lambda: any(told.startswith("loop (") for told in dead()))
     assert len(turns) > supervised.TOLERATED
     assert restarts()["loop"] > before
+    until(lambda: thread.interrupted.startswith("KeyError: "))
     good.set()
-    until(lambda: dead() == [])
+    until(lambda: dead() == [] and thread.interrupted == "")
+    assert thread.cause
     stop.set()
     thread.join()
     assert (thread.cause, dead()) == ("", [])

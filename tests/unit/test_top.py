@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,14 +105,42 @@ def test_tunnels_inside_the_cluster_are_asked_for() -> None:
 def test_a_table_fits_a_terminal_of_80_columns() -> None:
     """Names that are too long are cut; numbers never are."""
     long = "cluster-" + "x" * 60
-    before = read(tunnel("remote", long, "2001:db8:1:2:3:4:5:6"), node="node-" + "y" * 60)
-    after = read(
-        tunnel("remote", long, "2001:db8:1:2:3:4:5:6", rx_bytes=10**12, tx_packets=10**9), node="node-" + "y" * 60
-    )
+    before = read(tunnel("remote", long, "192.168.2.11"), node="node-" + "y" * 60)
+    after = read(tunnel("remote", long, "192.168.2.11", rx_bytes=10**11), node="node-" + "y" * 60)
     told = top.text(top.rates(before, after, 1.0), {}, "tunnel", width=80)
     assert max(map(len, told.splitlines())) <= 80
-    assert "931.3 GiB" in told
-    assert "1000000000" in told
+    assert "93.1 GiB" in told
+
+
+def test_addresses_of_gateways_are_never_cut() -> None:
+    """Two gateways of a cluster differ in their last digits; without a terminal no name is cut at all."""
+    gateways = [tunnel("remote", "west", ip) for ip in ("192.168.2.11", "192.168.2.12", "2001:db8:1:2:3:4:5:6")]
+    rows = top.rates(read(*gateways, node="node-" + "y" * 60), read(*gateways, node="node-" + "y" * 60), 1.0)
+    narrow, piped = top.text(rows, {}, "tunnel", width=80), top.text(rows, {}, "tunnel")
+    for told in (narrow, piped):
+        assert all(text in told for text in ("192.168.2.11", "192.168.2.12", "2001:db8:1:2:3:4:5:6"))
+    assert "node-" + "y" * 60 in piped
+    assert "node-" + "y" * 60 not in narrow
+
+
+def test_a_rate_spans_two_updates_of_the_counters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters that are updated rarely give the true rate, however often they are read: here in steps of 0.5 s."""
+    monkeypatch.setattr(top, "LEAST_SPAN", 1.0)
+    began = time.monotonic()
+
+    def counters() -> dict[str, Any]:
+        updates = int((time.monotonic() - began) / 0.5)
+        return page(tunnel("remote", "east", "192.0.2.1", rx_bytes=500_000 * updates))  # 1 MB/s
+
+    server, line = serve(tmp_path, "n1", counters)
+    agents = tmp_path / "agents.yaml"
+    agents.write_text(line, encoding="utf-8")
+    assert main(["top", "--agents", str(agents), "--once", "--interval", "0.2", "-o", "json"]) == 0
+    server.close()
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert 400_000 <= row["inBytesPerSecond"] <= 1_600_000
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "soon", "1e9"])
@@ -127,8 +156,11 @@ def serve(directory: Path, name: str, answer: Callable[[], dict[str, Any]]) -> t
     return server, f"{name}: unix:{directory}/{name}\n"
 
 
-def test_the_command_reads_all_agents_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reads_all_agents_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row for each Node's tunnel, and who does not answer; without any answer it fails."""
+    monkeypatch.setattr(top, "LEAST_SPAN", 0.0)
     count = iter(range(1000))
     server, line = serve(
         tmp_path, "n1", lambda: page(tunnel("remote", "east", "192.0.2.1", rx_bytes=1000 * next(count)))

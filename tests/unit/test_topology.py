@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -27,11 +27,11 @@ from mcagent.model.backoff import Backoff
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.dataplane.wireguard import WireGuardPeerStatus
 from mcagent.model.errors import SourceError
-from mcagent.model.net import cluster_fingerprint
+from mcagent.model.net import PodPrefix, cluster_fingerprint
 from mcagent.model.node_state import EncryptionState, NodeState, RemoteEnd
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
-from mcagent.model.parsing.links import ClusterLink
+from mcagent.model.parsing.links import ClusterLink, GatewayReport
 from mcagent.model.problem import Problem
 from mcagent.observe.browser import browser_pages
 from mcagent.observe.cluster_links import answers_of
@@ -112,6 +112,27 @@ def test_a_gateway_reports_a_link_for_each_cluster() -> None:
     assert rates == {"south": 800_000, "west": 1_600_000}
 
 
+def test_a_gateway_reports_the_round_trip_and_rarely_another_one() -> None:
+    """That of the slowest tunnel to a cluster; half as much again is no news, since each change is a write."""
+    clock, trip = [0.0], [0.0040]
+
+    def probed() -> dict[str, ProbeState]:
+        answers = ProbeState(answers=True, sent=1, recent=(0.0028,))
+        return {"mc-3": answers, "mc-4": replace(answers, recent=(trip[0],))}
+
+    reader = LinkReader(live, lambda: carried(0), probed=probed, clock=lambda: clock[0])
+
+    def round_trips() -> dict[str, int]:
+        clock[0] += SPAN
+        return {link.cluster: link.round_trip_micros for link in reader()}
+
+    assert round_trips() == {"south": 0, "west": 4000}
+    trip[0] = 0.0059
+    assert round_trips() == {"south": 0, "west": 4000}
+    trip[0] = 0.0123
+    assert round_trips() == {"south": 0, "west": 12000}
+
+
 def test_a_link_has_the_clusters_that_answer() -> None:
     """By probes, else by the WireGuard session of a gateway; what is no address or fingerprint is left out."""
     west = f"{cluster_fingerprint('west'):012x}"
@@ -132,6 +153,21 @@ def test_a_link_has_the_clusters_that_answer() -> None:
     for wrong in ({"x": west}, {"192.0.2.7": "west"}, {"192.0.2.7": 1}, [west], {"192.0.2.7": west + "0"}):
         raw = {"clusterID": "west", "live": 1, "tunnels": 1, "answers": wrong}
         assert links.read([raw]) == ()
+
+
+def test_a_link_has_the_pod_cidrs_that_are_not_used() -> None:
+    """They are in the report of each gateway, and merged; a link with something else is not read."""
+    refused = {"west": (ip_network("10.20.0.0/16"), ip_network("10.3.0.0/16"))}
+    reader = LinkReader(live, dict, refused=lambda: refused)
+    by_cluster = {link.cluster: link for link in reader()}
+    assert by_cluster["west"].refused == ("10.20.0.0/16", "10.3.0.0/16")
+    assert by_cluster["south"].refused == ()
+    link = ClusterLink(cluster="west", live=1, tunnels=1, refused=("10.20.0.0/16",))
+    assert links.read_text(links.as_text([link])) == (link,)
+    other = ClusterLink(cluster="west", live=1, tunnels=1, refused=("10.3.0.0/16",))
+    assert links.merged([[link], [other]])[0].refused == ("10.20.0.0/16", "10.3.0.0/16")
+    for wrong in ("10.20.0.0/16", ["x"], [7], ["10.20.0.0/16"] * 17):
+        assert links.read([{"clusterID": "west", "live": 1, "tunnels": 1, "refused": wrong}]) == ()
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**12)), st.integers(0, 10**12))
@@ -273,6 +309,56 @@ def test_the_gateways_status_follows_the_links() -> None:
 
 
 @pytest.mark.usefixtures("_soon")
+def test_the_gateways_status_has_the_cluster_id_of_its_agent() -> None:
+    """It follows a reloaded configuration, also while no link changes, and is removed with the key."""
+    server, links_source = Server(), object()
+    publisher = LinkPublisher(server, traffic=30.0)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        for cluster_id, written in (("west", "west"), ("east", "east"), ("", None)):
+            publisher.want(GATEWAY, lambda: (), links_source, GatewayReport(cluster_id=cluster_id))
+            until(lambda written=written: server.writes[-1:] == [{"clusterID": written}])  # type: ignore[misc]
+    finally:
+        publisher.stop()
+    assert len(server.writes) == 3
+
+
+def test_a_dead_gateway_of_the_cluster_is_published_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other changes wait for those that follow; the controller waits for this one."""
+    monkeypatch.setattr(publishing, "SOON", 600.0)
+    server, source = Server(), object()
+    publisher = LinkPublisher(server, traffic=600.0)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        publisher.want(GATEWAY, lambda: (), source, GatewayReport())
+        publisher.want(GATEWAY, lambda: (), source, GatewayReport(antrea_clusters=("west",)))
+        dead = GatewayReport(antrea_clusters=("west",), unreachable_gateways=("g2",))
+        publisher.want(GATEWAY, lambda: (), source, dead)
+        until(lambda: server.status.get("unreachableGateways") == ["g2"])
+        publisher.want(GATEWAY, lambda: (), source, replace(dead, unreachable_gateways=("g3",)))
+        until(lambda: server.status.get("unreachableGateways") == ["g3"])
+    finally:
+        publisher.stop()
+
+
+@pytest.mark.usefixtures("_soon")
+def test_a_gateway_that_was_created_again_gets_its_status_again() -> None:
+    """The new object has the name of the old one, and no status."""
+    server, source = Server(), object()
+    report = GatewayReport(antrea_clusters=("west",))
+    publisher = LinkPublisher(server, traffic=30.0)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        publisher.want(GATEWAY, lambda: (), source, report)
+        until(lambda: len(server.writes) == 1)
+        server.status = {}
+        publisher.want(replace(GATEWAY, created="2030-01-01T00:00:00Z"), lambda: (), source, report)
+        until(lambda: server.writes == [{"antreaClusters": ["west"]}] * 2)
+    finally:
+        publisher.stop()
+
+
+@pytest.mark.usefixtures("_soon")
 def test_what_the_api_server_does_not_keep_is_sent_once() -> None:
     """Antrea's definition of a Gateway has no links."""
     server = Server(prunes=True)
@@ -328,7 +414,7 @@ def test_the_leader_shows_clusters_links_and_problems() -> None:
     world = Leader("east", "west", "south")
     world.put(cluster_info("east", "10.96.0.0/16"), service("east"), service("west", ports=81))
     stranger, itself = (ClusterLink(cluster=name, live=1, tunnels=1) for name in ("elsewhere", "east"))
-    lost = ClusterLink(cluster="west", live=0, tunnels=2, since=SINCE, why="BFD is down")
+    lost = ClusterLink(cluster="west", live=0, tunnels=2, since=SINCE, why="BFD is down", round_trip_micros=2800)
     world.forward(60, "east", "west")
     world.put(announced("east", links.as_text([lost, stranger, itself])), announced("west", "{"))
     (found,) = topologies(world.view, AREA)
@@ -339,8 +425,11 @@ def test_the_leader_shows_clusters_links_and_problems() -> None:
     assert [(link.source, link.target, link.live, link.why) for link in found.links] == [
         ("east", "west", 0, "BFD is down")
     ]
+    assert found.links[0].round_trip_seconds == 0.0028
     assert (found.changes[0].at, found.changes[0].good) == (SINCE, False)
-    assert {problem.reason for problem in found.problems} >= {"Disconnected"}
+    messages = {problem.reason: problem.message for problem in found.problems}
+    assert messages.keys() >= {"Disconnected", "ClusterUnreachable"}
+    assert messages["ClusterUnreachable"] == "east has no live tunnel to west: BFD is down"
     assert found.problem_count == len(found.problems)
     assert json.dumps(page_of("clusterset", "mcagent-0", "1", 0.0, (found,)))
 
@@ -356,7 +445,16 @@ def test_a_node_shows_what_it_sees() -> None:
     probed = [(link.round_trip_seconds, link.loss_ratio) for link in found.links]
     assert probed == [(None, None), (0.03, 0.5)]  # of the slowest and of the worst tunnel
     assert {change.target for change in found.changes if not change.good} == {"west"}
-    assert (len(found.problems), found.problem_count) == (MAX_PROBLEMS, 150)
+    assert (len(found.problems), found.problem_count) == (MAX_PROBLEMS, 151)  # the link is one, too
+    assert found.problems[0].reason.startswith("Link")
+
+
+def test_a_node_shows_real_and_virtual_pod_cidrs_of_its_cluster() -> None:
+    """As `mcagent status` does."""
+    real, virtual, other = map(ip_network, ("10.244.0.0/16", "100.72.0.0/16", "10.5.0.0/16"))
+    state = NodeState(published_pods=(real, other), prefixes=(PodPrefix(real=real, virtual=virtual),))
+    own, *_ = node_topology("east", state, live(), carried(0), (), probed={}).clusters
+    assert sorted(own.networks) == ["10.5.0.0/16", "100.72.0.0/16 (10.244.0.0/16 in the cluster)"]
 
 
 def test_files_of_the_page_are_public_and_news_are_not() -> None:

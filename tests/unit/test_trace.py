@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from flows.pipeline.declaration import COOKIES, DROP_ISOLATED, DROP_POLICY, MISS, PIPELINE
+from flows.pipeline.declaration import COOKIES, DROP_ISOLATED, DROP_POLICY, DROP_SPOOFED, MISS, PIPELINE
 from mcagent.api.trace import Committed, TracedRule, TraceOutcome
 from mcagent.model.config import Config
-from mcagent.model.dataplane.resources import Link
+from mcagent.model.net import PodPrefix
 from mcagent.model.node_state import NodeState, PolicyRuleName
-from mcagent.model.plan import Desired, Fragment
+from mcagent.model.plan import Desired
 from mcagent.model.policies import Direction
 from mcagent.trace.drops import CAUSES
 from mcagent.trace.names import with_names
@@ -72,6 +73,38 @@ bridge("br-mc")
          0. priority 0
             output:7
 """  # noqa: E501 (recorded)
+# As it said of a packet that is measured: both outcomes, one in the other.
+MEASURED = TO_GATEWAY.replace(
+    "    goto_table:10\n10.",
+    """\
+    check_pkt_larger(1464)->NXM_NX_REG0[9]
+    goto_table:5
+     5. ip,reg0=0x200/0x200, priority 400, cookie 0x6d63070000000000
+            set_field:aa:bb:cc:dd:ee:f0->eth_src
+            set_field:0a:6d:63:00:00:01->eth_dst
+            IN_PORT
+    goto_table:5
+ 5. priority 10, cookie 0x6d63010000000000
+    goto_table:10
+10.""",
+    1,
+)
+
+
+def test_a_measured_packet_is_one_that_fits() -> None:
+    """The other outcome, that the packet returns to the kernel, is no part of the way."""
+    tables = ("Classify", "Unmap", "Source", "Departure", "Route")
+    assert read(MEASURED, "br-mc", PROBE) == structs.replace(read(TO_GATEWAY, "br-mc", PROBE), tables=tables)
+    spoofed = f"10. reg0=0x1/0xf, priority 10, cookie {COOKIES.cookie(DROP_SPOOFED, 1):#x}\n"
+    trace = read(MEASURED[: MEASURED.index("10. ip,reg0")] + spoofed, "br-mc", PROBE)
+    assert (trace.outcome, trace.reason) == (TraceOutcome.DROPPED, "spoofed")
+
+
+@given(st.sampled_from(("tcp", "udp", "sctp", "icmp")), st.booleans(), st.booleans())
+def test_a_traced_packet_is_not_sent(protocol: str, reply: bool, remote: bool) -> None:
+    """Of ofproto/trace's options only the states of connections are used, not -generate, which sends."""
+    _, *options = replace(PROBE, protocol=protocol, reply=reply, in_port=9 if remote else 1).arguments()
+    assert {option for option in options if option.startswith("-")} <= {"--ct-next"}
 
 
 def dropped(cookie: int, table: int) -> str:
@@ -160,8 +193,7 @@ def test_the_rule_and_who_isolates_are_named() -> None:
     rule = PolicyRuleName(policy="ClusterNetworkPolicy/no-web", rule="r1", direction="ingress", verdict="drop")
     pod = PROBE.destination
     state = NodeState(policy_rules={7: rule}, isolating={(Direction.INGRESS, pod): ("NetworkPolicy shop/deny",)})
-    base = Fragment(owner="base", resources=(Link(name="mc-gw0", mtu=1450),))
-    desired = Desired(fragments={"base": base}, problems=(), state=state)
+    desired = Desired(fragments={}, problems=(), state=replace(state, mtu=1450))
     config = Config(node_name="n")
     trace = with_names(read(dropped(COOKIES.cookie(DROP_POLICY, 7), 62), "br-mc", PROBE), PROBE, desired, config)
     assert trace.policies == (
@@ -170,6 +202,19 @@ def test_the_rule_and_who_isolates_are_named() -> None:
     assert (trace.node, trace.mtu) == ("n", 1450)
     trace = with_names(read(dropped(COOKIES.cookie(DROP_ISOLATED), 64), "br-mc", PROBE), PROBE, desired, config)
     assert trace.isolated_by == ("NetworkPolicy shop/deny",)
+
+
+def test_who_isolates_a_pod_with_a_virtual_address_is_named() -> None:
+    """A packet of another cluster has the Pod's virtual address, policies of the Pod's cluster the real one."""
+    policy = ("NetworkPolicy shop/deny",)
+    virtual = ip_network(f"{PROBE.destination}/32")
+    state = NodeState(
+        prefixes=(PodPrefix(real=ip_network("10.244.7.9/32"), virtual=virtual),),
+        isolating={(Direction.INGRESS, ip_address("10.244.7.9")): policy},
+    )
+    desired = Desired(fragments={}, problems=(), state=state)
+    trace = read(dropped(COOKIES.cookie(DROP_ISOLATED), 64), "br-mc", PROBE)
+    assert with_names(trace, PROBE, desired, Config(node_name="n")).isolated_by == policy
 
 
 _PIECES = st.sampled_from(

@@ -26,6 +26,12 @@ proto=6,tos=0xbc,ttl=63,frag=no),tcp(src=40000,dst=80), packets:2, bytes:196, us
 actions:set(ipv4(ttl=62)),tnl_push(tnl_port(5),header(size=50)),1
 recirc_id(0),in_port(3),eth(dst=aa:bb:cc:dd:ee:f0),eth_type(0x0800),ipv4(src=10.1.3.0/255.255.255.0,proto=6,\
 tos=0xbc/0xfc,frag=no), packets:0, bytes:0, used:never, actions:drop
+recirc_id(0),in_port(3),eth(dst=aa:bb:cc:dd:ee:f0),eth_type(0x0800),ipv4(src=10.1.3.0/255.255.255.0,proto=6,\
+tos=0xbc/0xfc,frag=no), packets:3, bytes:0, used:never, actions:check_pkt_len(size=1464,gt(1),le(drop))
+recirc_id(0),in_port(3),eth(dst=aa:bb:cc:dd:ee:f0),eth_type(0x0800),ipv4(src=10.1.3.2/255.255.255.15,\
+dst=10.102.0.0/255.255.0.15,proto=6,tos=0xbc,frag=no),tcp(src=64/0x7e), packets:4, bytes:0, used:1.0s, actions:1
+recirc_id(0),in_port(3),eth(dst=aa:bb:cc:dd:ee:f0),eth_type(0x0800),ipv4(src=10.1.3.3/255.255.255.15,\
+dst=10.102.0.0/255.255.0.15,proto=6,tos=0xbc,frag=no),tcp(src=64/0x7e), packets:9, bytes:0, used:1.0s, actions:1
 recirc_id(0x2),in_port(3),eth_type(0x0800),ipv4(src=10.1.3.2,dst=10.102.0.80,proto=6,tos=0xbc/0x3,frag=no), \
 packets:1, bytes:98, used:1.109s, flags:S, actions:1
 recirc_id(0),in_port(3),eth_type(0x0800),ipv4(src=10.1.0.0/255.255.0.0,proto=6,tos=0/0xfc,frag=no), \
@@ -42,9 +48,14 @@ ECHO += "reply=(src=10.102.0.80,dst=10.1.3.2,id=40000,type=0,code=0)"
 
 
 def test_flows_of_probes_are_told_from_others() -> None:
-    """By type of service, addresses and protocol, before conntrack, where all of that is in the flow."""
+    """By type of service, addresses (also where a select group hashed bits of them) and protocol."""
     found = marked_flows(FLOWS, PROBE)
-    assert [(one.packets, one.age, one.dropped) for one in found] == [(2, 6.183, False), (0, None, True)]
+    assert [(one.packets, one.age, one.dropped) for one in found] == [
+        (2, 6.183, False),
+        (0, None, True),
+        (3, None, True),
+        (4, 1.0, False),
+    ]
     assert (
         marked_flows("eth_type(0x0800),ipv4(src=x,tos=0xbc), packets:1, bytes:1, used:1s, actions:1", PROBE) == ()
     )

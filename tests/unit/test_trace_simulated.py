@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +18,8 @@ from mcagent.core.plan.render import node_summary
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import McagentError, SourceError
-from mcagent.model.objects import ApiObject, Snapshot, WireGuardInfo
+from mcagent.model.net import PodPrefix
+from mcagent.model.objects import ApiObject, Gateway, Snapshot, WireGuardInfo
 from mcagent.trace.path import Hop, HopTracer, Origin, PathTracer, answered
 from mcagent.trace.probe import Probe, read_query
 from mcagent.trace.probing import send
@@ -35,6 +36,7 @@ from tests.unit.core_inputs import (
     endpoint_slice,
     export,
     gateway,
+    networks,
     node,
     service,
     snapshot,
@@ -126,6 +128,34 @@ def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
                 assert hop.why.startswith(
                     "simulated: it did not answer within 10 s; what its flows should be"
                 ) is (hop.node in silent)
+
+
+@pytest.mark.parametrize(("server", "address"), [("r1", "10.20.1.5"), ("r2", "10.20.2.5")])
+def test_the_answer_has_the_services_address_with_virtual_pod_cidrs(
+    monkeypatch: pytest.MonkeyPatch, server: str, address: str
+) -> None:
+    """Also if the endpoint is on the gateway, which translates both the Service and the prefix."""
+    pods = {"home": ("10.10.0.0/16", "100.72.0.0/16"), "east": ("10.20.0.0/16", "100.73.0.0/16")}
+    ends = endpoint_slice("web-1", "web", [endpoint(address)], ("", 8080))
+    objects: dict[str, tuple[ApiObject, ...]] = {
+        "home": (*HOME, cluster("east", "10.97.0.0/16", pods["east"][1], gateways=("203.0.113.1",))),
+        "east": (*FAR[:-1], ends, cluster("home", "10.96.0.0/16", pods["home"][1], gateways=tuple(WHO)[1:])),
+    }
+    for name, (real, virtual) in pods.items():
+        prefix = PodPrefix(real=ip_network(real), virtual=ip_network(virtual))
+        with_prefix = [replace(o, prefixes=(prefix,)) if isinstance(o, Gateway) else o for o in objects[name]]
+        monkeypatch.setitem(SNAPSHOTS, name, snapshot(*with_prefix))
+    monkeypatch.setitem(EVERYWHERE, "enable_pod_to_pod", True)
+    monkeypatch.setitem(EVERYWHERE, "pod_cidrs", networks(*(real for real, _ in pods.values())))
+    forward, back = traced(frozenset())
+    assert answered(forward, back)
+    assert (forward[-1].node, forward[-1].trace and forward[-1].trace.destination) == (server, address)
+    leaving = next(hop.trace for hop in back if hop.node == "r1")
+    last = back[-1].trace
+    assert leaving is not None
+    assert last is not None
+    assert (leaving.source, leaving.source_port) == ("10.97.0.10", 80)
+    assert (last.source, last.source_port, last.destination) == ("10.97.0.10", 80, "10.10.3.5")
 
 
 def test_a_simulated_hop_is_told_as_such() -> None:

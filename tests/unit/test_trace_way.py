@@ -83,6 +83,29 @@ def shown(hops: list[Hop], back: tuple[Hop, ...] = ()) -> str:
     return text
 
 
+def test_a_packet_within_the_cluster_is_not_called_lost() -> None:
+    """The share of a Service that this cluster serves itself; an address that nobody may have is not known."""
+    probe = replace(PROBE, destination=IPv4Address("10.1.9.9"))
+    hops = list(PathTracer(statuses=statuses("w"), ask=lambda _node, _page: {}).forward("w", probe))
+    service = TraceTarget(
+        address=IPv4Address("10.101.0.80"),
+        port=80,
+        name="shop/web",
+        choices=(Choice(address=probe.destination, port=probe.port, share=1.0),),
+        by="kube-proxy",
+    )
+    to_service = PathReport(target=service, status=statuses("w")["w"], hops=hops, back=[])
+    assert "verdict: the endpoint is of this cluster: kube-proxy and the CNI deliver it" in to_service.as_text()
+    assert to_service.local
+    assert to_service.as_json()["local"]
+    to_address = PathReport(
+        target=TraceTarget(address=probe.destination, port=80), status=statuses("w")["w"], hops=hops, back=[]
+    )
+    assert "verdict: not known: no other cluster has this address" in to_address.as_text()
+    assert not to_address.local
+    assert "NOT delivered" not in to_service.as_text() + to_address.as_text()
+
+
 KEPT = {node: [{"zone": 28003, "mark": number, "label": 7}] for number, node in enumerate("wgr", 1)}
 FORTH = {
     "w": walk_of(TraceOutcome.TUNNEL, 5, committed=KEPT["w"], source_port=40000, mtu=1450),
@@ -142,10 +165,10 @@ def test_the_way_goes_over_both_clusters_and_back() -> None:
         "destination 10.102.0.80:80 to 10.2.1.2:8080",
         "Service     shop/web:80/tcp, exported",
         "encrypted   by WireGuard",
-        "encrypted   no: never within a cluster",
+        "encrypted   no: within the cluster",
         "mtu         1400 bytes; 1400 do NOT pass this tunnel: mcagent doctor",
         "source 10.2.1.2:8080 to 10.102.0.80:80 (as conntrack knows it)",
-        "verdict: delivered to the kernel of the Node; packets up to 1400 bytes (MTU of g)",
+        "verdict: delivered to the kernel of the Node; 1400 bytes do NOT pass a tunnel of g: mcagent doctor",
     ):
         assert line in told
     assert told.endswith("answer:  comes back")

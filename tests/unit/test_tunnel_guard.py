@@ -37,7 +37,8 @@ from mcagent.model.dataplane.resources import (
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from tests.unit.core_inputs import HOME, cluster, config, gateway, networks, node, resources, snapshot
+from tests.unit.core_inputs import HOME, cluster, config, gateway, namespace, networks, node, resources, snapshot
+from tests.unit.test_own_endpoints import CLIENTS, OWN, rule
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2"), created="2026-01-01")
 NO_FACTS = Facts()
@@ -176,15 +177,21 @@ def encrypted(info: ClusterInfoImport, ports: tuple[int, ...]) -> ClusterInfoImp
 
 
 def test_wireguards_ports_are_each_peers_own() -> None:
-    """A port that a cluster publishes is closed on its own gateway alone: elsewhere it may be any service's."""
-    result = compiled(*HOME, encrypted(EAST, (0, 53)), encryption=TrafficEncryption.WIREGUARD)
-    ours: list[tuple[Address, int]] = [(ip_address("192.0.2.1"), 51821), (ip_address("192.0.2.2"), 51821)]
+    """A port that a cluster publishes is closed on its own gateway alone: elsewhere it may be any service's.
+
+    So are the ports of further devices: of this cluster's gateways those that their configuration allows.
+    """
+    info = encrypted(EAST, (0, 53))
+    result = compiled(*HOME, info, encryption=TrafficEncryption.WIREGUARD, wireguard_devices=2)
+    own = (ip_address("192.0.2.1"), ip_address("192.0.2.2"))
+    ours: list[tuple[Address, int]] = [(address, port) for address in own for port in (51821, 51822)]
     theirs: list[tuple[Address, int]] = [(ip_address("203.0.113.1"), 51821), (ip_address("203.0.113.2"), 53)]
     assert sets(result, "mct_wireguard")["ip"].sockets == (*ours, *theirs)
     assert chains(result, TO_WIREGUARD)["ip"] == (
         'oifname "mc-wg0" counter drop',
         'iifname "mc-wg0" counter drop',
-        "ip daddr 240.0.0.0/4 counter drop",
+        # Mapped sources lie in this range, too: replies to them go to the bridge.
+        'oifname != "mc-gw0" ip daddr 240.0.0.0/4 counter drop',
         "ip daddr . udp dport @mct_wireguard ip saddr != @mct_peers counter drop",
         "ip daddr . udp dport @mct_wireguard ct status dnat counter drop",
     )
@@ -203,8 +210,9 @@ def test_an_encrypted_peer_is_heard_by_the_wireguard_device_alone() -> None:
 
 def test_every_chain_that_counts_has_a_reason() -> None:
     """So every packet that is dropped is in the metric."""
-    on = {"encryption": TrafficEncryption.WIREGUARD, "stretched_network_policy": True}
-    result = compiled(*HOME, encrypted(EAST, (0, 0)), on="g1", facts=FACTS, **on)
+    on = {"encryption": TrafficEncryption.WIREGUARD, "stretched_network_policy": True, "cluster_id": "home"}
+    closed = (namespace("default"), *CLIENTS, OWN, rule("stay", 5, "Drop"))
+    result = compiled(*HOME, encrypted(EAST, (0, 0)), *closed, on="g1", facts=FACTS, **on)
     counting = {
         one.name for one in found(result) if isinstance(one, NftChain) and any("counter" in r for r in one.rules)
     }

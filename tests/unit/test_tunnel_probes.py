@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -108,6 +109,12 @@ def test_a_node_sends_fifty_a_second_at_most() -> None:
     assert probes.full_probe_period(lose(passing, 5, full=True), 1.0) == probes.FULL_LOST_EVERY
 
 
+def test_tunnels_of_one_period_are_probed_at_the_same_times() -> None:
+    """Whenever each was probed first; a time that is a multiple of the period is not due again at once."""
+    assert {probes.next_probe(now, 1.0) for now in (7.0, 7.3, 7.999)} == {8.0}
+    assert probes.next_probe(99.0, 20.0) == 100.0
+
+
 class Wire:
     """Answers probes by the ports in `answering`, at once."""
 
@@ -116,9 +123,12 @@ class Wire:
         self.cluster = ""  # that answers
         self.answered: list[Mapping[str, ProbeState]] = []  # the results at each notification
         self.sent: list[tuple[int, bytes]] = []
+        self.batches = 0
         self.changed = threading.Event()
+        self.passed = 0.0  # seconds by which the clock is ahead
         self.probes = TunnelProbes(
             send=self.send,
+            clock=lambda: time.monotonic() + self.passed,
             changed=self.changed.set,
             answered=lambda: self.answered.append(self.probes.report()),
         )
@@ -126,6 +136,7 @@ class Wire:
     def send(self, frames: Sequence[tuple[int, bytes]]) -> None:
         """Take what is sent."""
         self.sent += frames
+        self.batches += 1
         for port, found in frames:
             if port in self.answering:
                 self.probes.receive(port, reflected(found, self.cluster))
@@ -183,6 +194,22 @@ def test_only_gateways_of_other_clusters_are_probed() -> None:
     assert wire.probes.report() == report
 
 
+def test_all_tunnels_are_probed_in_one_batch() -> None:
+    """Each batch wakes the agent, ovs-vswitchd and the peers: one a second for three tunnels, not three."""
+    wire = Wire()
+    numbers = range(3, 6)
+    ports = tuple(tunnel_port(number, "east", PeerKind.REMOTE) for number in numbers)
+    wire.answering = set(numbers)
+    wire.probes.update(ports, peers(ports), 0)
+    wire.probes.start()
+    try:
+        wait_until(lambda: len(wire.sent) >= 4 * len(ports), "four probes of each", timeout=20)
+    finally:
+        wire.probes.stop()
+    assert {port for port, _ in wire.sent} == set(numbers)
+    assert wire.batches <= 6
+
+
 def test_what_was_sent_before_the_first_answer_is_not_lost() -> None:
     """The other end may just have begun to answer."""
     wire = Wire()
@@ -196,6 +223,75 @@ def test_what_was_sent_before_the_first_answer_is_not_lost() -> None:
     finally:
         wire.probes.stop()
     assert wire.probes.report()["mc-3"].lost == 0
+
+
+def test_a_tunnel_that_bfd_loses_is_examined() -> None:
+    """By probes in quick succession, which count as nothing else; the result is announced when it is complete."""
+    wire = Wire()
+    ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
+    up = {"mc-3": replace(peers(ports)["mc-3"], answering=True)}
+    wire.answering = {3}
+    wire.probes.update(ports, up, 0)
+    wire.probes.start()
+
+    def result() -> ProbeState:
+        return wire.probes.report().get("mc-3") or ProbeState()
+
+    try:
+        wait_until(lambda: result().answers, "an answer", timeout=10)
+        wire.probes.update(ports, peers(ports), 0)
+        assert result().examined is None  # it was just up
+        wire.probes.update(ports, up, 0)
+        wire.passed = probes.EXAMINED_AFTER
+        wait_until(lambda: result().sent >= 2, "another answer", timeout=10)
+        sent, usual = len(wire.sent), result().sent
+        wire.changed.clear()
+        wire.answering = set()
+        wire.probes.update(ports, peers(ports), 0)
+        wait_until(lambda: len(wire.sent) >= sent + 5, "probes that are lost", timeout=10)
+        wire.answering = {3}
+        assert wire.changed.wait(20)
+    finally:
+        wire.probes.stop()
+    examined = result().examined
+    assert examined is not None
+    assert examined.complete
+    answered = [bool(is_answered) for _, is_answered in examined.results]
+    assert answered == sorted(answered)  # lost first, then answered
+    assert 3 <= answered.count(False) <= len(answered) - 3
+    times = [at for at, _ in examined.results]
+    assert times == sorted(times)
+    assert times[-1] >= (probes.EXAMINED - 1) * probes.EXAMINED_EVERY * 0.9
+    assert len(wire.sent) - sent == probes.EXAMINED + result().sent - usual
+
+
+def test_when_all_tunnels_are_lost_only_some_are_examined() -> None:
+    """That is no false alarm, and the probes of a thousand tunnels would be many."""
+    wire = Wire()
+    numbers = range(3, 2 * probes.EXAMINED_AT_ONCE)
+    ports = tuple(tunnel_port(number, "east", PeerKind.REMOTE) for number in numbers)
+    up = {name: replace(peer, answering=True) for name, peer in peers(ports).items()}
+    wire.answering = set(numbers)
+    wire.probes.update(ports, up, 0)
+    wire.probes.start()
+    try:
+        wait_until(lambda: len(wire.probes.report()) == len(ports), "answers", timeout=20)
+        wire.passed = probes.EXAMINED_AFTER
+        wire.probes.update(ports, peers(ports), 0)
+        examined = [state for state in wire.probes.report().values() if state.examined is not None]
+    finally:
+        wire.probes.stop()
+    assert len(examined) == probes.EXAMINED_AT_ONCE
+
+
+def test_a_late_result_of_an_earlier_examination_is_ignored() -> None:
+    """A tunnel may be lost again before the first examination is complete."""
+    first, examines = probes.with_examination(replace(WORKING, examined=probes.Examination(began=1.0)), 1.5)
+    assert examines == (1.0, 0)
+    assert first.examined is not None
+    assert first.examined.results == ((0.5, None),)
+    second, _ = probes.with_examination(replace(first, examined=probes.Examination(began=2.0)), 2.0)
+    assert probes.with_examined(second, *examines, answered=True) == second
 
 
 def test_who_switches_probes_off_sends_none() -> None:

@@ -24,7 +24,6 @@ from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.dataplane.resources import (
     FlowEntry,
-    Link,
     LinkAddress,
     NftChain,
     NftSet,
@@ -62,6 +61,11 @@ def tunnels(result: Compiled) -> dict[str, set[str]]:
         if isinstance(one, TunnelPort):
             found.setdefault(one.peer, set()).add(str(one.remote_ip))
     return found
+
+
+def mtus(result: Compiled) -> set[int]:
+    """Return the MTUs of the routes to other clusters."""
+    return {one.mtu for one in resources(result) if isinstance(one, Route) and one.device == "mc-gw0"}
 
 
 def told(result: Compiled) -> list[tuple[str, str, str]]:
@@ -140,10 +144,10 @@ def gateway_on(within: int, between: int) -> LocalGateway:
     ],
 )
 def test_the_sums_of_the_mtu(*, uplink: int, within: int, between: int, encrypts: bool, taken_off: int) -> None:
-    """The host port leaves room for the outer headers of the worst tunnel that a packet takes."""
+    """Routes leave room for the outer headers of the worst tunnel that a packet takes."""
     settings = config("g1", encryption=TrafficEncryption.WIREGUARD if encrypts else TrafficEncryption.NONE)
     gateways = (gateway_on(within, between),)
-    assert kernel.host_port_mtu(uplink, settings, gateways) == uplink - taken_off
+    assert kernel.packet_mtu(uplink, settings, gateways) == uplink - taken_off
     wireguard = {4: WIREGUARD_4, 6: WIREGUARD_6}[between]
     assert kernel.wireguard_mtu(uplink, settings, between) == uplink - wireguard
 
@@ -151,8 +155,8 @@ def test_the_sums_of_the_mtu(*, uplink: int, within: int, between: int, encrypts
 def test_a_configured_mtu_counts_and_a_tiny_uplink_does_not() -> None:
     """What is configured is taken as it is; below what every host takes nothing goes by itself."""
     gateways = (gateway_on(6, 6),)
-    assert kernel.host_port_mtu(1500, config("g1", mtu=1234), gateways) == 1234
-    assert kernel.host_port_mtu(600, config("g1"), gateways) == kernel.SMALLEST_MTU
+    assert kernel.packet_mtu(1500, config("g1", mtu=1234), gateways) == 1234
+    assert kernel.packet_mtu(600, config("g1"), gateways) == kernel.SMALLEST_MTU
 
 
 def test_a_cluster_on_ipv6_has_tunnels_of_ipv6() -> None:
@@ -164,13 +168,13 @@ def test_a_cluster_on_ipv6_has_tunnels_of_ipv6() -> None:
         "east": {"2001:db8:2::11", "2001:db8:2::12"},
     }
     assert told(result) == []
-    assert {one.mtu for one in resources(result) if isinstance(one, Link)} == {1500 - GENEVE_6}
+    assert mtus(result) == {1500 - GENEVE_6}
     assert not [one for one in resources(result) if isinstance(one, FlowEntry) and "ipv6" in one.match]
     for worker in ("w1", "w2"):
         there = compiled(*HOME6, EAST6, settings=config(worker))
         assert tunnels(there) == {"g1": {"2001:db8:1::11"}}
         assert told(there) == []
-        assert {one.mtu for one in resources(there) if isinstance(one, Link)} == {1500 - GENEVE_6}
+        assert mtus(there) == {1500 - GENEVE_6}
 
 
 def test_connections_that_are_translated_take_what_stands_for_the_gateway() -> None:
@@ -333,7 +337,7 @@ def test_encrypted_over_ipv6_the_tunnel_inside_is_ipv4() -> None:
     assert peers[key(11)].endpoint == (ip_address("2001:db8:2::11"), 51821)
     assert peers[key(11)].allowed_ips == (ip_network(far),)
     assert str(far) in tunnels(result)["east"]
-    assert {one.mtu for one in found if isinstance(one, Link)} == {1500 - WIREGUARD_6 - GENEVE_4}
+    assert mtus(result) == {1500 - WIREGUARD_6 - GENEVE_4}
 
 
 def test_encrypted_over_ipv6_nothing_gets_past_the_device() -> None:

@@ -116,9 +116,13 @@ def test_a_gateway_that_dies_breaks_nothing_but_what_it_translates() -> None:
 
 
 def test_without_pod_to_pod_every_connection_is_translated() -> None:
-    """Then a third of all connections ends with a gateway of three."""
+    """Then a third of all connections ends with a gateway of three, and is not listed as moved, too."""
     answer = ask("gateway g1 down", enable_pod_to_pod=False)
     assert "all of these are" in one(answer, Effect.BROKEN, "w1", "w2").text
+    assert [change for change in of(answer, Effect.MOVED) if change.nodes] == []
+    far = ask("gateway 203.0.113.1 down", enable_pod_to_pod=False)
+    assert one(far, Effect.MOVED, "g1", "g2", "g3", "w1", "w2").after == {"203.0.113.2": 1.0}
+    assert of(far, Effect.BROKEN) == []
 
 
 def test_the_last_gateway_takes_all_with_it() -> None:

@@ -22,6 +22,7 @@ from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuard
 from mcagent.model.errors import BackendError, SourceError
 from mcagent.model.node_state import EncryptionState
 from mcagent.model.objects import Gateway, Kind, WireGuardInfo
+from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION, node_key_text
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem, Severity
 from mcagent.observe.metrics.agent import Metrics, Sources
@@ -173,7 +174,7 @@ def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
     assert 'mcagent_encryption_info{implementation="kernel",mode="wireGuard"} 1.0' in lines
     assert "mcagent_wireguard_key_published 1.0" in lines
     assert "mcagent_wireguard_process_restarts_total 3.0" in lines
-    endpoints = [line for line in lines if line.startswith("mcagent_wireguard_peer_endpoint_info")]
+    endpoints = [line for line in lines if line.startswith("mcagent_wireguard_peer_endpoint_configured")]
     assert sorted(line.split()[-1] for line in endpoints) == ["0.0", "1.0"]
     assert not any("203.0.113" in line or "240." in line for line in lines)
 
@@ -228,7 +229,7 @@ def test_a_key_is_published_until_it_is_there(refused: int) -> None:
         publisher.want(GATEWAY, INFO, INFO)
         method, path, body = server.requests[-1]
         assert (method, path.rsplit("/", 1)[-1]) == ("PATCH", "g1")
-        assert body == {"wireGuard": {"publicKey": OWN, "nextPublicKey": key(2), "port": 51821}}
+        assert body == {"wireGuard": {"publicKey": OWN, "nextPublicKey": key(2), "port": 51821, "devices": None}}
     finally:
         publisher.stop()
     assert len(server.requests) == 1 + refused
@@ -263,6 +264,10 @@ class Backend:
         """Nothing."""
         return ()
 
+    def ready(self) -> frozenset[tuple[str, str]]:
+        """Return one peer of a further device."""
+        return frozenset({("mc-wg1", OWN)})
+
     def __init__(self) -> None:
         pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
         self.found: Keys | BackendError = Keys(current=pair)
@@ -279,6 +284,7 @@ def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFi
     backend = Backend()
     reader = WireGuardFacts(backend)  # type: ignore[arg-type]
     assert reader.add(Facts()).wireguard_public_key == OWN
+    assert reader.add(Facts()).wireguard_ready == {("mc-wg1", OWN)}
     backend.found = BackendError("wireguard", "read", "key file x", "has mode 0644", retryable=False)
     for _ in range(3):
         assert reader.add(Facts()) == Facts()
@@ -298,3 +304,38 @@ def test_of_two_gateways_with_announced_keys_the_lower_goes_first(peer: dict[str
     """One that is not there is not waited for."""
     members = {"publicKey": "B", "peers": [{"state": "established"} | peer]}
     assert our_turn(from_json(EncryptionStatus, members, "the agent")) is free
+
+
+class NodeServer:
+    """An API server that has one Node, as far as the publisher asks it."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    def request(self, method: str, path: str, *, body: Any, content_type: str) -> Any:
+        """Take a patch."""
+        self.requests.append((method, path, body))
+        return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "w1", **body["metadata"]}}
+
+
+def test_the_key_of_a_node_is_written_into_its_annotation_and_taken_away() -> None:
+    """By a merge patch of the status, which leaves everything else as it is."""
+    server = NodeServer()
+    publisher = Publisher(server)  # type: ignore[arg-type]
+    node = meta(Kind.NODE, "w1")
+    publisher.start()
+    try:
+        publisher.want(node, None, INFO)
+        wait_until(lambda: len(server.requests) == 1, "the patch", timeout=10)
+        publisher.want(node, INFO, INFO)
+        publisher.want(node, INFO, None)
+        wait_until(lambda: len(server.requests) == 2, "the second patch", timeout=10)
+        publisher.want(node, None, None)
+    finally:
+        publisher.stop()
+    written = {NODE_KEY_ANNOTATION: node_key_text(INFO)}
+    path = "/api/v1/nodes/w1/status"
+    assert server.requests == [
+        ("PATCH", path, {"metadata": {"annotations": written}}),
+        ("PATCH", path, {"metadata": {"annotations": {NODE_KEY_ANNOTATION: None}}}),
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.agent.backends import make_backends
+from mcagent.agent.backends import make_backends, route_tables
 from mcagent.agent.config import load
 from mcagent.agent.dry_run import dry_run
 from mcagent.core.compile import compile_desired
@@ -36,6 +36,13 @@ def test_the_bridges_socket_is_beside_the_databases() -> None:
     facilities = make_backends(load(None, {}, flags))
     assert facilities.openflow.socket == "unix:/run/ovs-x/br-y.mgmt"
     facilities.close()
+
+
+def test_tables_of_further_devices_are_read_once() -> None:
+    """One of them has the number of an earlier agent's table, whose routes are removed."""
+    tables = route_tables(config("n1", route_table=28003))
+    assert sorted(tables) == [28003, 28004, 28005, 28006]
+    assert sorted(route_tables(config("n1", route_table=100))) == [100, 101, 102, 103, 28004]
 
 
 def test_a_dry_run_without_objects_says_what_is_missing(tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> 
         raise conflict(rt.resource, name, f"Precondition failed: UID in precondition: {after['uid']}")
     if subresource == "status":
         merged = {**old, "status": new.get("status"), "apiVersion": new.get("apiVersion", old["apiVersion"])}
+        if rt.keeps_status:  # Nodes and Pods: only the spec is restored (nodeStatusStrategy in pkg/registry/core)
+            labels = ("labels", "annotations")
+            merged["metadata"] = {k: v for k, v in before.items() if k not in labels} | {
+                name: after[name] for name in labels if after.get(name)
+            }
         return {key: value for key, value in merged.items() if value is not None}
     for field in _FIXED:
         after.pop(field, None)

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flows.actions import Ct, DecTtl, Goto, Meter, Move, Output, OutputBits, set_bits, set_whole
+from flows.actions import Ct, DecTtl, Goto, Meter, Move, OutputBits, set_bits, set_whole
 from flows.fields import ETH_DST, ETH_SRC, Network, Term, destination_in, eth_type_of, in_network
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
+from flows.pipeline.steps.mapping import to_kernel
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 # The source MAC tells the kernel whether a packet was translated (`mct_nodes` in nft). For translated packets it
 # is kept: writing it would create a datapath flow per Service. For others it is overwritten, since a remote
 # cluster may set any.
-_TO_KERNEL = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_OFPORT))
-_DELIVER = {0: (set_whole(ETH_SRC, r.MAC_PLAIN), *_TO_KERNEL), 1: _TO_KERNEL}  # by whether it was translated
+_PLAIN = set_whole(ETH_SRC, r.MAC_PLAIN)
+_DELIVER = {0: (_PLAIN, e.goto(t.MAP)), 1: (e.goto(t.MAP),)}  # requests, by whether a Service was translated
 
 
 def _output() -> Iterator[Flow]:
@@ -74,6 +75,12 @@ def base(env: Env) -> Iterator[Flow]:
                 yield e.flow(table, d.EXACT, (family, e.ESTABLISHED, *same), *_DELIVER[bit])
         for bit in (0, 1):
             yield e.flow(table, d.ELSE, (family, e.TRACKED, r.TRANSLATED.is_(bit)), *_DELIVER[bit])
+        # The server of a connection that this Node opened may be at the address of a remote gateway.
+        untranslated, deliver = (family, r.TRANSLATED.is_(0)), (_PLAIN, *to_kernel(env))
+        yield e.flow(table, d.ELSE + 1, (*untranslated, e.IN_REPLY), *deliver)
+        if env.userspace_conntrack:  # an invalid packet of a connection
+            opened_here = (e.INVALID, r.MARK_OPENED.is_(1))
+            yield e.flow(table, d.ELSE + 1, (*untranslated, *opened_here), *deliver)
 
 
 def _after_related(env: Env) -> Goto:

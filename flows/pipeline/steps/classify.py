@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flows.actions import Meter, Output, ToController, set_bits, set_whole
+from flows.actions import CheckLarger, Meter, Output, ToController, set_bits, set_whole
 from flows.fields import (
     ETH_DST,
     ETH_SRC,
     ETH_TYPE,
     IN_PORT,
+    IP_ICMP,
     IP_PROTO,
     IP_TCP,
     IP_TOS,
@@ -28,13 +29,21 @@ from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.values import Env, LocalNode, NextHop, RemoteCluster
 
+_ETHERNET = 14  # bytes of the header
+
 
 def base(env: Env) -> Iterator[Flow]:
     """Classify packets of the host and of the gateways of this cluster."""
+    measure = () if env.mtu is None else (CheckLarger(env.mtu + _ETHERNET, r.TOO_LARGE),)
     for family in r.FAMILIES:
         terms = (exact(IN_PORT, r.HOST_OFPORT), family, e.mac(r.MAC_PLAIN))
         host = (*e.FOREIGN, set_bits(r.ORIGIN, r.ORIGIN_HOST), set_bits(r.INGRESS_PORT, r.HOST_OFPORT))
-        yield e.flow(t.CLASSIFY, d.NORMAL, terms, *host, e.goto(t.SOURCE))
+        yield e.flow(t.CLASSIFY, d.NORMAL, terms, *host, *measure, e.goto(t.UNMAP))
+        # Not TCP, whose segments fit: measured packets leave their batch in the userspace datapath, and Linux
+        # before 5.13 takes segments that a device has to cut for large (execute_check_pkt_len).
+        yield e.flow(t.CLASSIFY, d.EXACT, (*terms, exact(IP_PROTO, IP_TCP)), *host, e.goto(t.UNMAP))
+        repaired = (*terms, exact(IP_PROTO, IP_ICMP), exact(IP_TOS, r.TOS_REPAIRED))
+        yield e.flow(t.CLASSIFY, d.EXACT, repaired, *host, set_bits(r.REPAIRED, 1), *measure, e.goto(t.UNMAP))
         for port in env.local_gateways:
             gateway = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))
             yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, e.goto(t.SOURCE))

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flows.actions import Ct, ToGroup, set_bits
-from flows.fields import Term, destination_in
+from flows.fields import Term
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.values import Env, RemoteCluster
+from flows.pipeline.values import Env
 
 _TO_UNDO = (e.AS_TRANSLATED, *e.WITH_SERVICE_ID)
 _TRANSLATED, _RAW = r.MARK_TRANSLATED.is_(1), r.MARK_TRANSLATED.is_(0)
@@ -30,6 +30,10 @@ def base(env: Env) -> Iterator[Flow]:
         # Committed; otherwise replies would look like connections of the other side.
         commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=opened)
         yield e.flow(table, d.NORMAL, (family, e.NEW), commit, route)
+        # A reply of a connection that conntrack has lost: committed, it would make the next request look like a
+        # reply.
+        unknown_reply = (family, e.NEW, r.REPLY.is_(1))
+        yield e.flow(table, d.EXACT, unknown_reply, *e.AS_REPLY, route if env.gateway else e.TO_LOCAL_GATEWAY)
         yield e.flow(table, d.NORMAL, (family, e.REQUEST), route)
         yield from replies_by_gateway(env, d.EXACT, (family, e.REPLY))
         yield from direct_replies(env, d.NORMAL, (family, e.REPLY))
@@ -49,14 +53,3 @@ def direct_replies(env: Env, priority: int, reply: tuple[Term, ...]) -> Iterator
     undo, go_on = (e.un_dnat(env), e.goto(t.ROUTE)) if env.gateway else (e.TO_LOCAL_GATEWAY, e.TO_LOCAL_GATEWAY)
     yield e.flow(t.DEPARTURE, priority, (*reply, _TRANSLATED), *_TO_UNDO, undo)
     yield e.flow(t.DEPARTURE, priority, (*reply, _RAW), *e.AS_REPLY, go_on)
-
-
-def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:
-    """Route replies to SNATed connections that conntrack has lost: no other packets go to remote gateways.
-
-    They are not committed; otherwise the next request would look like a reply.
-    """
-    go_on = e.goto(t.ROUTE) if env.gateway else e.TO_LOCAL_GATEWAY
-    for address in dict.fromkeys(gateway.address for gateway in c.gateways):
-        if not any(address in net for net in c.cidrs):
-            yield e.flow(t.DEPARTURE, d.EXACT, (e.NEW, *destination_in(address)), *e.AS_REPLY, go_on)

@@ -36,6 +36,7 @@ from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
 from flows.pipeline.steps.service import (
     LabelWrites,
+    assign_endpoint,
     commit_to_endpoint,
     endpoint_name,
     endpoint_selection,
@@ -131,6 +132,9 @@ def service(env: Env, s: LocalService) -> Iterator[Flow]:
         query = (ToGroup(d.GROUP_ASK.group_id(s.id)),)
     mid_connection = (*new_connections(s), tcp_flags("-syn"))
     yield e.flow(t.SERVICE, d.NORMAL + 1, mid_connection, *write_service_id(s), *query)
+    if s.endpoints:  # The sender's gateway has found that the connection cannot continue; any server resets it.
+        ended = (*mid_connection, exact(f.IP_TOS, r.TOS_ENDED))
+        yield e.flow(t.SERVICE, d.NORMAL + 2, ended, *assign_endpoint(s))
     of_service = (r.SERVICE_ID.is_(s.id),)
     # Restore the state of a packet from the remote cluster; the Node that returned it may be queried again.
     again = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.TRANSLATED, 1), set_whole(f.IN_PORT, 0), CtClear())

@@ -20,6 +20,7 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
+from flows.pipeline.steps.mapping import source_prefix
 from flows.pipeline.values import (
     Env,
     PodPolicies,
@@ -57,10 +58,13 @@ _RELATED = ct_state("+rel+trk")
 _LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
 # The answer of nft to protocols other than TCP: administratively prohibited (RFC 1812, section 5.2.7.1).
 _ANSWER = (exact(f.IP_PROTO, f.IP_ICMP), exact(f.ICMP_TYPE, 3), exact(f.ICMP_CODE, 13))
-_TO_KERNEL = set_whole(f.ETH_DST, r.HOST_MAC)
 _REJECTED = {
-    PolicyDirection.INGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_IN), _TO_KERNEL, Output(r.HOST_OFPORT)),
-    PolicyDirection.EGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_OUT), _TO_KERNEL, Output(f.PORT_IN_PORT)),
+    PolicyDirection.INGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_IN), e.goto(t.MAP)),
+    PolicyDirection.EGRESS: (
+        set_whole(f.ETH_SRC, r.MAC_REJECT_OUT),
+        set_whole(f.ETH_DST, r.HOST_MAC),
+        Output(f.PORT_IN_PORT),
+    ),
 }
 
 
@@ -68,6 +72,9 @@ def base(env: Env) -> Iterator[Flow]:
     """Pass packets that rules do not apply to, and requests that no rule matches; reject requests."""
     if not env.identities:
         return
+    for prefix in env.prefixes:
+        to_pod = (source_prefix(prefix.real), *_REJECTED[PolicyDirection.EGRESS])
+        yield e.flow(t.EGRESS_REJECT, d.PREFIX + prefix.real.prefixlen, f.source_in(prefix.virtual), *to_pod)
     for family in r.FAMILIES:
         for direction, tables in _NEXT.items():
             first, go_on = TABLE[direction, PolicyStage.TIERS], e.goto(ALLOWED[direction])

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from flows import actions as act
-from flows.actions import Ct, DecTtl, Move, Nat, Output, Resubmit, ToGroup, set_bits
-from flows.fields import Address, destination_in, eth_type_of, source_in
+from flows import fields as f
+from flows.actions import Ct, DecTtl, Move, Nat, Output, Resubmit, SetField, ToGroup, set_bits, set_whole
+from flows.fields import Address, Term, destination_in, eth_type_of, exact, source_in, tcp_flags
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -26,6 +27,8 @@ from flows.pipeline.groups import (
 from flows.pipeline.values import Env, NextHop, RemoteCluster
 
 Tunnels = Mapping[Address, NextHop]  # by the address of the gateway
+
+_AS_ENDED = set_whole(f.IP_TOS, r.TOS_ENDED)
 
 
 def base(env: Env) -> Iterator[Flow]:
@@ -71,8 +74,8 @@ def cluster(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Flow]:
         else:
             yield e.flow(t.ROUTE, d.SPECIAL, reply, *directly)
     if c.snat_address is not None:  # the remote cluster uses another address of this gateway
-        opening = (eth_type_of(c.snat_address), e.NEW, to_this_cluster)
-        yield e.flow(t.SNAT_STATE, d.EXACT, opening, _translate(env, c.snat_address))
+        opening = (eth_type_of(c.snat_address), to_this_cluster)
+        yield from _new_connections(env, d.EXACT, *opening, address=c.snat_address)
 
 
 def _snat(env: Env) -> Iterator[Flow]:
@@ -92,21 +95,32 @@ def _snat(env: Env) -> Iterator[Flow]:
             # connections of this Node itself are SNATed, too, even if its address is in a published Pod CIDR.
             yield e.flow(t.SNAT_TABLE, d.EXACT, (r.SNAT.is_(0), *source_in(gateway_ip)), look_up)
         yield e.flow(t.SNAT_STATE, d.NORMAL, (family, e.REQUEST), out)
-        yield e.flow(t.SNAT_STATE, d.NORMAL, (family, e.NEW), _translate(env, gateway_ip))
+        ended = (family, e.REQUEST, exact(f.IP_PROTO, f.IP_TCP), r.LABEL_ENDED.is_(1))
+        yield e.flow(t.SNAT_STATE, d.NORMAL + 1, ended, _AS_ENDED, out)
+        yield from _new_connections(env, d.NORMAL, family, address=gateway_ip)
         if env.userspace_conntrack:
             # The source has that address already. A translation to itself crashes Open vSwitch 3.1 if such a
             # connection has expired and is not swept (conn_key_lookup in lib/conntrack.c finds its NAT entry
             # instead).
-            yield e.flow(t.SNAT_STATE, d.NORMAL + 1, (e.NEW, *source_in(gateway_ip)), _commit(env, None))
+            yield e.flow(t.SNAT_STATE, d.NORMAL + 2, (e.NEW, *source_in(gateway_ip)), _commit(env, None))
 
 
-def _translate(env: Env, address: Address) -> Ct:
-    """SNAT a new connection to the gateway's address, and store its ingress port."""
-    return _commit(env, Nat("src", address, *env.snat_ports))
+def _new_connections(env: Env, priority: int, *terms: Term, address: Address) -> Iterator[Flow]:
+    """SNAT new connections to an address of this gateway, and store their ingress port.
+
+    A TCP connection that begins here with another packet than a SYN was SNATed by another gateway, to another
+    address. The server does not know it with this address, and must reset it: else the client would wait until its
+    own timeout (15 minutes, tcp(7), tcp_retries2).
+    """
+    translation = Nat("src", address, *env.snat_ports)
+    yield e.flow(t.SNAT_STATE, priority, (*terms, e.NEW), _commit(env, translation))
+    ended = (*terms, e.NEW, exact(f.IP_PROTO, f.IP_TCP), tcp_flags("-syn"))
+    commit = _commit(env, translation, set_bits(r.LABEL_ENDED, 1))
+    yield e.flow(t.SNAT_STATE, priority + 1, ended, _AS_ENDED, commit)
 
 
-def _commit(env: Env, nat: Nat | None) -> Ct:
-    remember = (Move(r.INGRESS_PORT, r.LABEL_PORT),)
+def _commit(env: Env, nat: Nat | None, *label_writes: SetField) -> Ct:
+    remember: tuple[Move | SetField, ...] = (Move(r.INGRESS_PORT, r.LABEL_PORT), *label_writes)
     return Ct(env.zone(r.ZONE_SNAT), t.EXIT.number, commit=True, nat=nat, exec_=remember)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from flows import fields as f
 from flows.actions import Action, Actions, Ct, Meter, Move, Nat, SetField, ToGroup, set_bits, set_whole
 from flows.declare import GroupKind
-from flows.fields import MatchField, Term, destination_in, exact, source_in
+from flows.fields import Term, destination_in, exact, source_in
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -63,13 +63,18 @@ def write_service_id(s: LocalService) -> tuple[Action, ...]:
     return (set_bits(r.TRANSLATED, 1), set_whole(f.ETH_SRC, r.MAC_SERVICE | s.id))
 
 
+def assign_endpoint(s: LocalService) -> tuple[Action, ...]:
+    """Return the actions that assign a connection an endpoint."""
+    return (*write_service_id(s), ToGroup(d.GROUP_SERVICE.group_id(s.id)))
+
+
 def service(s: LocalService) -> Iterator[Flow]:
     """Assign new connections an endpoint."""
     terms = new_connections(s)
     if not s.endpoints:
         yield e.drop(t.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.id)
         return
-    yield e.flow(t.SERVICE, d.NORMAL, terms, *write_service_id(s), ToGroup(d.GROUP_SERVICE.group_id(s.id)))
+    yield e.flow(t.SERVICE, d.NORMAL, terms, *assign_endpoint(s))
 
 
 def service_replies(env: Env, s: LocalService) -> Iterator[Flow]:
@@ -125,11 +130,11 @@ def endpoint_name(endpoint: ServiceEndpoint) -> str:
     return f"{endpoint.address} {endpoint.port}"
 
 
-def _hash_fields(s: LocalService) -> tuple[MatchField, ...]:
+def _hash_fields(s: LocalService) -> tuple[f.HashField, ...]:
     source, destination = (f.IPV4_SRC, f.IPV4_DST) if s.address.version == 4 else (f.IPV6_SRC, f.IPV6_DST)
-    if s.client_ip_affinity:
-        return (source,)
-    return (source, destination, f.PORTS_SRC[s.protocol], f.PORTS_DST[s.protocol])
+    ports = (f.PORTS_SRC[s.protocol], f.PORTS_DST[s.protocol])
+    fields = (source,) if s.client_ip_affinity else (source, destination, *ports)
+    return tuple(f.HashField(field, field.full_mask) for field in fields)
 
 
 def _un_dnat_by_id(s: LocalService, priority: int) -> Iterator[Flow]:

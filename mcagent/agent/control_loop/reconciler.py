@@ -147,10 +147,7 @@ class NodeReconciler:
         )
 
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
-        """Return the desired state and the steps that a pass would do now, without doing them.
-
-        Raises BackendError.
-        """
+        """Return the desired state, and the steps that a pass would do now. Raises BackendError."""
         _, facts = self._with_failover(snapshot, self._read_facts(own_address(snapshot, self.config.node_name)))
         desired = self._compile(snapshot, facts, self.config).desired
         observed = {name: backend.observe() for name, backend in self._backends.items()}

@@ -31,10 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class SetKinds(Protocol):
-    """Sets the kinds to read.
-
-    Of Pods only this Node's unless `all_pods`, of Services only imported ones unless `all_services`.
-    """
+    """Sets the kinds to read: only this Node's Pods unless `all_pods`, imported Services unless `all_services`."""
 
     def __call__(self, kinds: frozenset[Kind], *, all_pods: bool, all_services: bool) -> None:
         """Read `kinds` from now on; no kinds: as before."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from flows.pipeline.declaration import COOKIES, DROP_POLICY, FOR_POLICY, FOR_SERVICE, PIPELINE
+from flows.pipeline.declaration import COOKIES, DROP_POLICY, FOR_CLUSTER, FOR_POLICY, FOR_SERVICE, PIPELINE
 from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
-from flows.pipeline.tables import SERVICE, SOURCE
+from flows.pipeline.tables import EXIT, SERVICE, SOURCE
 from mcagent.core.failover.draining import Packets
-from mcagent.core.fragments import kernel, tunnel_guard
+from mcagent.core.fragments import kernel, own_endpoints, tunnel_guard
+from mcagent.dataplane.connection_table import Control, table_use
+from mcagent.model.dataplane.conntrack import TableUse
 from mcagent.model.dataplane.resources import PortStatistics
 from mcagent.model.errors import BackendError
+from mcagent.observe.report import Report
 from mcagent.observe.wireguard import WireGuardReport
 
 if TYPE_CHECKING:
@@ -32,7 +35,13 @@ T = TypeVar("T")
 # Reasons of flows that drop, by the category in their cookie. Exactly these categories have the highest bit set.
 DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
 # By chain.
-NFT_DROP_REASONS = {**tunnel_guard.DROPS, kernel.CLOSED_NODES: "closed-node", kernel.REJECTED: "unanswered"}
+NFT_DROP_REASONS = {
+    **tunnel_guard.DROPS,
+    kernel.CLOSED_NODES: "closed-node",
+    kernel.POD_SOURCES: "pod-source",
+    own_endpoints.CHAIN: "policy-own-endpoint",
+    kernel.REJECTED: "unanswered",
+}
 DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
 RULE_COOKIES = tuple(
     f"cookie={COOKIES.cookie(category):#x}/{0xFFFFFF << 40:#x}" for category in (FOR_POLICY, DROP_POLICY)
@@ -99,6 +108,16 @@ def forwarded_packets(openflow: OpenFlowBackend) -> Packets | None:
     return _read(lambda: Packets(remote=received(ORIGIN_REMOTE), local=received(ORIGIN_NODE)))
 
 
+def packets_to_clusters(openflow: OpenFlowBackend, clusters: Iterable[int]) -> Mapping[int, int]:
+    """Return the packets that this gateway has sent to remote clusters, by their numbers; without BFD and probes.
+
+    They are counted since the cluster's flows were added. Raises BackendError.
+    """
+    cookies = {COOKIES.cookie(FOR_CLUSTER, number): number for number in clusters}
+    counts = openflow.packet_counts(EXIT.number, tuple(cookies))
+    return {cookies[cookie]: packets for cookie, packets in counts.items()}
+
+
 def wireguard_report(wireguard: WireGuardBackend) -> WireGuardReport:
     """Read the peers of all devices, the age of the key and restarts of wireguard-go."""
 
@@ -108,6 +127,12 @@ def wireguard_report(wireguard: WireGuardBackend) -> WireGuardReport:
         return WireGuardReport(peers=peers, key_created=created, restarts=wireguard.restarts, now=time.time())
 
     return _read(read) or WireGuardReport(now=time.time())
+
+
+def conntrack_use(control: Control, report: Report) -> TableUse | None:
+    """Return the use of the bridge's connection tracking table; None without bridge or table."""
+    datapath = report.datapath
+    return None if datapath is None else _read(lambda: table_use(control, datapath))
 
 
 def _read(read: Callable[[], T]) -> T | None:

@@ -17,23 +17,15 @@ log = logging.getLogger(__name__)
 INTERVAL = 10.0  # seconds
 
 
-class PolicyLog:
+class PolicyLog(BackgroundLoop):
     """Logs decisions of rules. `rules`: rules in force by number. `counts`: packets by number."""
 
     def __init__(
         self, rules: Callable[[], Mapping[int, PolicyRuleName]], counts: Callable[[], Mapping[int, int]]
     ) -> None:
+        super().__init__(self._log, name="policy-log", patience=1.0)
         self._rules, self._counts = rules, counts
         self._last_counts: Mapping[int, int] = {}
-        self._loop = BackgroundLoop(self._log, name="policy-log")
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End the thread; packets since the last lines are not logged."""
-        self._loop.stop(timeout=1.0)
 
     def _log(self) -> float:
         self.log_decisions()

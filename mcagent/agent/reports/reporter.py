@@ -19,10 +19,14 @@ from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.plan.render import resource_text
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.event import Event
+from mcagent.model.net import Network
+from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.links import ClusterLink
+from mcagent.model.parsing.clusters import MAX_ANTREA_CLUSTERS
+from mcagent.model.parsing.links import ClusterLink, GatewayReport
 from mcagent.model.plan import Op, Step
 from mcagent.model.problem import Problem
+from mcagent.observe.cluster_links import refused_pods
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics.agent import Metrics
 from mcagent.observe.report import Report
@@ -189,14 +193,22 @@ def _cut(texts: Sequence[str]) -> tuple[str, ...]:
 class TurnRecorder:
     """Records changes after a turn of the loop. `api` is None where there is no API server.
 
-    `links` returns this gateway's present links to other clusters.
+    `links` returns this gateway's present links to other clusters, `cluster_id` the configured `clusterID`.
     """
 
-    def __init__(self, node: str, api: ApiWriters | None, links: Callable[[], Sequence[ClusterLink]]) -> None:
-        self._api, self._links = api, links
+    def __init__(
+        self,
+        node: str,
+        api: ApiWriters | None,
+        links: Callable[[], Sequence[ClusterLink]],
+        cluster_id: Callable[[], str],
+    ) -> None:
+        self._api, self._links, self._cluster_id = api, links, cluster_id
         self._events = NodeRecorder(node, api.events.record) if api is not None else None
         self._notifier = Notifier()
         self._problems: tuple[Problem, ...] = ()
+        self._clusters: Mapping[str, AcceptedCluster] = {}
+        self._refused_pods: Mapping[str, tuple[Network, ...]] = {}
 
     def turned(self, report: Report, live: LiveReport) -> None:
         """Publish the state after a turn of the loop, as far as it changed."""
@@ -207,10 +219,28 @@ class TurnRecorder:
             if desired.problems != self._problems:
                 self._problems = desired.problems
                 self._api.events.problems(self._problems)
-            publication = desired.state.encryption.publication
+            encryption = desired.state.encryption
+            publication, of_node = encryption.publication, encryption.node_publication
             if publication is not None:
-                self._api.publisher.want(publication.meta, publication.there, publication.wanted)
-            self._api.links.want(publication.meta if publication is not None else None, self._links, live.peers)
+                self._api.publisher.want(publication.meta, publication.published, publication.desired)
+            if of_node is not None:
+                self._api.node_publisher.want(of_node.meta, of_node.published, of_node.desired)
+            meta = publication.meta if publication is not None else None
+            gateway_report = GatewayReport(
+                cluster_id=self._cluster_id(),
+                antrea_clusters=tuple(sorted(live.antrea))[:MAX_ANTREA_CLUSTERS],
+                unreachable_gateways=tuple(sorted(live.dead_gateways)),
+                tunnel_mtu=desired.state.mtu,
+                export_addresses=True,
+                pod_prefixes=True,
+            )
+            self._api.links.want(meta, self._links, live.peers, gateway_report)
+            if desired.state.clusters is not self._clusters:
+                self._clusters = desired.state.clusters
+                refused = refused_pods(desired.state.clusters)
+                if refused != self._refused_pods:  # links name these CIDRs
+                    self._refused_pods = refused
+                    self._api.links.wake()
         if not dead():  # else the watchdog ends the process
             self._notifier.turn(ready=report.converged, status=_status(report)[:500])
 

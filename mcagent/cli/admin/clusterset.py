@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mcagent.cli.common import exit_codes
@@ -10,10 +12,10 @@ from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
 _EPILOG = """\
 examples:
-  mcagent clusterset init -n mcagent --clusterset blue --clusterid north -j join.yaml    on the leader
+  mcagent clusterset init -n antrea-multicluster --clusterset blue --clusterid north -j join.yaml    on the leader
   mcagent clusterset join -f join.yaml --clusterid east --token-secret-file east.yaml    on a member
   mcagent clusterset leave -n kube-system --clusterset blue                              on a member
-  mcagent clusterset destroy -n mcagent --clusterset blue                                on the leader
+  mcagent clusterset destroy -n antrea-multicluster --clusterset blue                                on the leader
 
 Whatever fails takes back what it made. `mcagent membertoken create` makes the Secret that a member joins with.
 Antrea's controllers and files are understood: `antctl mc` and these commands can be mixed.
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long [%(default)g]"
         )
+    destroy.add_argument("--yes", action="store_true", help="do not ask, also while it has members")
 
 
 def _common(parser: argparse.ArgumentParser, meaning: str, default: str | None) -> None:
@@ -85,8 +88,23 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "init":
         cluster_sets.init(cluster, args.namespace, args.clusterset, args.clusterid, args.join_config_file)
     else:
+        if args.action == "destroy" and not args.yes:
+            _confirm(cluster_sets.members(cluster, args.namespace, args.clusterset), args.clusterset)
         cluster_sets.leave(cluster, args.namespace, args.clusterset, timeout=args.timeout)
     return exit_codes.OK
+
+
+def _confirm(members: Sequence[str], cluster_set: str) -> None:
+    """Ask whether to destroy a ClusterSet with members. Raises AdminError without consent."""
+    from mcagent.controller.admin.cluster import AdminError
+
+    if not members:
+        return
+    effect = f"ClusterSet {cluster_set} has members: {', '.join(members)}. Their exports and tokens go with it"
+    if not sys.stdin.isatty():
+        raise AdminError(f"{effect}. Let them leave first (there: mcagent clusterset leave), or give --yes")
+    if input(f"{effect}. Destroy it? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise AdminError("nothing is deleted")
 
 
 def _run_join(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.model.errors import InputError
 
 if TYPE_CHECKING:
     from mcagent.controller.admin.cluster import Cluster
@@ -18,32 +19,25 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   mcagent deploy --clusterid east > east.yaml            look first: a member's agents, controller, Open vSwitch
-  mcagent deploy --clusterid east --apply                the same, applied; ends when all of it runs
   mcagent deploy --clusterid north --role all --apply    the cluster that leads, and is a member itself
-  mcagent deploy --role leader --apply                   a cluster that only leads
-  mcagent deploy --clusterid east --image registry.example/mcagent:0.1.0 --apply
-  mcagent deploy --clusterid east --set agent.config.enablePodToPodConnectivity=true \\
-      --set 'agent.config.podCIDRs=[10.2.0.0/16]' --set 'member.config.podCIDRs=[10.2.0.0/16]' --apply
-  mcagent deploy --clusterid east --set member.config.replicatedPolicies.networkPolicies=isolate \\
-      --set 'member.config.replicatedPolicies.namespaces=[shop]' --apply
-  mcagent deploy --clusterid east --without openvswitch --apply --dry-run
+  mcagent deploy --clusterid east --registry registry.example.com/net --apply
+  mcagent deploy --clusterid east --set 'agent.config.podCIDRs=[10.2.0.0/16]' --apply
 
-parts: crds, admission-policies and metrics-reader of every cluster; member, openvswitch and agent of a member;
-leader of a leader; by --with also leader-all-namespaces; member-policies with a member whose configuration
-accepts policies of the leader. Kubernetes 1.30 or newer is required.
-
-The objects are those that the Helm chart makes of the same values, which knows more of them. Applied again, by
-this or another version, they change in place: an upgrade, a roll-back. The configuration given before is kept
-(--clusterid, --set); images are not. `mcagent uninstall` removes the objects.
+Parts and configuration: docs/deploy.md. Kubernetes 1.30 or newer is required. Applied again, objects change in
+place, and keep the configuration given before (--clusterid, --set). `mcagent uninstall` removes them.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what to install, and where."""
     parser.description = "Print the manifests of this version for a cluster, or apply them."
+    parser.usage = "%(prog)s [flags]"
     parser.epilog = _EPILOG
     add_place_flags(parser)
     parser.add_argument("--clusterid", default="", metavar="ID", help="of this cluster: agent.config.clusterID")
+    parser.add_argument(
+        "--registry", default="", metavar="PREFIX", help="of the images, with its path: registry.example.com/net"
+    )
     parser.add_argument("--image", default="", metavar="IMAGE", help="of agent and controllers [mcagent:VERSION]")
     parser.add_argument(
         "--openvswitch-image",
@@ -56,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, meaning in (("--with", "this part, too"), ("--without", "all but this part")):
         parser.add_argument(flag, action="append", default=[], metavar="PART", help=f"{meaning}; may be repeated")
+    parser.add_argument(
+        "--with-policies",
+        action="append_const",
+        dest="with",
+        const="policies",
+        help="also the CRDs and default Tiers of Antrea's policies, where Antrea has not installed them",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -137,7 +138,6 @@ def _with_given_config(cluster: Cluster, parts: set[Part], site: Site) -> Site:
 def _require_cluster_id(site: Site, parts: set[Part]) -> None:
     """Raise InputError if agents would be installed without the cluster's ID."""
     from mcagent.controller.admin.manifests import Part
-    from mcagent.model.errors import InputError
 
     if Part.AGENT in parts and not site.config[Part.AGENT].get("clusterID"):
         raise InputError("--clusterid", "", "is required: the ID of this cluster in the ClusterSet, such as east")
@@ -146,7 +146,6 @@ def _require_cluster_id(site: Site, parts: set[Part]) -> None:
 def _parts(args: argparse.Namespace) -> set[Part]:
     """Return the parts to deploy. Raises InputError."""
     from mcagent.controller.admin.manifests import PARTS, InstalledRole, Part
-    from mcagent.model.errors import InputError
 
     parts_by_name = {str(part): part for part in Part}
     for flag, names in (("--with", vars(args)["with"]), ("--without", args.without)):
@@ -163,7 +162,6 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
     import yaml
 
     from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
-    from mcagent.model.errors import InputError
 
     config: dict[Part, dict[str, Any]] = {part: {} for part in CONFIGURED}
     for text in args.set:
@@ -191,6 +189,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
     return Site(
         namespace=args.namespace,
         leader_namespace=args.leader_namespace,
+        registry=args.registry.rstrip("/"),
         image=args.image,
         openvswitch_image=args.openvswitch_image or _openvswitch_beside(args.image),
         openvswitch=args.openvswitch,
@@ -201,8 +200,6 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
 def _openvswitch_beside(image: str) -> str:
     """Return the name of Open vSwitch's image that goes with the agent's."""
     if "@" in image:
-        from mcagent.model.errors import InputError
-
         raise InputError("--openvswitch-image", "", "is needed where --image names a digest")
     path, slash, name = image.rpartition("/")
     repository, colon, tag = name.partition(":")
@@ -212,12 +209,11 @@ def _openvswitch_beside(image: str) -> str:
 def _check(site: Site, parts: set[Part]) -> None:
     """Read the configurations as agent and controllers will. Raises ConfigError."""
     from mcagent.agent import config as agents
-    from mcagent.cli.common.agent_config import ANY_NODE, ConfigText
-    from mcagent.config.reader import ConfigError
+    from mcagent.cli.common.agent_config import ANY_NODE
+    from mcagent.config.reader import ConfigError, ConfigText
     from mcagent.controller import config as controllers
     from mcagent.controller.admin import manifests
     from mcagent.controller.admin.manifests import CONFIGURED, Part
-    from mcagent.model.errors import InputError
 
     for part in sorted(CONFIGURED.keys() & parts):
         (config_map,) = [obj for obj in manifests.objects([part], site) if obj["kind"] == "ConfigMap"]

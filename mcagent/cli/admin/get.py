@@ -6,22 +6,29 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.tables import table
+from mcagent.model.errors import InputError, McagentError
+
+if TYPE_CHECKING:
+    from mcagent.controller.admin.cluster import Cluster
 
 _EPILOG = """\
 examples:
   mcagent get clusterset
-  mcagent get resourceexport -n mcagent --clusterid east
+  mcagent get resourceexport -n antrea-multicluster --clusterid east
   mcagent get serviceexport -o yaml
+  mcagent get serviceimport web -n shop
+  mcagent get gateway/east-gw1 -o wide
   mcagent get gateway -n kube-system --context east
-  mcagent get joinconfig -n mcagent > join.yaml
+  mcagent get joinconfig -n antrea-multicluster > join.yaml
 
-kinds:
-  clusterset, serviceexport (svcex), resourceexport (re), resourceimport (ri), gateway, clusterinfoimport,
-  membertoken (the ServiceAccounts that stand for member clusters; never a token), joinconfig
+kinds (also in the plural, with upper case or with their API group):
+  clusterset, serviceexport (svcex), serviceimport (svcim), resourceexport (re), resourceimport (ri), gateway,
+  clusterinfoimport, membertoken (the ServiceAccounts that stand for member clusters; never a token), joinconfig
 """
 JOIN_CONFIG = "joinconfig"
 
@@ -30,39 +37,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what to show, and how."""
     parser.description = "Show the objects of a ClusterSet in a leader or a member cluster."
     parser.epilog = _EPILOG
-    parser.add_argument("what", metavar="KIND", help="what to show: see below")
-    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="[all]")
+    kinds = parser.add_argument("what", metavar="KIND[/NAME]", help="what to show: see below")
+    kinds.completer = _complete_kinds  # type: ignore[attr-defined]  # argcomplete
+    parser.add_argument("names", nargs="*", metavar="NAME", help="[all]")
     parser.add_argument("-n", "--namespace", default="", help="[all]")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the same as no --namespace")
     parser.add_argument("--clusterid", default="", metavar="ID", help="only exports of this cluster")
-    parser.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table", help="[%(default)s]")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=["table", "wide", "name", "json", "yaml"],
+        default="table",
+        help="wide: the table without cuts; name: KIND/NAME lines [%(default)s]",
+    )
     add_cluster_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show."""
     from mcagent.controller.admin import listing
-    from mcagent.model.errors import InputError
 
-    kinds = {word: kind for kind, item in listing.LISTINGS.items() for word in (kind, *item.aliases)}
     namespace = "" if args.all_namespaces else args.namespace
-    if args.what == JOIN_CONFIG:
-        return _join_config(args, namespace)
-    if args.what not in kinds:
-        names = ", ".join([*listing.LISTINGS, JOIN_CONFIG])
-        raise InputError("get", "KIND", f'no kind "{args.what}"; known are {names}')
-    kind = kinds[args.what]
-    objects = listing.objects(
-        open_cluster(args), kind, namespace=namespace, name=args.name, cluster_id=args.clusterid
-    )
-    show(kind, objects, args.output, one=bool(args.name) and len(objects) == 1)
+    word, _, name = args.what.partition("/")
+    names = [*([name] if name else []), *args.names]
+    if word.lower().removesuffix("s") == JOIN_CONFIG:
+        return _join_config(args, namespace, names)
+    kind = listing.listing_named(word)
+    if kind is None:
+        kinds = ", ".join([*listing.LISTINGS, JOIN_CONFIG])
+        raise InputError("KIND", "", f'there is no kind "{word}"; known are {kinds}')
+    cluster = open_cluster(args)
+    objects = listing.objects(cluster, kind, namespace=namespace, object_names=names, cluster_id=args.clusterid)
+    show(kind, objects, args.output, one=len(names) == len(objects) == 1)
+    if kind == "clusterset" and args.output in ("table", "wide"):
+        _print_remarks(cluster, objects, wide=args.output == "wide")
     return exit_codes.OK
 
 
-def _join_config(args: argparse.Namespace, namespace: str) -> int:
+def _print_remarks(cluster: Cluster, cluster_sets: list[dict[str, Any]], *, wide: bool) -> None:
+    """Print what other objects say about ClusterSets, or why it is unknown: a user may read ClusterSets only."""
+    from mcagent.controller.admin.remarks import configured_ranges, unreachable
+
+    remarks = [(unreachable, "which clusters are unreachable is unknown")]
+    if wide:
+        remarks.append((configured_ranges, "virtual Pod CIDRs that members configure are unknown"))
+    for lines_of, unknown in remarks:
+        try:
+            lines = lines_of(cluster, cluster_sets)
+        except McagentError as error:
+            lines = [f"WARNING: {unknown}: {error}"]
+        print("".join(f"{line}\n" for line in lines), end="")
+
+
+def _complete_kinds(**_arguments: object) -> list[str]:
+    from mcagent.controller.admin import listing
+
+    return [*listing.LISTINGS, JOIN_CONFIG]
+
+
+def _join_config(args: argparse.Namespace, namespace: str, names: Sequence[str]) -> int:
     from mcagent.controller.admin import cluster_sets, join_config
     from mcagent.controller.admin.cluster import AdminError
-    from mcagent.controller.leader.cluster_set import is_leader_set
     from mcagent.model.api.multicluster import ClusterSet
     from mcagent.model.objects import Kind
     from mcagent.model.parsing.decode import read_as
@@ -71,7 +106,7 @@ def _join_config(args: argparse.Namespace, namespace: str) -> int:
     leader_sets = [
         obj
         for obj in cluster.objects(Kind.CLUSTER_SET, namespace)
-        if is_leader_set(read_as(ClusterSet, obj)) and args.name in ("", obj["metadata"]["name"])
+        if read_as(ClusterSet, obj).is_leaders and (not names or obj["metadata"]["name"] in names)
     ]
     if len(leader_sets) != 1:
         raise AdminError(f"{len(leader_sets)} ClusterSets of a leader match; give a NAME or a --namespace")
@@ -81,14 +116,17 @@ def _join_config(args: argparse.Namespace, namespace: str) -> int:
 
 def show(what: str, found: Sequence[dict[str, Any]], form: str, *, one: bool) -> None:
     """Print objects as a table, JSON or YAML; `one`: the object itself instead of a list."""
-    from mcagent.cli.common.tables import table
     from mcagent.controller.admin import listing
+    from mcagent.model.parsing.field import printable
 
-    if form == "table":
-        rows = listing.rows(what, found, time.time())
-        print(
-            "\n".join(line.rstrip() for line in table(listing.LISTINGS[what].head, rows)) if rows else "none found"
-        )
+    if form == "name":
+        for obj in found:
+            print(f"{what}/{printable(obj['metadata']['name'])}")
+        return
+    if form in ("table", "wide"):
+        rows = listing.rows(what, found, time.time(), wide=form == "wide")
+        lines = [line.rstrip() for line in table(listing.LISTINGS[what].head, rows)]
+        print("\n".join(lines) if rows else "no resources found")
         return
     shown: Any = found[0] if one else {"apiVersion": "v1", "kind": "List", "items": list(found)}
     if form == "json":

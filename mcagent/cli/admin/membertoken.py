@@ -10,13 +10,13 @@ from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
 _EPILOG = """\
 examples:
-  mcagent membertoken create east -n mcagent --cluster-id east -o east.yaml
-  mcagent membertoken create west -n mcagent --cluster-id west -o west.yaml \
+  mcagent membertoken create east -n antrea-multicluster --cluster-id east -o east.yaml
+  mcagent membertoken create west -n antrea-multicluster --cluster-id west -o west.yaml \\
       --allow-cidr 10.97.0.0/16 --allow-cidr 10.20.0.0/14 --allow-gateway 192.0.2.0/28 \
       --allow-namespace shop --max-exports 50
-  mcagent membertoken get -n mcagent
-  mcagent membertoken get east -n mcagent --secret-file east.yaml
-  mcagent membertoken delete east -n mcagent
+  mcagent membertoken get -n antrea-multicluster
+  mcagent membertoken get east -n antrea-multicluster --secret-file east.yaml
+  mcagent membertoken delete east -n antrea-multicluster
 
 All on the leader. A token stands for one cluster: what its ServiceAccount is annotated with decides which objects
 it may write. --allow-cidr, --allow-gateway, --allow-namespace and --max-exports become the annotations
@@ -94,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.secret_file:
         tokens.save(cluster, args.namespace, args.name, args.secret_file)
     else:
-        accounts = listing.objects(cluster, listing.MEMBER_TOKEN, namespace=args.namespace, name=args.name)
+        accounts = listing.objects(
+            cluster, listing.MEMBER_TOKEN, namespace=args.namespace, object_names=[args.name] if args.name else []
+        )
         show(listing.MEMBER_TOKEN, accounts, args.output, one=bool(args.name))
     return exit_codes.OK

@@ -10,15 +10,20 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any
 
+from flows.pipeline.prefixes import address_in_bridge
 from mcagent.cli.common.agents import SELECTOR
+from mcagent.core.local_cluster.prefixes import prefixes_by_objects
+from mcagent.core.snapshot import apply_changes
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
+from mcagent.kube.sources.once import relist
 from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.kinds import object_path
-from mcagent.model.objects import Kind
+from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing.field import printable
 
 LABEL = "app.kubernetes.io/name=mcagent-benchmark"
@@ -27,6 +32,7 @@ _LOOK = 0.3
 _UNPRIVILEGED = 65534
 _SHOWN = 300  # characters of what a Pod says
 _GONE = 404
+_NO_GATEWAYS = (403, 404)  # no right to list them, or no such kind: then the Pod's own address is used
 _MESSAGE_FILE = "/dev/termination-log"
 
 
@@ -51,18 +57,18 @@ class Pods:
     life: int  # seconds
     image: str = ""
     made: list[str] = field(default_factory=list)
+    earlier: Sequence[str] = ()
     secrets: Sequence[Mapping[str, str]] = ()
 
     def prepare(self) -> None:
-        """Find out the image, and remove the Pods of an earlier measurement. Raises McagentError."""
+        """Find out the image, and the Pods of an earlier measurement; change nothing. Raises McagentError."""
         earlier_pods = self._list(LABEL)
         if any((pod.get("status") or {}).get("phase") in {"Pending", "Running"} for pod in earlier_pods):
             raise McagentError(
                 f"{self.cluster}: a benchmark already runs in namespace {self.namespace}: "
                 f"wait for it, or kubectl delete pod -n {self.namespace} -l {LABEL}"
             )
-        for pod in earlier_pods:
-            self._delete(pod["metadata"]["name"])
+        self.earlier = [pod["metadata"]["name"] for pod in earlier_pods]
         if self.image:
             return
         for pod in self._list(SELECTOR):
@@ -74,6 +80,11 @@ class Pods:
         raise McagentError(
             f"{self.cluster}: no agent Pod in {self.namespace}: give its --namespace, or an --image"
         )
+
+    def remove_earlier(self) -> None:
+        """Delete the Pods of an earlier measurement. Raises SourceError."""
+        for name in self.earlier:
+            self._delete(name)
 
     def start(self, what: str, arguments: Sequence[str], *, node: str = "", host: bool = False) -> str:
         """Create a Pod that runs `mcagent benchmark` with these arguments; return its name. Raises SourceError."""
@@ -97,6 +108,17 @@ class Pods:
             if time.monotonic() >= end:
                 raise McagentError(f"{self.cluster}: Pod {name} not running after {READY:g} s: {_obstacle(pod)}")
             time.sleep(_LOOK)
+
+    def in_other_clusters(self, pod: Running) -> Running:
+        """Return a Pod with the address by which other clusters reach it. Raises SourceError."""
+        try:
+            snapshot = apply_changes(Snapshot(), [relist(self.client, Kind.GATEWAY, "")])
+        except ApiRefusalError as error:
+            if error.code not in _NO_GATEWAYS:
+                raise
+            return pod
+        prefixes = prefixes_by_objects(snapshot.gateways.values())
+        return replace(pod, address=str(address_in_bridge(ip_address(pod.address), prefixes)))
 
     def wait_result(self, name: str, seconds: float) -> tuple[str, Mapping[str, Any]]:
         """Return a Pod's Node, and what it measured, once it has ended. Raises McagentError."""

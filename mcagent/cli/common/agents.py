@@ -299,8 +299,16 @@ def open_agents(args: argparse.Namespace, settings: Callable[[], Settings]) -> A
         return LocalAgent(settings())
     from mcagent.kube.client import Client
 
-    context = _context(args.agents_ca) if args.agents_ca else None
-    return ClusterAgents(client=Client(kubeconfig, args.context), context=context, port=args.agents_port)
+    return agents_of(Client(kubeconfig, args.context), authority=args.agents_ca, port=args.agents_port)
+
+
+def agents_of(
+    client: Client, *, listed: Path | None = None, authority: str | None = None, port: int = PORT
+) -> Agents:
+    """Return the agents in a file, or a cluster's. `authority`: of --agents-ca. Raises InputError, OSError."""
+    if listed is not None:
+        return read_list(listed)
+    return ClusterAgents(client=client, context=_context(authority) if authority else None, port=port)
 
 
 def _context(authority: str) -> ssl.SSLContext:

@@ -18,6 +18,7 @@ TIMEOUT = 10.0  # seconds
 MAX_ANSWER = 64 * 1024 * 1024  # bytes
 _SHOWN = 400  # characters of a refusal
 STATUS = "/status"
+CONNECTIONS = "/connections"
 ACTIONS = frozenset({"/doctor", "/trace/live"})  # pages that send packets
 _HINTS = {
     401: "it rejects the token",

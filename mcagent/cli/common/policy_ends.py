@@ -1,4 +1,4 @@
-"""Sender and target of a connection: from the text of a user to the requests that policies decide on.
+"""OtherEnd and target of a connection: from the text of a user to the requests that policies decide on.
 
 Knows the objects of one cluster, or of the two at both ends. Reads nothing itself.
 """
@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, in_force
+from flows.pipeline.prefixes import address_in_bridge, address_in_kernel
+from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, decide_within, in_force
+from mcagent.core.local_cluster.prefixes import prefixes_by_objects
 from mcagent.core.policies.pipeline_input import backends
 from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.errors import InputError
-from mcagent.model.net import Address
+from mcagent.model.net import Address, PodPrefix, address_or_none
 from mcagent.model.objects import LabelIdentity, Pod, Snapshot
 from mcagent.model.parsing import labels
 from mcagent.model.parsing.labels import UNKNOWN
 from mcagent.model.parsing.policies import IMPORTED
-from mcagent.model.policies import PROTOCOLS, Direction
+from mcagent.model.policies import PROTOCOLS, Direction, Verdict
 
+# Within a cluster, agents enforce only rules about Services of the ClusterSet.
+_OF_THE_CNI = Decision(
+    verdict=Verdict.ALLOW,
+    why="this endpoint is in the same cluster, and no rule names its Service: only the CNI decides",
+)
 ICMP = 1
 ECHO = (8, 0)
-_LABELS = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?):(.*)")
+_LABELS = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?):((?:[\w./-]+=[\w.-]*(?:,(?!$)|$))*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +62,33 @@ def read_port(text: str) -> Port:
     return Port(PROTOCOLS[protocol.upper()], int(number) if number else None)
 
 
-@dataclass(slots=True)
+@dataclass
 class ClusterPolicies:
     """One cluster, and what each of its Nodes enforces."""
 
     name: str  # of the context, "" of the only one
     snapshot: Snapshot
     mode: PolicyFailureMode
+    cluster_id: str = ""  # "": not known
     _nodes: dict[str, InForce] = field(default_factory=dict)
+
+    @cached_property
+    def _prefixes(self) -> tuple[PodPrefix, ...]:
+        return prefixes_by_objects(self.snapshot.gateways.values())
+
+    def virtual(self, address: Address) -> Address:
+        """Return the address of a Pod of this cluster as other clusters, and the policies there, know it."""
+        return address_in_bridge(address, self._prefixes)
+
+    def peer(self, address: Address) -> OtherEnd:
+        """Return the Pod of this cluster with a real or virtual address, as other clusters know it."""
+        return OtherEnd(address=self.virtual(address), real=address_in_kernel(address, self._prefixes))
 
     def on(self, node: str) -> InForce:
         """Return what a Node enforces."""
         if node not in self._nodes:
-            self._nodes[node] = in_force(self.snapshot, Config(node_name=node, policy_failure_mode=self.mode))
+            config = Config(node_name=node, cluster_id=self.cluster_id, policy_failure_mode=self.mode)
+            self._nodes[node] = in_force(self.snapshot, config)
         return self._nodes[node]
 
     def labels_of(self, pod: Pod) -> str:
@@ -79,22 +100,28 @@ class ClusterPolicies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyStep:
-    """One decision: on the Node of a Pod, about a request. `labels`: the sender's, "" where they are not known."""
+    """One decision: on the Node of a Pod, about a request. `labels`: the sender's, "" where they are not known.
+
+    `virtual`: the Pod's address in other clusters. `real_peer`: the peer's address in its own cluster, if known.
+    """
 
     side: str
     node: str
     pod: str
     request: Request
     port: Port
+    virtual: Address
+    real_peer: Address | None = None
     labels: str = ""
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
-    """Who may have sent something to a Pod, as its cluster knows the sender."""
+class OtherEnd:
+    """The other end of a Pod's connection, as the Pod's cluster knows it; `real` is its address in its own."""
 
     address: Address | None = None
+    real: Address | None = None
     cluster: str = ""
     labels: str = ""
     identity: int = UNKNOWN
@@ -119,10 +146,17 @@ def steps(
         reason = "is a Pod of the same cluster: policies between clusters do not apply (--to-context?)"
         raise InputError("explain", "--to", f"{target} {reason}")
     if own is not None:
-        for address, to in _ends(target, port, here, other):
-            yield from _outwards(here, source, own, address, to)
+        own_addresses = frozenset(address for pod in here.snapshot.pods.values() for address in pod.ips)
+        ends = _ends(target, port, here, target_side) if other is None else _peers(other, port, far)
+        for peer, to in ends:
+            local = other is None and peer.address in own_addresses
+            yield from _outwards(here, source, own, peer, to, local=local)
     if other is not None:
-        senders = _known(here, far, own, cluster) if own is not None else _senders(source, far, cluster)
+        senders = (
+            _known(here, far, own, cluster)
+            if own is not None
+            else _senders(source, far, cluster, here if target_side is not None else None)
+        )
         for sender in senders:
             yield from _inwards(far, target, other, sender, port)
     elif own is None:
@@ -135,33 +169,43 @@ def _pod(side: ClusterPolicies, name: str) -> Pod | None:
     return pod if pod is not None and pod.ips else None
 
 
-def _outwards(side: ClusterPolicies, name: str, pod: Pod, peer: Address, port: Port) -> Iterator[PolicyStep]:
+def _outwards(
+    side: ClusterPolicies, name: str, pod: Pod, peer: OtherEnd, port: Port, *, local: bool
+) -> Iterator[PolicyStep]:
+    """Yield the decisions about packets of a Pod. `local`: the peer is a Pod of the same cluster."""
     for address in pod.ips:
-        if address.version == peer.version:
-            request = _request(Direction.EGRESS, address, port, Sender(address=peer))
-            decision = decide(side.on(pod.node_name), request)
-            yield PolicyStep(
-                side=side.name, node=pod.node_name, pod=name, request=request, port=port, decision=decision
-            )
+        if peer.address is not None and address.version == peer.address.version:
+            request = _request(Direction.EGRESS, address, port, peer)
+            in_node = side.on(pod.node_name)
+            decision = (decide_within(in_node, request) or _OF_THE_CNI) if local else decide(in_node, request)
+            yield _step(side, name, pod, peer, port=port, request=request, decision=decision)
 
 
-def _inwards(side: ClusterPolicies, name: str, pod: Pod, sender: Sender, port: Port) -> Iterator[PolicyStep]:
+def _inwards(side: ClusterPolicies, name: str, pod: Pod, sender: OtherEnd, port: Port) -> Iterator[PolicyStep]:
     for address in pod.ips:
         if sender.address is None or sender.address.version == address.version:
             request = _request(Direction.INGRESS, address, port, sender)
             decision = decide(side.on(pod.node_name), request)
-            yield PolicyStep(
-                side=side.name,
-                node=pod.node_name,
-                pod=name,
-                request=request,
-                port=port,
-                labels=sender.labels,
-                decision=decision,
-            )
+            yield _step(side, name, pod, sender, port=port, request=request, decision=decision)
 
 
-def _request(direction: Direction, pod: Address, port: Port, other: Sender) -> Request:
+def _step(
+    side: ClusterPolicies, name: str, pod: Pod, peer: OtherEnd, *, port: Port, request: Request, decision: Decision
+) -> PolicyStep:
+    return PolicyStep(
+        side=side.name,
+        node=pod.node_name,
+        pod=name,
+        request=request,
+        port=port,
+        virtual=side.virtual(request.pod),
+        real_peer=peer.real,
+        labels=peer.labels,
+        decision=decision,
+    )
+
+
+def _request(direction: Direction, pod: Address, port: Port, other: OtherEnd) -> Request:
     return Request(
         direction=direction,
         pod=pod,
@@ -174,13 +218,19 @@ def _request(direction: Direction, pod: Address, port: Port, other: Sender) -> R
     )
 
 
-def _ends(target: str, port: Port, side: ClusterPolicies, other: Pod | None) -> list[tuple[Address, Port]]:
-    """Return what a Pod's packets to a target are addressed to. Raises InputError."""
-    if other is not None:
-        return [(address, port) for address in other.ips]
-    address = _address(target)
+def _peers(pod: Pod, port: Port, side: ClusterPolicies) -> Iterator[tuple[OtherEnd, Port]]:
+    """Yield what packets from another cluster to a Pod are addressed to."""
+    for address in pod.ips:
+        yield side.peer(address), port
+
+
+def _ends(
+    target: str, port: Port, side: ClusterPolicies, target_side: ClusterPolicies | None
+) -> list[tuple[OtherEnd, Port]]:
+    """Return what a Pod's packets to an address or a Service are addressed to. Raises InputError."""
+    address = address_or_none(target)
     if address is not None:
-        return [(address, port)]
+        return [(_peer(address, target_side), port)]
     namespace, _, name = target.partition("/")
     services = [(namespace, IMPORTED + name.removeprefix(IMPORTED)), (namespace, name)]
     endpoints = backends(side.snapshot.endpoint_slices, frozenset(services))
@@ -190,47 +240,71 @@ def _ends(target: str, port: Port, side: ClusterPolicies, other: Pod | None) -> 
             "explain", "--to", f"{target} is not an address, Pod (--to-context?) or Service with endpoints"
         )
     ends_of_service = [(endpoint, Port(protocol, number)) for endpoint, protocol, number in ends]
-    chosen = [(endpoint, to) for endpoint, to in ends_of_service if port.number is None or to == port]
+    # Endpoints in this cluster are Pods, whose own port may differ from that of the Service.
+    own_addresses = {address for pod in side.snapshot.pods.values() for address in pod.ips}
+    chosen = [
+        (OtherEnd(address=endpoint), to)
+        for endpoint, to in ends_of_service
+        if port.number is None or to == port or (endpoint in own_addresses and to.protocol == port.protocol)
+    ]
     if not chosen:
         ports = ", ".join(sorted({str(to) for _, to in ends_of_service}))
         raise InputError("explain", "--port", f"the endpoints of {target} have no port {port}, only {ports}")
     return chosen
 
 
-def _known(here: ClusterPolicies, far: ClusterPolicies, pod: Pod, cluster: str) -> Iterator[Sender]:
+def _known(here: ClusterPolicies, far: ClusterPolicies, pod: Pod, cluster: str) -> Iterator[OtherEnd]:
     """Yield a Pod of another cluster, as those that its packets may come from know it."""
     text = here.labels_of(pod)
     identities = {identity.label: identity for identity in far.snapshot.label_identities.values()}
     for address in pod.ips:
+        sender = replace(here.peer(address), cluster=cluster, labels=text)
         if text not in identities:
-            yield Sender(address=address, cluster=cluster, labels=text)
+            yield sender
         else:
-            yield from _from_clusters(identities[text], cluster, address)
+            yield from _from_clusters(identities[text], cluster, sender)
 
 
-def _senders(source: str, far: ClusterPolicies, cluster: str) -> Iterator[Sender]:
+def _senders(
+    source: str, far: ClusterPolicies, cluster: str, source_side: ClusterPolicies | None
+) -> Iterator[OtherEnd]:
     """Yield the senders of a text: an address, the text of an identity, or Namespace and labels of Pods."""
-    address = _address(source)
+    address = address_or_none(source)
     if address is not None:
-        yield Sender(address=address, cluster=cluster)
+        yield replace(_peer(address, source_side), cluster=cluster)
         return
+    if labels.parsed(source) is None and not _LABELS.fullmatch(source):
+        reason = (
+            "is not a Pod of this cluster, an address, or labels as shop:app=web or ns:...&pod:...; "
+            "a Pod of another cluster is given by its labels, or by name with its --context and --to-context"
+        )
+        raise InputError("explain", "--from", f'"{source}" {reason}')
+    own = far.cluster_id
     identities = [identity for identity in far.snapshot.label_identities.values() if _is_meant(source, identity)]
-    for identity in sorted(identities, key=lambda identity: identity.label):
-        yield from _from_clusters(identity, cluster)
-    if not identities:
-        if labels.parsed(source) is None and not _LABELS.fullmatch(source):
-            reason = "is not a Pod of this cluster, an address, or labels as shop:app=web or ns:...&pod:..."
-            raise InputError("explain", "--from", f'"{source}" {reason}')
-        yield Sender(cluster=cluster, labels=source)
+    senders = [
+        sender
+        for identity in sorted(identities, key=lambda identity: identity.label)
+        for sender in _from_clusters(identity, cluster)
+    ]
+    remote_senders = [sender for sender in senders if not own or sender.cluster != own]
+    if (senders and not remote_senders) or (own and cluster == own):
+        reason = f"is of Pods of {own} itself only: policies between clusters do not apply, its CNI decides"
+        raise InputError("explain", "--from", f'"{source}" {reason}')
+    yield from remote_senders or [OtherEnd(cluster=cluster, labels=source)]
 
 
-def _from_clusters(identity: LabelIdentity, cluster: str, address: Address | None = None) -> Iterator[Sender]:
+def _from_clusters(identity: LabelIdentity, cluster: str, sender: OtherEnd | None = None) -> Iterator[OtherEnd]:
     """Yield it once for each cluster that has such Pods; what another sends counts as unknown."""
     owners = (cluster,) if cluster or identity.clusters is None else sorted(identity.clusters)
     for owner in owners or ("",):
         believed = identity.clusters is None or owner in identity.clusters
         number = identity.id if believed else UNKNOWN
-        yield Sender(address=address, cluster=owner, labels=identity.label, identity=number)
+        yield replace(sender or OtherEnd(), cluster=owner, labels=identity.label, identity=number)
+
+
+def _peer(address: Address, side: ClusterPolicies | None) -> OtherEnd:
+    """Return the end with an address. Its cluster translates a real one; if that is unknown, packets have it."""
+    return OtherEnd(address=address) if side is None else side.peer(address)
 
 
 def _is_meant(text: str, identity: LabelIdentity) -> bool:
@@ -244,10 +318,3 @@ def _is_meant(text: str, identity: LabelIdentity) -> bool:
     return (
         pod_labels.namespace.get(labels.NAMESPACE_NAME) == shape[1] and required.items() <= pod_labels.pod.items()
     )
-
-
-def _address(text: str) -> Address | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None

@@ -102,6 +102,24 @@ def decide(known: InForce, request: Request) -> Decision:
     return Decision(verdict=Verdict.ALLOW, why="no rule matches, and no NetworkPolicy isolates the Pod")
 
 
+def decide_within(known: InForce, request: Request) -> Decision | None:
+    """Return what becomes of a Pod's request to an endpoint in its cluster; None: no rule names the Service."""
+    end = (request.peer, request.protocol, request.port)
+    for rule in known.rules:
+        names_it = any(end in known.services.get(service, ()) for service in rule.services)
+        if rule.direction is Direction.EGRESS and request.pod in rule.pods and names_it:
+            allows = rule.verdict in (Verdict.ALLOW, Verdict.PASS)
+            return Decision(
+                verdict=Verdict.ALLOW if allows else Verdict.DROP,
+                why=f"{rule.policy} {rule.name} says {rule.verdict}; for this endpoint of the same cluster the "
+                "Node's netfilter enforces it, unless the CNI forwards past it (PartlyEnforced in mcagent status)",
+                policy=rule.policy,
+                rule=rule.name,
+                tier=rule.tier,
+            )
+    return None
+
+
 def _stage(rule: LocalRule) -> int:
     if not rule.tier:
         return 1

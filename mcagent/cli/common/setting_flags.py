@@ -134,3 +134,8 @@ def load_settings(args: argparse.Namespace, *, node_needed: bool = True) -> Sett
     if not node_needed:
         environ.setdefault("MCAGENT_NODE_NAME", "any")
     return load(file, environ, flags)
+
+
+def value_of_flag(args: argparse.Namespace, path: str) -> str:
+    """Return the value of a key's flag on the command line; "" if it is not given."""
+    return getattr(args, _PREFIX + path, None) or ""

@@ -18,7 +18,9 @@ from msgspec import structs
 from mcagent.api.codec import to_json
 from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
+from mcagent.model.errors import McagentError
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
@@ -30,6 +32,7 @@ examples:
   mcagent doctor --all                              with a kubeconfig: the cluster's API and all of its Nodes
   mcagent doctor --all --context east --context west
   mcagent doctor -o json | jq '.nodes[].findings[] | select(.level == "failed")'
+  mcagent doctor --probe /proc/4711/ns/net          also packets of the Pod of process 4711, in both directions
   mcagent doctor --bundle report.tgz                what a bug report needs, without secrets
 
 A line for each check: ✓ fine, ⚠ works but look at it, ✗ wrong, - could not be looked at (docs/doctor.md).
@@ -62,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bundle", type=Path, metavar="FILE.tgz", help="write everything for a bug report there, without secrets"
     )
+    parser.add_argument(
+        "--probe",
+        type=Path,
+        metavar="NAMESPACE",
+        help="also send a few datagrams from the network namespace of a Pod of this Node, named by its file "
+        "(/var/run/netns/…, /proc/PID/ns/net), and back: shows what other programs do with its packets; needs "
+        "CAP_SYS_ADMIN and CAP_NET_RAW",
+    )
     add_agent_flags(parser)
     add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
@@ -75,11 +86,14 @@ def run(args: argparse.Namespace) -> int:
     if args.bundle is not None and args.bundle.exists():
         print(f"mcagent doctor: {args.bundle} exists: it is not overwritten", file=sys.stderr)
         return exit_codes.USAGE
-    progress = _Progress()
-    if _wants_clusters(args, settings):
+    if args.probe is not None and (args.all or args.context or args.agents):
+        print("mcagent doctor: --probe is for this Node alone", file=sys.stderr)
+        return exit_codes.USAGE
+    progress: Callable[[str], None] = (lambda _: None) if args.quiet else _Progress()
+    if args.probe is None and _wants_clusters(args, settings):
         clusters, nodes = _clusters(args, settings, progress)
     else:
-        clusters, nodes = [], [this_node(settings, progress)]
+        clusters, nodes = [], [this_node(settings, progress, str(args.probe or ""))]
     report = DoctorReport(clusters=tuple(clusters), nodes=tuple(nodes))
     report = structs.replace(report, worst=worst(report.findings))
     print(json.dumps(to_json(report), indent=2) if args.output == "json" else text(report, quiet=args.quiet))
@@ -104,24 +118,22 @@ def _settings(args: argparse.Namespace) -> Settings:
         return replace(settings, core=replace(settings.core, node_name=socket.gethostname().lower()))
 
 
-def this_node(settings: Settings, progress: Callable[[str], None]) -> NodeReport:
-    """Examine this Node."""
+def this_node(settings: Settings, progress: Callable[[str], None], probed_pod: str = "") -> NodeReport:
+    """Examine this Node. `probed_pod`: see `ExaminedNode`."""
     from mcagent.cli.common.asking import ask_agent
     from mcagent.doctor.diagnose import diagnose
-    from mcagent.model.errors import McagentError
 
     try:
         page, error = ask_agent(settings, timeout=5.0), ""
     except McagentError as failure:
         page, error = None, str(failure)
-    return diagnose(settings, page, error, progress)
+    return diagnose(settings, page, error, progress, probed_pod=probed_pod)
 
 
 def _clusters(
     args: argparse.Namespace, settings: Settings, progress: Callable[[str], None]
 ) -> tuple[list[ClusterReport], list[NodeReport]]:
     """Examine each cluster that the flags name, and ask its agents. Raises InputError, OSError."""
-    from mcagent.cli.common.cluster_flags import usual_kubeconfig
     from mcagent.kube.client import Client
 
     clusters: list[ClusterReport] = []
@@ -144,7 +156,6 @@ def _cluster(
     from mcagent.cli.common.agent_config import read_config_map
     from mcagent.cli.common.agents import Answer, ClusterAgents, ask_nodes, read_list
     from mcagent.doctor.diagnose import diagnose_cluster, node_report, was_asked
-    from mcagent.model.errors import McagentError
 
     agents = read_list(agents_file) if agents_file else ClusterAgents(client=client)
     progress("the Nodes")
@@ -168,8 +179,6 @@ def _wants_clusters(args: argparse.Namespace, settings: Settings) -> bool:
     """Tell whether clusters are meant: they are named, or this machine is no Node and has a kubeconfig."""
     if args.all or args.context or args.agents:
         return True
-    from mcagent.cli.common.cluster_flags import usual_kubeconfig
-
     node = (settings.status_socket, Path(settings.ovsdb.removeprefix("unix:")))
     is_node = any(path.exists() for path in node) or args.config or os.environ.get("MCAGENT_NODE_NAME")
     return not is_node and bool(usual_kubeconfig())

@@ -21,8 +21,9 @@ examples:
 
 DECIDED BY says whose word counts: BFD (measured), Node readiness, API, drain, or damping (it flaps).
 SENT and RECEIVED count packets of the tunnel, BFD's own included. SHARE is its part of what was sent to all
-gateways of that cluster. RTT and LOSS are those of the last 60 probes through the tunnel; "no answer": the other
-end (Antrea, an older version) answers none. "all of N bytes": the largest packets do not pass, small ones do.
+gateways of that cluster in the last 10 to 20 seconds. RTT and LOSS are those of the last 60 probes through the
+tunnel; "no answer": the other end (Antrea, an older version) answers none. "all of N bytes": the largest packets
+do not pass, small ones do.
 The exit code is 1 when a cluster has gateways and none is live.
 """
 

@@ -1,37 +1,65 @@
-"""`mcagent page`: prints a page of this Node's agent. What other commands run in the agent's Pod."""
+"""`mcagent page`: prints a page of this Node's agent, or a token for the page in a browser."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, value_of_flag
 from mcagent.model.errors import InputError
 
 _EPILOG = """\
 examples:
   mcagent page /status
   kubectl -n kube-system exec ds/mcagent-agent -- mcagent page /status
+  mcagent page --account viewer     # a token for the page in a browser, with an account of that name
 
-Pages in JSON only (/metrics and health are for curl). The exit code is 1 when no agent answers, or it refuses.
+Pages in JSON only (/metrics and health are for curl). --account creates a ServiceAccount that may only read pages,
+if there is none of this name, and prints a token for eight hours. The exit code is 1 when no agent answers, or it
+refuses.
 """
 _MAX = 2048  # characters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the page, and the configuration that says where the agent listens."""
-    parser.description = "Print a page of this Node's agent, as JSON."
+    parser.description = "Print a page of this Node's agent, as JSON, or a token for the page in a browser."
     parser.epilog = _EPILOG
-    parser.add_argument("page", metavar="PATH", help="as /status")
-    add_config_flag(parser)
+    choice = parser.add_mutually_exclusive_group(required=True)
+    choice.add_argument("page", metavar="PATH", nargs="?", help="as /status")
+    choice.add_argument(
+        "--account", metavar="NAME", help="print a token of this ServiceAccount, and create it if needed"
+    )
+    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_config_flag(
+        parser, {"kubeconfig": KUBECONFIG, "namespace": ("NAME", "of the ServiceAccount [kube-system]")}
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
+    if args.account:
+        print(_token(args))
+        return exit_codes.OK
     printable = args.page.isascii() and args.page.isprintable() and " " not in args.page
     if not args.page.startswith("/") or not printable or len(args.page) > _MAX:
         raise InputError("page", "", f"must be a path of at most {_MAX} characters, as /status")
     print(json.dumps(ask_agent(load_settings(args, node_needed=False), args.page)))
     return exit_codes.OK
+
+
+def _token(args: argparse.Namespace) -> str:
+    from mcagent.controller.admin.cluster import Cluster
+    from mcagent.controller.admin.page_account import token
+    from mcagent.kube.client import Client
+
+    client = Client(value_of_flag(args, "kubeconfig") or usual_kubeconfig(), args.context)
+    try:
+        cluster = Cluster(client, lambda line: print(line, file=sys.stderr, flush=True))
+        return token(cluster, value_of_flag(args, "namespace") or "kube-system", args.account)
+    finally:
+        client.close()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcagent.api.codec import to_json
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
-    from mcagent.core.snapshot import Upsert
 
 _EPILOG = """\
 examples:
@@ -57,15 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="what is assumed to happen, see below; may be repeated",
     )
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="PATH",
-        help="manifests that are assumed to be applied: a file, or a directory of these; may be repeated",
-    )
+    add_manifests_flag(parser, "manifests that are assumed to be applied")
     parser.add_argument(
         "--connections",
         action="store_true",
@@ -112,7 +102,7 @@ def _what_if(args: argparse.Namespace, settings: Settings) -> int:
     from mcagent.trace.whatif.forecast import forecast
     from mcagent.trace.whatif.report import answer_text, api_forecast
 
-    changes = [*_manifests(args.filename, settings.core.namespace)]
+    changes = [*read_files(args.filename, settings.core.namespace or "default")]
     now = current_world(settings, offline=args.offline, timeout=args.timeout)
     then = replace(now, snapshot=apply_changes(now.snapshot, changes))
     for text in args.what_if:
@@ -128,22 +118,3 @@ def _what_if(args: argparse.Namespace, settings: Settings) -> int:
     else:
         print(answer_text(assumptions, answer, node=node, silent=now.silent, counts=counts))
     return exit_codes.FAILED if args.exit_code and not answer.nothing else exit_codes.OK
-
-
-def _manifests(paths: Sequence[Path], namespace: str) -> Iterator[Upsert]:
-    """Yield the objects that agents read. Raises SourceError that names the file."""
-    from mcagent.core.snapshot import ATTRIBUTE, Upsert
-    from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
-    from mcagent.model.errors import SourceError
-    from mcagent.model.parsing.decode import read_object
-
-    for path in paths:
-        files = sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES) if path.is_dir() else [path]
-        for file in files:
-            try:
-                objects = read_manifests(file, namespace or "default")
-            except SourceError as error:
-                raise SourceError(f"{file}: {error}") from None
-            yield from (
-                Upsert(kind=kind, raw=read_object(kind, raw)) for kind, raw in objects if kind in ATTRIBUTE
-            )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import add_cluster_flags
+from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
+from mcagent.cli.common.tables import table
+from mcagent.model.parsing.field import listed
 
 if TYPE_CHECKING:
     from mcagent.cli.common.policy_ends import ClusterPolicies, PolicyStep
+    from mcagent.controller.admin.cluster import Cluster
     from mcagent.core.policies.rules import LocalRule
     from mcagent.core.snapshot import Change
 
@@ -43,10 +46,13 @@ examples:
   mcagent policy explain --from shop/web-1 --to db/mysql-0 --context east --to-context west    both ends
 
 Read from the objects, as agents with enableStretchedNetworkPolicy do it; no packet is sent. The CNI has a say of
-its own: both must allow. Without --port the request is to a port that no rule names. With --to-context the
-sender counts with its own address, also where its gateway translates that. The exit code is 1 when something
-stands against it.
+its own: both must allow. Within the cluster (Pods with the same labels, endpoints of a Service there) the CNI
+decides, and rules with toServices. Without --port the request is to a port that no rule names. An address of
+another cluster is the one that packets have here: the virtual one, if its Pod CIDR has one. With --to-context the
+real one may be given as well, and the sender has its own address also where its gateway translates that. The exit
+code is 1 when something stands against it.
 """
+_MOST = 3  # peers, ports or Pods of a row
 _RAW = argparse.RawDescriptionHelpFormatter
 
 
@@ -74,15 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for action in (rules, explain):
         action.add_argument("-o", "--output", choices=["text", "json"], default="text", help="[%(default)s]")
-        action.add_argument(
-            "-f",
-            "--filename",
-            action="append",
-            default=[],
-            type=Path,
-            metavar="PATH",
-            help="manifests that count as if applied: a file, or a directory of these; may be repeated",
-        )
+        add_manifests_flag(action, "manifests that count as if applied")
         action.add_argument("--local", action="store_true", help="only these manifests: ask no API server")
         action.add_argument(
             "--failure-mode",
@@ -108,37 +106,45 @@ def _side(args: argparse.Namespace, context: str) -> ClusterPolicies:
     from mcagent.model.config import PolicyFailureMode
     from mcagent.model.objects import Snapshot
 
-    changes = [*([] if args.local else _listed(args, context)), *_manifests(args.filename)]
-    return ClusterPolicies(context, apply_changes(Snapshot(), changes), PolicyFailureMode(args.failure_mode))
+    changes: list[Change] = []
+    cluster_id = ""
+    if not args.local:
+        args.context = context
+        cluster = open_cluster(args)
+        changes += _listed(cluster)
+        cluster_id = _cluster_id(cluster)
+    snapshot = apply_changes(Snapshot(), [*changes, *read_files(args.filename)])
+    return ClusterPolicies(context, snapshot, PolicyFailureMode(args.failure_mode), cluster_id)
 
 
-def _listed(args: argparse.Namespace, context: str) -> Iterator[Change]:
-    from mcagent.cli.common.cluster_flags import open_cluster
+def _cluster_id(cluster: Cluster) -> str:
+    """Return the cluster's ID in its ClusterSet; "" if there is none, or it may not be read."""
+    from mcagent.kube.errors import ApiRefusalError
+    from mcagent.model.api.multicluster import ClusterSet
+    from mcagent.model.objects import Kind
+    from mcagent.model.parsing.decode import read_as
+
+    try:
+        cluster_sets = [read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET)]
+    except ApiRefusalError:
+        return ""
+    return next((item.spec.cluster_id for item in cluster_sets if item.spec.cluster_id), "")
+
+
+def _listed(cluster: Cluster) -> Iterator[Change]:
     from mcagent.core.policies.selection import POLICY_NEEDS
     from mcagent.core.snapshot import Relist
     from mcagent.kube.errors import ApiRefusalError
     from mcagent.kube.sources.apiserver import OPTIONAL
     from mcagent.model.objects import Kind
 
-    args.context = context
-    cluster = open_cluster(args)
-    for kind in sorted(POLICY_NEEDS | {Kind.POD, Kind.NAMESPACE, Kind.LABEL_IDENTITY, Kind.ENDPOINT_SLICE}):
+    own = {Kind.GATEWAY, Kind.LABEL_IDENTITY}  # the CRDs may be missing
+    for kind in sorted(POLICY_NEEDS | own | {Kind.POD, Kind.NAMESPACE, Kind.ENDPOINT_SLICE}):
         try:
             yield Relist(kind=kind, items=cluster.objects(kind))
         except ApiRefusalError as error:
-            if error.code != 404 or kind not in {*OPTIONAL, Kind.LABEL_IDENTITY}:
+            if error.code != 404 or kind not in {*OPTIONAL, *own}:
                 raise
-
-
-def _manifests(paths: Iterable[Path]) -> Iterator[Change]:
-    from mcagent.core.snapshot import ATTRIBUTE, Upsert
-    from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
-
-    for path in paths:
-        for file in (
-            sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES) if path.is_dir() else [path]
-        ):
-            yield from (Upsert(kind=kind, raw=raw) for kind, raw in read_manifests(file) if kind in ATTRIBUTE)
 
 
 # --- list -------------------------------------------------------------------------------------------------
@@ -196,22 +202,19 @@ def _pod_of(side: ClusterPolicies, address: object) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]], isolated: Sequence[dict[str, Any]]) -> str:
-    from mcagent.cli.common.tables import table
-
     if not rows and not isolated:
         return "no rules are in force"
     plain, lists = ("node", "direction", "tier", "policy", "rule", "verdict"), ("peers", "ports", "pods")
-    shown = [[*(row[name] or "-" for name in plain), *(_some(row[name]) for name in lists)] for row in rows]
+    shown = [
+        [*(row[name] or "-" for name in plain), *(listed(row[name], _MOST) for name in lists)] for row in rows
+    ]
     lines = table([name.upper() for name in (*plain, *lists)], shown) if shown else []
     if isolated:
-        pods = [(entry["node"], entry["direction"], entry["pod"], _some(entry["by"])) for entry in isolated]
+        pods = [
+            (entry["node"], entry["direction"], entry["pod"], listed(entry["by"], _MOST)) for entry in isolated
+        ]
         lines += [*([""] if lines else []), *table(("NODE", "DIRECTION", "ISOLATED POD", "BY"), pods)]
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _some(items: Sequence[str], most: int = 3) -> str:
-    omitted = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + omitted
 
 
 # --- explain ----------------------------------------------------------------------------------------------
@@ -241,7 +244,9 @@ def _json(step: PolicyStep) -> dict[str, Any]:
         "direction": str(request.direction),
         "pod": step.pod,
         "podAddress": str(request.pod),
+        "podVirtualAddress": str(step.virtual),
         "peerAddress": None if request.peer is None else str(request.peer),
+        "peerRealAddress": None if step.real_peer is None else str(step.real_peer),
         "peerCluster": request.cluster,
         "peerLabels": step.labels,
         "peerIdentity": request.identity,
@@ -272,6 +277,10 @@ def _lines(step: PolicyStep) -> Iterator[str]:
         yield f"{where}: {sender} to {step.pod} {request.pod} {step.port}: {decision.verdict}"
         if step.labels:
             yield f"  sender: {step.labels}"
+    if step.virtual != request.pod:
+        yield f"  {request.pod} is {step.virtual} in other clusters"
+    if step.real_peer is not None and step.real_peer != request.peer:
+        yield f"  {request.peer} is {step.real_peer} in its own cluster"
     yield f"  because {decision.why}" + (f" (tier {decision.tier})" if decision.tier else "")
     if request.direction is Direction.INGRESS and request.peer is None:
         yield "  rules with ipBlock are ignored: the sender's address is not given"

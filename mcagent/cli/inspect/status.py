@@ -1,19 +1,21 @@
-"""`mcagent status`: shows the status of the agent."""
+"""`mcagent status`: shows the status of this Node's agent, or of a whole cluster."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 import zlib
 from collections.abc import Callable, Mapping
 
 from mcagent.api.codec import from_json
-from mcagent.api.status import ExportStatus, Status, Summary, TunnelStatus
+from mcagent.api.status import ExportStatus, GatewayStatus, Status, Summary, TunnelStatus
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
+from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.cli.common.live import every, interval_of, show
-from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, value_of_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.core.causes import remedy
 from mcagent.model.errors import McagentError
@@ -24,35 +26,65 @@ examples:
   mcagent status --config /etc/mcagent/agent.yaml
   mcagent status -o json | jq .tunnels
   mcagent status --watch --interval 5      # again and again; Ctrl-C ends it
+  mcagent status --context east            # a whole cluster, from objects of its API: problems first
 
-The exit code is 0 when the agent is ready, 1 when it is not or does not answer.
+Without --kubeconfig and --context it is the status of this Node's agent; on a machine without an agent, that of
+the cluster of $KUBECONFIG or ~/.kube/config. The exit code is 0 when the agent is ready, or the cluster has no
+problem (warnings do not count), else 1.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the form of the answer, and the configuration that says where the agent listens."""
-    parser.description = "Show the status of the agent."
+    parser.description = "Show the status of this Node's agent, or of a whole cluster."
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="of --watch [%(default)s]")
-    add_config_flag(parser)
+    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
     settings = load_settings(args, node_needed=False)
+    kubeconfig = value_of_flag(args, "kubeconfig")
+    as_json = args.output == "json"
 
-    def picture() -> tuple[bool, str]:
+    def of_agent() -> tuple[bool, str]:
         page = ask_agent(settings)
         status = from_json(Status, page, "the agent")
-        return status.ready, json.dumps(page, indent=2) if args.output == "json" else text(status)
+        return status.ready, json.dumps(page, indent=2) if as_json else text(status)
+
+    def of_cluster() -> tuple[bool, str]:
+        return _cluster(kubeconfig or settings.kubeconfig or usual_kubeconfig(), args.context, as_json=as_json)
+
+    elsewhere = not settings.status_socket.parent.exists() and bool(usual_kubeconfig()) and args.config is None
+    picture = of_cluster if kubeconfig or args.context or elsewhere else of_agent
 
     if args.watch:
         show(_tried(picture) for _ in every(interval_of(args.interval)))
     ready, shown = picture()
     print(shown)
     return exit_codes.OK if ready else exit_codes.FAILED
+
+
+def _cluster(kubeconfig: str, context: str, *, as_json: bool) -> tuple[bool, str]:
+    """Return whether a cluster has no problem, and its state as text or JSON. Raises SourceError."""
+    from mcagent.api.codec import to_json
+    from mcagent.cli.common import overview_text
+    from mcagent.controller.admin import overview
+    from mcagent.controller.admin.cluster import Cluster
+    from mcagent.kube.client import Client
+
+    client = Client(kubeconfig, context)
+    try:
+        cluster = Cluster(client, lambda _: None)
+        state = overview.overview(overview.read(cluster), cluster.server)
+    finally:
+        client.close()
+    shown = json.dumps(to_json(state), indent=2) if as_json else overview_text.text(state, time.time())
+    return not any(problem.error for problem in state.problems), shown
 
 
 def _tried(picture: Callable[[], tuple[bool, str]]) -> str:
@@ -72,6 +104,7 @@ def text(status: Status) -> str:
         f"  version   {status.version}, running since {status.started_at}",
         f"  role      {summary.role or 'unknown'}{because}",
         f"  cluster   {status.cluster_id or '(no ID)'}, objects from {status.source}",
+        *(f"  pods      {a} are {b} in other clusters" for a, b in summary.virtual_pod_cidrs.items()),
         *_unreachable(summary),
         *(f"  antrea    {line}" for line in antrea_lines(summary)),
         *_exports(status.exports),
@@ -90,7 +123,7 @@ def text(status: Status) -> str:
         "",
         *table(
             ("TUNNEL", "TO", "ADDRESS", "STATE", "RECEIVED", "SENT", "DROPS", "ERRORS"),
-            [_tunnel(tunnel) for tunnel in status.tunnels],
+            [_tunnel(tunnel, status.gateways_by_tunnel.get(tunnel.name)) for tunnel in status.tunnels],
         ),
     ]
     if status.encryption is not None and status.encryption.mode != "none":
@@ -109,9 +142,12 @@ def text(status: Status) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _tunnel(tunnel: TunnelStatus) -> tuple[str, ...]:
+def _tunnel(tunnel: TunnelStatus, gateway: GatewayStatus | None) -> tuple[str, ...]:
+    """Return a row. `gateway`: the peer, if it is one; the port of a tunnel is up whether it answers or not."""
     counters = tunnel.statistics
     state = "missing" if not tunnel.exists else "down" if tunnel.up is False else "up"
+    if state == "up" and gateway is not None and not gateway.live:
+        state = "NOT LIVE"
     return (
         tunnel.name,
         f"{tunnel.peer_kind} {tunnel.peer}",

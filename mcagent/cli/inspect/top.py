@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,12 +34,18 @@ examples:
   mcagent top --all --by service           # connections to exported Services, as gateways give them an endpoint
 
 Traffic of tunnels with other clusters' gateways, and (--local) with Nodes of this cluster, in both directions. IN
-is what came from there. DROPS are packets that Open vSwitch could neither send nor take. A counter that begins
+is what came from there. DROP are packets that Open vSwitch could neither send nor take. A counter that begins
 anew with its tunnel counts from nothing. Without a terminal one table follows the other.
+Rates of tunnels are averages of 10 seconds, because Open vSwitch updates their counters every 5 seconds: the first
+table appears after that time. On the userspace datapath Open vSwitch 3.1 counts each sent packet twice
+(docs/operations.md).
 By service: connections that other clusters, all together, open to exported Services, gateway by gateway. Bytes are
 counted by tunnel alone: one flow carries what belongs to the connections of all Services.
 The exit code is 1 when no agent answers.
 """
+# Seconds: the least time between the two readings of a rate. Open vSwitch updates the counters of tunnels every
+# 5 s (ovs-vswitchd.conf.db(5), stats-update-interval), so a shorter time contains no update, or too many.
+LEAST_SPAN = 10.0
 _COUNTERS = {
     "inBytes": ("rx_bytes",),
     "outBytes": ("tx_bytes",),
@@ -47,7 +55,8 @@ _COUNTERS = {
 }
 _BY = {"tunnel": ("node", "cluster", "gateway"), "cluster": ("cluster",), "node": ("node",)}
 SERVICE = "service"
-_HEADS = ("IN/s", "OUT/s", "PKT IN/s", "PKT OUT/s", "DROPS/s", "UP")
+LEAST_NAME = 6  # characters that a name of a Node or cluster keeps
+_HEADS = ("IN/s", "OUT/s", "PKT IN/s", "PKT OUT/s", "DROP/s", "UP")
 
 Key = tuple[str, str, str]  # Node, cluster ("": this one), the gateway's or Node's address
 
@@ -72,8 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", choices=[*_BY, SERVICE], default="tunnel", help="what a line is about [%(default)s]"
     )
     parser.add_argument("--local", action="store_true", help="tunnels to Nodes of this cluster, too")
-    parser.add_argument("--interval", default="2", metavar="SECONDS", help="between two readings [%(default)s]")
-    parser.add_argument("--once", action="store_true", help="one table, after one interval")
+    parser.add_argument("--interval", default="2", metavar="SECONDS", help="between two tables [%(default)s]")
+    parser.add_argument("--once", action="store_true", help="one table")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="json: a line each time")
     parser.add_argument("--all", action="store_true", help="all Nodes of the kubeconfig's cluster [this Node]")
     add_cluster_flags(parser)
@@ -98,7 +107,8 @@ def _agents(args: argparse.Namespace) -> Agents:
 
 
 def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Iterator[str]:
-    before: tuple[float, Readings, Exported] | None = None
+    earlier: deque[tuple[float, Readings, Exported]] = deque()  # the first one is what the next is compared with
+    span = 0.0 if args.by == SERVICE else LEAST_SPAN
     rows: list[dict[str, Any]]
     shown: Callable[[list[dict[str, Any]], Mapping[str, str]], str]
     names = agents.nodes()
@@ -107,8 +117,10 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
         if not statuses:
             raise McagentError("; ".join(f"Node {node}: {error}" for node, error in late.items()))
         now = time.monotonic(), readings(statuses, local=args.local), exported(statuses)
-        if before is not None:
-            spent = now[0] - before[0]
+        while len(earlier) > 1 and earlier[1][0] <= now[0] - span:
+            earlier.popleft()
+        if earlier and now[0] - earlier[0][0] >= span:
+            before, spent = earlier[0], now[0] - earlier[0][0]
             if args.by == SERVICE:
                 rows = connections(before[2], now[2], spent)
                 shown = services_text
@@ -118,7 +130,7 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
             yield json.dumps({"rows": rows, "late": late}) if args.output == "json" else shown(rows, late)
             if args.once:
                 return
-        before = now
+        earlier.append(now)
 
 
 def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Reading]:
@@ -215,19 +227,31 @@ def _bytes(row: Mapping[str, Any]) -> float:
 
 
 def text(rows: list[dict[str, Any]], late: Mapping[str, str], by: str, width: int = 0) -> str:
-    """Return a table for people that is no wider than the terminal: long names are cut."""
+    """Return a table for people. In a terminal, or with `width`, long names of Nodes and clusters are cut."""
     names = _BY[by]
     cells = [[*(str(row[name]) or "(own)" for name in names), *_numbers(row)] for row in rows]
     head = [*(name.upper() for name in names), *_HEADS]
-    used_width = sum(max(len(line[n]) for line in (head, *cells)) + 2 for n in range(len(names), len(head)))
-    room = max(((width or shutil.get_terminal_size().columns) - used_width) // len(names) - 1, 6)
-    cut = [[*(_cut(cell, room) for cell in line[: len(names)]), *line[len(names) :]] for line in cells]
+    if not width and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    if width:
+        cells = _cut_names(cells, [n for n, name in enumerate(names) if name != "gateway"], head, width)
     lines = (
-        table(head, cut) if rows else ["no tunnel to another cluster: workers have none (--local shows others)"]
+        table(head, cells) if rows else ["no tunnel to another cluster: workers have none (--local shows others)"]
     )
     total = sum(map(_bytes, rows))
     lines += ["", *_foot(f"{len(rows)} lines, {size(round(total))}/s in all", late)]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _cut_names(cells: list[list[str]], columns: list[int], head: list[str], width: int) -> list[list[str]]:
+    """Cut the longest of these columns until a line has `width` characters, or they have LEAST_NAME."""
+    widths = [max(len(line[n]) for line in (head, *cells)) for n in range(len(head))]
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        longest = max(columns, key=lambda n: widths[n])
+        if widths[longest] <= LEAST_NAME:
+            break
+        widths[longest] -= 1
+    return [[_cut(cell, widths[n]) if n in columns else cell for n, cell in enumerate(line)] for line in cells]
 
 
 def _cut(name: str, room: int) -> str:

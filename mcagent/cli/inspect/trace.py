@@ -47,19 +47,12 @@ examples:
   mcagent trace --from 10.1.3.2 --node node-3 --to 10.102.0.80:80 --agents agents.yaml
   mcagent trace --from shop/web-1 --to 10.2.3.2 --proto icmp -o json
 
-Each hop is asked of that Node's own switch (ofproto/trace), for the first packet of a new connection and for the
-answer to it. What kernels do before and after (CNI, kube-proxy, nft) is not asked. Nodes of the other cluster are
-asked with --remote-context, or if --agents lists them.
+Each hop is asked of that Node's own switch (ofproto/trace), for the first packet of a new connection and its
+answer. Nodes of the other cluster are asked with --remote-context, or if --agents lists them; a Node that cannot
+be asked is simulated (docs/troubleshooting.md). Nothing is sent, but with --live.
 
-A Node that cannot be asked is simulated, if the API server of its cluster can be read: what its flows should be is
-computed from the objects and the agents' configuration (their ConfigMap, or --config and --remote-config), and the
-packet is walked through them. Such hops say so, and what is assumed.
-
-Nothing is sent, but with --live: a few real packets in the Pod's name, from a port that it does not use. TCP: SYNs
-and, at the end, a reset; UDP: datagrams with the text "mcagent trace --live"; ICMP: echo requests.
-
-The exit code is 0 if the packet reaches the kernel of its Node and the answer comes back (--live: a real one did),
-1 if not or if that cannot be known.
+The exit code is 0 if the packet reaches the kernel of its Node and the answer comes back, or if the Service's
+endpoint is of this cluster, else 1.
 """
 _TARGET = re.compile(r"(?P<host>[^:]+?)(?::(?P<port>\d{1,5}))?")
 _PORT = 40000
@@ -71,6 +64,7 @@ _DEFAULTS = "the default configuration, without enablePodToPodConnectivity and e
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the packet, and how Nodes are asked."""
     parser.description = "Trace a packet and its answer between clusters, hop by hop, and show why it ends."
+    parser.usage = "%(prog)s --from POD|IP --to TARGET [flags]"
     parser.epilog = _EPILOG
     parser.add_argument(
         "--from", dest="source", required=True, metavar="POD|IP", help="NAMESPACE/POD, or an address"
@@ -140,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         live = send(hops, args.live, agents.ask_many, agents.ask)
     report = PathReport(target=target, status=tracer.status(start), hops=hops, back=back, live=live)
     print(json.dumps(report.as_json()) if args.output == "json" else report.as_text())
-    good = live.answered if live is not None else report.answered and not args.live
+    good = live.answered if live is not None else (report.answered or report.local) and not args.live
     return exit_codes.OK if good else exit_codes.FAILED
 
 

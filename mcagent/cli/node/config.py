@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from pathlib import Path
 
 import yaml
 
-from mcagent.agent.config import KEYS, Settings
+from mcagent.agent.config import KEYS, SCHEMA, Settings
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_key_flags, load_settings
 
@@ -43,7 +45,12 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "check":
         for remark in settings.remarks:
             print(f"warning: {remark}")
-        print(f"{args.config or 'the configuration'}: no errors")
+        file = (
+            SCHEMA.default_file
+            if Path(SCHEMA.default_file).exists()
+            else "no file, only defaults and the environment"
+        )
+        print(f"{args.config or os.environ.get(SCHEMA.file_variable) or file}: no errors")
         return exit_codes.OK
     values = in_force(settings)
     if args.output == "json":

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mcagent.controller.contract import names
+from mcagent.controller.member.networks.discovery import discover_service_cidr
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
@@ -43,6 +44,10 @@ class Cluster:
     def server(self) -> str:
         """Return the URL of the API server."""
         return self._client.server
+
+    def service_cidr(self) -> str:
+        """Return the IPv4 Service CIDR. Raises SourceError."""
+        return discover_service_cidr(self._client)
 
     def require_supported_version(self) -> None:
         """Raise AdminError if mcagent does not support the API server's version. Raises SourceError."""
@@ -143,15 +148,15 @@ class Cluster:
                 return f"{base}{scope}/{served['name']}/{meta['name']}"
         return ""
 
+    def serves(self, obj: RawObject) -> bool:
+        """Tell whether the API server serves an object's kind now. Raises SourceError."""
+        if not self.path_of(obj):
+            self._served.clear()  # a CRD may have been created since
+        return bool(self.path_of(obj))
+
     def find_any(self, path: str) -> RawObject | None:
         """Return the object at a path, None also if the server does not serve the path. Raises SourceError."""
-        try:
-            obj: RawObject = self._client.request("GET", path)
-        except ApiRefusalError as error:
-            if error.code == 404:
-                return None
-            raise
-        return obj
+        return self._client.find(path)
 
     def present(self, obj: RawObject) -> RawObject | None:
         """Return the object of this kind and name in the cluster, None if there is none. Raises SourceError."""

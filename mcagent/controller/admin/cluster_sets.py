@@ -9,26 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mcagent.controller.admin import join_config
+from mcagent.controller.admin import allow_list, join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, check_id, check_name, made_by_command
+from mcagent.controller.admin.fields import name_of, text_at, value_at
 from mcagent.controller.admin.join_config import JoinConfig
+from mcagent.controller.contract import names
+from mcagent.controller.contract.cluster_uid import DUPLICATE
 from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE
-from mcagent.controller.leader.cluster_set import is_leader_set
+from mcagent.controller.contract.export_ranges import read_used
+from mcagent.controller.contract.pod_ranges import read_used_pods
+from mcagent.controller.member.published import AGENTS_TOO_OLD, ASSIGNED, CONFIGURED
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, condition_of
+from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
 JOIN_TIMEOUT = 60.0  # seconds, as antctl waits
-LEAVE_TIMEOUT = 60.0
+LEAVE_TIMEOUT = 60.0  # for so long the member's controller waits for a leader that is away
+_SPARE = 15.0  # seconds
+RANGE_TIMEOUT = 15.0  # seconds
 MEMBER_NAMESPACE = "kube-system"
 _RBAC = "rbac.authorization.k8s.io"
 _NEXT = {  # the next step for a ClusterSet that is not Ready, by its reason
     "Disconnected": "check that this cluster's Pods reach the leader's API server, and that CA and token match it",
     "AnnounceFailed": "check that the leader's controller runs, its API server reaches the controller's webhook, "
     "and the token is this cluster's (on the leader: mcagent get membertoken)",
+    DUPLICATE: "check --clusterid, and that the token is this cluster's (on the leader: mcagent get clusterset)",
 }
 
 
@@ -43,12 +52,13 @@ def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, fi
         if file is not None:
             join_config.write(file, join_config.text(config_of(created, cluster.server)), secret=False)
             cluster.report(f"join config for members written to {file}")
+    allow_list.report(cluster)
 
 
 def config_of(cluster_set: RawObject, server: str) -> JoinConfig:
     """Return the join config of a leader's ClusterSet. Raises AdminError for a member's ClusterSet."""
     typed = read_as(ClusterSet, cluster_set)
-    if not is_leader_set(typed):
+    if not typed.is_leaders:
         raise AdminError(f"ClusterSet {typed.key} is a member's, not the leader's")
     return JoinConfig(
         cluster_set=typed.name,
@@ -92,6 +102,8 @@ def join(
         cluster.create(Kind.CLUSTER_SET, namespace, config.cluster_set, {"spec": spec})
         if timeout:
             _wait_ready(cluster, namespace, config.cluster_set, timeout)
+    if timeout:
+        _report_range(cluster, namespace, config.cluster_set)
 
 
 def _let_read(cluster: Cluster, namespace: str, secret: str) -> None:
@@ -127,9 +139,22 @@ def _manifest(config: JoinConfig, secret: RawObject | None) -> RawObject:
 
 
 def _check_only_one(cluster: Cluster, namespace: str) -> None:
-    present = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
-    if present:
-        raise AdminError(f"namespace {namespace} has a ClusterSet already: {', '.join(present)}")
+    """Wait for the end of a deletion, such as that of a failed join. Raises AdminError if a ClusterSet stays."""
+
+    def names(*, deleted: bool) -> str:
+        objects = cluster.objects(Kind.CLUSTER_SET, namespace)
+        return ", ".join(
+            name_of(obj) for obj in objects if bool(value_at(obj, "metadata", "deletionTimestamp")) == deleted
+        )
+
+    if present := names(deleted=False):
+        raise AdminError(f"namespace {namespace} has a ClusterSet already: {present}")
+    if leaving := names(deleted=True):
+        cluster.report(f"waiting up to {LEAVE_TIMEOUT + _SPARE:g} s for the deletion of ClusterSet {leaving}")
+        if not cluster.wait(lambda: not names(deleted=True), LEAVE_TIMEOUT + _SPARE):
+            raise AdminError(
+                f"ClusterSet {leaving} in namespace {namespace} is still being deleted: does the controller run?"
+            )
 
 
 def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> None:
@@ -141,21 +166,59 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
         nonlocal last
         cluster_set = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
         last = condition_of(cluster_set.status.conditions, "Ready")
-        if last.is_true:
+        if last.is_true or last.reason == DUPLICATE:  # which does not end by itself
             return True
         state = last.message or "no controller has processed it yet"
         progress.report(last.message, f"waiting, {progress.seconds:.0f} s: {state}")
         return False
 
     cluster.report(f"waiting up to {timeout:g} s for the leader to accept this cluster")
-    if cluster.wait(ready, timeout):
+    if cluster.wait(ready, timeout) and last.is_true:
         cluster.report(f"this cluster is a member of {name}")
         return
-    subject = f"after {timeout:g} s ClusterSet {namespace}/{name}"
+    subject = f"after {min(timeout, progress.seconds):.0f} s ClusterSet {namespace}/{name}"
     if not last.type:
         raise AdminError(f"{subject} has no status: does the member controller run in namespace {namespace}?")
     then, message = _NEXT.get(last.reason, ""), last.message or "no reason is given"
     raise AdminError(f"{subject} is not Ready: {message}" + (f". Next: {then}" if then else ""))
+
+
+def _report_range(cluster: Cluster, namespace: str, name: str) -> None:
+    """Wait until the export range is decided, and report it. The leader decides once it knows a gateway."""
+    nodes = (read_as(ApiNode, node) for node in cluster.objects(Kind.NODE))
+    if not any(node.annotation(names.GATEWAY_ANNOTATION) == "true" for node in nodes):
+        cluster.report("whether it needs an export range is decided when a Node is annotated as its gateway")
+        return
+    own_range, pods = None, None
+
+    def decided() -> bool:
+        nonlocal own_range, pods
+        cluster_set = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
+        own_range, pods = read_used(cluster_set), read_used_pods(cluster_set)
+        return all(decision is not None and decision.reason != AGENTS_TOO_OLD for decision in (own_range, pods))
+
+    cluster.wait(decided, RANGE_TIMEOUT)
+    if own_range is None:
+        cluster.report("whether it needs an export range is not decided yet (mcagent get clusterset)")
+    elif own_range.cidr and own_range.reason in (ASSIGNED, CONFIGURED):
+        cluster.report(
+            f"its exported Services have addresses of {own_range.cidr} in other clusters: {own_range.why}"
+        )
+    elif own_range.reason:
+        cluster.report(f"its exported Services have no export range: {own_range.why}")
+    else:
+        cluster.report("its exported Services have their ClusterIPs in other clusters: its Service CIDR is free")
+    if pods is not None and pods.reason in (ASSIGNED, CONFIGURED):
+        shown = ", ".join(f"{pair.virtual} (for {pair.real})" for pair in pods.pairs)
+        cluster.report(f"its Pods have addresses of {shown} in other clusters: {pods.why}")
+    elif pods is not None and pods.reason:
+        cluster.report(f"its Pods have no virtual addresses: {pods.why}")
+
+
+def members(cluster: Cluster, namespace: str, cluster_set: str) -> list[str]:
+    """Return the cluster IDs of the members of a leader's ClusterSet, sorted. Raises SourceError."""
+    announces = cluster.objects(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
+    return sorted(text_at(obj, "clusterID") for obj in announces if text_at(obj, "clusterSetID") == cluster_set)
 
 
 def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float = LEAVE_TIMEOUT) -> None:

@@ -1,7 +1,7 @@
 """The command `mcagent deploy`: applies objects, and waits until their workloads are rolled out.
 
 It uses server-side apply, so fields of other managers stay. CRDs and Namespaces of other installations stay
-unchanged. Reads no files.
+unchanged, and so do Tiers. Reads no files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ import yaml
 
 from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, shown
 from mcagent.controller.admin.fields import text_at
-from mcagent.controller.admin.manifests import CONFIGURED, CRD, GIVEN_CONFIG, NAMESPACE, WORKLOADS, Part, Site
+from mcagent.controller.admin.manifests import (
+    ANTREA_POLICIES,
+    CONFIGURED,
+    CRD,
+    GIVEN_CONFIG,
+    NAMESPACE,
+    TIER,
+    WORKLOADS,
+    Part,
+    Site,
+)
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ConfigMap
@@ -22,6 +32,7 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
 TIMEOUT = 300.0  # seconds
+SERVED = 30.0  # seconds from a CRD to its kind
 _RELEASE, _POLICY = "meta.helm.sh/release-name", "helm.sh/resource-policy"
 _SHOWN = 5  # Pods whose state a message has
 
@@ -55,16 +66,22 @@ def deploy(
     Raises McagentError.
     """
     cluster.require_supported_version()
-    before = {shown(obj): _present(cluster, obj) for obj in (*objects, *withdrawn)}
+    kinds = {(obj["spec"]["group"], obj["spec"]["names"]["kind"]) for obj in objects if obj["kind"] == CRD}
+    before = {shown(obj): _present(cluster, obj, kinds) for obj in (*objects, *withdrawn)}
     absent = {obj["metadata"]["name"] for obj in objects if obj["kind"] == NAMESPACE and not before[shown(obj)]}
     for obj in objects:
         name, present = shown(obj), before[shown(obj)]
-        taken_over = force and obj["kind"] == CRD  # not a Namespace: `mcagent uninstall` would delete it
-        if obj["kind"] in (CRD, NAMESPACE) and present and not is_ours(present) and not taken_over:
+        # Never a Namespace, which `mcagent uninstall` would delete, nor the policies of Antrea.
+        taken_over = force and obj["kind"] == CRD and obj["spec"]["group"] != ANTREA_POLICIES
+        if obj["kind"] in (CRD, NAMESPACE, TIER) and present and not is_ours(present) and not taken_over:
             cluster.report(f"{name} kept: it exists, and belongs to another installation")
         elif dry_run and obj["metadata"].get("namespace") in absent:
             cluster.report(f"{name} not checked: its Namespace is not there yet")
+        elif dry_run and not cluster.path_of(obj):
+            cluster.report(f"{name} not checked: its CustomResourceDefinition is not there yet")
         else:
+            if not cluster.wait(lambda obj=obj: cluster.serves(obj), SERVED):  # type: ignore[misc]
+                raise AdminError(f"{name}: after {SERVED:g} s the API server does not serve its kind")
             now = _apply(cluster, obj, force=force, dry_run=dry_run)
             cluster.report(f"{name} {_change(present, now)}{' (dry run)' if dry_run else ''}")
     for obj in withdrawn:
@@ -97,9 +114,14 @@ def given_config(cluster: Cluster, parts: Set[Part], site: Site) -> dict[Part, d
     return configs
 
 
-def _present(cluster: Cluster, obj: RawObject) -> RawObject | None:
-    """Return the object in the cluster. Raises AdminError if it must not be changed."""
+def _present(cluster: Cluster, obj: RawObject, kinds: Set[tuple[str, str]]) -> RawObject | None:
+    """Return the object in the cluster. Raises AdminError if it must not be changed, or cannot be created.
+
+    `kinds`: group and kind of the CRDs that are applied before.
+    """
     if not cluster.path_of(obj):
+        if (obj["apiVersion"].partition("/")[0], obj["kind"]) in kinds:
+            return None
         raise AdminError(f"{shown(obj)}: this API server has no {obj['kind']} of {obj['apiVersion']}")
     present = cluster.present(obj)
     if release := release_of(present):

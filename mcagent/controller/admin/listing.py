@@ -11,7 +11,10 @@ from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.leader.cluster_set import is_leader_set
+from mcagent.controller.contract.export_ranges import read_ranges
+from mcagent.controller.contract.pod_ranges import read_pod_ranges
+from mcagent.controller.leader.cluster_set import UNIQUE
+from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, ApiObject, condition_of
 from mcagent.model.api.kubernetes import ServiceAccount
@@ -19,18 +22,21 @@ from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
     ApiGateway,
     ApiServiceExport,
+    ApiServiceImport,
     ClusterSet,
     ResourceExport,
     ResourceImport,
 )
 from mcagent.model.objects import Kind
+from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as, read_object
 from mcagent.model.parsing.field import printable
 
 Rows = Callable[[Any, float], Sequence[Sequence[str]]]  # of an object of the kind, and the time
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)
-_BEGIN, _END = 60, 340  # characters of a longer message: the subject, and cause or remedy at the end
-_CELL = 420  # characters of a cell: a name has up to 253
+_BEGIN, _END = 60, 320  # characters of a longer message: the subject, and cause or remedy at the end
+_CELL = 396  # characters of a cell: a name has up to 253
+_WIDE = 32_768  # the same with `-o wide`; the API's conditions have fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +46,7 @@ class Listing:
     kind: Kind
     head: Sequence[str]
     rows: Rows
-    aliases: tuple[str, ...] = ()
+    short: str = ""  # a short name beside name and plural, as kubectl has them
 
 
 def age(obj: ApiObject, now: float) -> str:
@@ -66,15 +72,29 @@ def _message(text: str) -> str:
 
 def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
     """Return a row for the ClusterSet as a whole, and one for each cluster."""
-    role = "leader" if is_leader_set(obj) else "member"
+    role = "leader" if obj.is_leaders else "member"
     ready = condition_of(obj.status.conditions, "Ready")
     total = f"{obj.status.ready_clusters or 0}/{obj.status.total_clusters or 0}"
     own = (obj.namespace, obj.name, obj.spec.cluster_id, role, total)
-    rows = [(*own, ready.status or "-", age(obj, now), _message(ready.message))]
+    own_range = condition_of(obj.status.conditions, EXPORT_RANGE)
+    pods = condition_of(obj.status.conditions, POD_RANGE)
+    messages = [ready.message, *([f"export range {own_range.message}"] if own_range.type else [])]
+    messages += [f"virtual Pod CIDR {pods.message}"] if pods.type else []
+    rows = [(*own, ready.status or "-", age(obj, now), "; ".join(filter(None, messages)))]
+    ranges = read_ranges(obj) if role == "leader" else {}
+    pod_ranges = read_pod_ranges(obj) if role == "leader" else {}
     for status in obj.status.cluster_statuses:
         cluster_ready = condition_of(status.conditions, "Ready")
         words = (cluster_ready.status or "-", since(cluster_ready.last_transition_time, now))
-        rows.append(("", "", status.cluster_id, "", "", *words, _message(cluster_ready.message)))
+        unique = condition_of(status.conditions, UNIQUE)
+        messages = [cluster_ready.message, *([unique.message] if unique.is_false else [])]
+        if (assigned := ranges.get(status.cluster_id)) is not None and assigned.why:
+            messages.append(f"export range {assigned.cidr or 'none is free'}: {assigned.why}")
+        if (virtual := pod_ranges.get(status.cluster_id)) is not None and virtual.why:
+            cidrs = [f"{pair.virtual} for {pair.real}" for pair in virtual.pairs]
+            cidrs += [f"none is free for {virtual.missing}"] if virtual.missing else []
+            messages.append(f"virtual Pod CIDR {', '.join(cidrs)}: {virtual.why}")
+        rows.append(("", "", status.cluster_id, "", "", *words, "; ".join(filter(None, messages))))
     return rows
 
 
@@ -82,7 +102,7 @@ def _export(obj: ResourceExport, now: float) -> Sequence[Sequence[str]]:
     spec = (obj.spec.cluster_id, obj.spec.kind, obj.spec.namespace, obj.spec.name)
     conditions = (condition_of(obj.status.conditions, kind) for kind in ("Failure", "Conflict", "Succeeded"))
     shown = next((condition for condition in conditions if condition.type), NO_CONDITION)
-    return [(obj.namespace, obj.name, *spec, shown.type or "-", age(obj, now), _message(shown.message))]
+    return [(obj.namespace, obj.name, *spec, shown.type or "-", age(obj, now), shown.message)]
 
 
 def _import(obj: ResourceImport, now: float) -> Sequence[Sequence[str]]:
@@ -95,12 +115,21 @@ def _service_export(obj: ApiServiceExport, now: float) -> Sequence[Sequence[str]
     valid, conflict = (condition_of(obj.status.conditions, kind) for kind in ("Valid", "Conflict"))
     why = conflict if conflict.is_true else valid
     words = (valid.status or "-", conflict.status or "-", why.reason or "-")
-    return [(obj.namespace, obj.name, *words, age(obj, now), _message(why.message))]
+    return [(obj.namespace, obj.name, *words, age(obj, now), why.message)]
+
+
+def _service_import(obj: ApiServiceImport, now: float) -> Sequence[Sequence[str]]:
+    clusters = ",".join(item.cluster for item in obj.status.clusters) or "-"
+    spec = (obj.spec.type or "-", ",".join(obj.spec.ips) or "-")
+    ports = ",".join(f"{port.port}/{port.protocol}" for port in obj.spec.ports) or "-"
+    return [(obj.namespace, obj.name, *spec, ports, clusters, age(obj, now))]
 
 
 def _gateway(obj: ApiGateway, now: float) -> Sequence[Sequence[str]]:
     fields = (text or "-" for text in (obj.gateway_ip, obj.internal_ip, obj.service_cidr))
-    return [(obj.namespace, obj.name, *fields, age(obj, now))]
+    reported = links.read(obj.status.links)
+    tunnels = f"{sum(link.live for link in reported)}/{sum(link.tunnels for link in reported)}"
+    return [(obj.namespace, obj.name, *fields, tunnels if reported else "-", age(obj, now))]
 
 
 def _cluster_info(obj: ApiClusterInfoImport, now: float) -> Sequence[Sequence[str]]:
@@ -125,64 +154,78 @@ LISTINGS: Mapping[str, Listing] = {
         kind=Kind.CLUSTER_SET,
         head=("NAMESPACE", "NAME", "CLUSTER", "ROLE", "READY", "STATUS", "AGE", "MESSAGE"),
         rows=_cluster_set,
-        aliases=("clustersets",),
     ),
     "serviceexport": Listing(
         kind=Kind.SERVICE_EXPORT,
         head=("NAMESPACE", "NAME", "VALID", "CONFLICT", "REASON", "AGE", "MESSAGE"),
         rows=_service_export,
-        aliases=("serviceexports", "svcex"),
+        short="svcex",
+    ),
+    "serviceimport": Listing(
+        kind=Kind.SERVICE_IMPORT,
+        head=("NAMESPACE", "NAME", "TYPE", "IP", "PORTS", "CLUSTERS", "AGE"),
+        rows=_service_import,
+        short="svcim",
     ),
     "resourceexport": Listing(
         kind=Kind.RESOURCE_EXPORT,
         head=("AREA", "EXPORT", "CLUSTER", "KIND", "NAMESPACE", "NAME", "STATUS", "AGE", "MESSAGE"),
         rows=_export,
-        aliases=("resourceexports", "re"),
+        short="re",
     ),
     "resourceimport": Listing(
         kind=Kind.RESOURCE_IMPORT,
         head=("AREA", "IMPORT", "KIND", "NAMESPACE", "NAME", "CLUSTERS", "AGE"),
         rows=_import,
-        aliases=("resourceimports", "ri"),
+        short="ri",
     ),
     "gateway": Listing(
         kind=Kind.GATEWAY,
-        head=("NAMESPACE", "NAME", "GATEWAY IP", "INTERNAL IP", "SERVICE CIDR", "AGE"),
+        head=("NAMESPACE", "NAME", "GATEWAY IP", "INTERNAL IP", "SERVICE CIDR", "LIVE TUNNELS", "AGE"),
         rows=_gateway,
-        aliases=("gateways",),
     ),
     "clusterinfoimport": Listing(
         kind=Kind.CLUSTER_INFO_IMPORT,
         head=("NAMESPACE", "NAME", "CLUSTER", "SERVICE CIDR", "POD CIDRS", "GATEWAYS", "AGE"),
         rows=_cluster_info,
-        aliases=("clusterinfoimports",),
     ),
     MEMBER_TOKEN: Listing(
         kind=Kind.SERVICE_ACCOUNT,
         head=("NAMESPACE", "NAME", "CLUSTER", "CIDRS", "ALLOWED GATEWAYS", "NAMESPACES", "MAX EXPORTS", "AGE"),
         rows=_token,
-        aliases=("membertokens",),
     ),
 }
 
 
+def listing_named(text: str) -> str | None:
+    """Return the key in LISTINGS of a kind as kubectl accepts it: name, plural or short name, in any case."""
+    word = text.lower().partition(".")[0]
+    return next((name for name, item in LISTINGS.items() if word and word in (name, f"{name}s", item.short)), None)
+
+
 def objects(
-    cluster: Cluster, what: str, *, namespace: str = "", name: str = "", cluster_id: str = ""
+    cluster: Cluster, what: str, *, namespace: str = "", object_names: Sequence[str] = (), cluster_id: str = ""
 ) -> list[RawObject]:
-    """Return the objects to show. Raises McagentError, also if there is no object `name`."""
+    """Return the objects to show, all if there are no names. Raises McagentError if a named one does not exist."""
     listing = LISTINGS[what]
     selected = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
-    if name:
-        selected = [obj for obj in selected if obj["metadata"]["name"] == name]
-        if not selected:
-            raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}")
+    if object_names:
+        selected = [obj for obj in selected if obj["metadata"]["name"] in object_names]
+        for name in object_names:
+            if not any(obj["metadata"]["name"] == name for obj in selected):
+                raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}")
     if cluster_id:
         selected = [obj for obj in selected if read_as(ResourceExport, obj).spec.cluster_id == cluster_id]
     return selected
 
 
-def rows(what: str, found: Sequence[RawObject], now: float) -> list[Sequence[str]]:
-    """Return the table's rows. Others write these objects: no cell moves the cursor, or fills the screen."""
+def rows(what: str, found: Sequence[RawObject], now: float, *, wide: bool = False) -> list[Sequence[str]]:
+    """Return the table's rows; `wide`: with messages of any length. Control characters in cells are escaped."""
     listing = LISTINGS[what]
     objects = (read_object(listing.kind, obj) for obj in found)
-    return [tuple(printable(cell, _CELL) for cell in row) for obj in objects for row in listing.rows(obj, now)]
+    limit = _WIDE if wide else _CELL
+    return [
+        tuple(printable(cell if wide else _message(cell), limit) for cell in row)
+        for obj in objects
+        for row in listing.rows(obj, now)
+    ]

@@ -24,9 +24,12 @@ from mcagent.model.errors import InputError
 
 MEMBER_NAMESPACE = "kube-system"
 LEADER_NAMESPACE = "antrea-multicluster"
-CRD, NAMESPACE = "CustomResourceDefinition", "Namespace"
+CRD, NAMESPACE, TIER = "CustomResourceDefinition", "Namespace", "Tier"
+ANTREA_POLICIES = "crd.antrea.io"  # the API group of the part POLICIES
 OURS = {"app.kubernetes.io/name": "mcagent"}
-_CLUSTER_SCOPED = re.compile(rf"Cluster.*|{NAMESPACE}|{CRD}|.*WebhookConfiguration|ValidatingAdmissionPolicy.*")
+_CLUSTER_SCOPED = re.compile(
+    rf"Cluster.*|{NAMESPACE}|{CRD}|.*WebhookConfiguration|ValidatingAdmissionPolicy.*|{TIER}"
+)
 _ACCOUNT = re.compile(r"(system:serviceaccount):([-a-z0-9]+):(?=mcagent-)")
 WORKLOADS = ("Deployment", "DaemonSet")
 _DIGEST = "checksum/config"
@@ -49,9 +52,10 @@ class InstalledRole(StrEnum):
 
 
 class Part(StrEnum):
-    """A part that can be installed alone, in the order of installation. All but the CRDs are files of deploy/."""
+    """A part that can be installed alone, in the order of installation. All but CRDS are files of deploy/."""
 
     CRDS = "crds"
+    POLICIES = "policies"  # CRDs and Tiers of Antrea's policies, for clusters without Antrea
     ADMISSION_POLICIES = "admission-policies"  # before the webhooks, which leave these rules to them
     METRICS_READER = "metrics-reader"
     LEADER = "leader"
@@ -66,7 +70,7 @@ _EVERYWHERE = frozenset({Part.CRDS, Part.ADMISSION_POLICIES, Part.METRICS_READER
 PARTS: Mapping[InstalledRole, frozenset[Part]] = {
     InstalledRole.MEMBER: _EVERYWHERE | {Part.MEMBER, Part.OPENVSWITCH, Part.AGENT},
     InstalledRole.LEADER: _EVERYWHERE | {Part.LEADER},
-    InstalledRole.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES, Part.MEMBER_POLICIES},
+    InstalledRole.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES, Part.MEMBER_POLICIES, Part.POLICIES},
 }
 _LEADERS = frozenset({Part.LEADER, Part.LEADER_ALL_NAMESPACES})
 CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEADER: "controller.yaml"}
@@ -76,11 +80,13 @@ CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEA
 class Site:
     """The values of one cluster.
 
-    `config` has keys of docs/configuration.md, nested by their dots; an image "" is that of the manifests.
+    `config` has keys of docs/configuration.md, nested by their dots; an image "" is that of the manifests, in the
+    registry.
     """
 
     namespace: str = MEMBER_NAMESPACE
     leader_namespace: str = LEADER_NAMESPACE
+    registry: str = ""  # with a path, if there is one
     image: str = ""
     openvswitch_image: str = ""
     openvswitch: str = "auto"  # the container's --policy on a Node with Open vSwitch
@@ -106,7 +112,7 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
         objects_by_label = {_label(obj): obj for obj in _crds(parts)}
     for part in (part for part in Part if part in parts - {Part.CRDS}):
         home = site.home(part)
-        part_objects = _with_digest([_with_values(obj, part, site) for obj in _read(part) if obj["kind"] != CRD])
+        part_objects = _with_digest([_with_values(obj, part, site) for obj in _own(part)])
         if (
             part is not Part.LEADER
             and home != MEMBER_NAMESPACE
@@ -119,9 +125,14 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
 
 def _crds(parts: set[Part]) -> list[RawObject]:
     """Return the CRDs of the roles that are installed; the agent reads those of a member."""
-    roles = {Part.LEADER: parts & _LEADERS, Part.MEMBER: parts - _LEADERS - _EVERYWHERE}
+    roles = {Part.LEADER: parts & _LEADERS, Part.MEMBER: parts - _LEADERS - _EVERYWHERE - {Part.POLICIES}}
     files = [part for part, installed in roles.items() if installed] or list(roles)
     return [obj for part in files for obj in _read(part) if obj["kind"] == CRD]
+
+
+def _own(part: Part) -> list[RawObject]:
+    """Return the objects of a part's file; without CRDs, which are the part CRDS, but for those of policies."""
+    return [obj for obj in _read(part) if obj["kind"] != CRD or part is Part.POLICIES]
 
 
 def _namespace(name: str) -> RawObject:
@@ -157,12 +168,14 @@ def _with_values(obj: RawObject, part: Part, site: Site) -> RawObject:
         moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
     if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
         moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
+    if kind == "ClusterRole" and meta["name"] == "mcagent-agent" and _publishes_node_keys(site):
+        moved["rules"].append({"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]})
     if kind == "ClusterRole" and part is Part.MEMBER_POLICIES and (accepted := accepted_policies(site)):
         moved["rules"] = [rule for rule in moved["rules"] if _POLICY_KEYS[rule["apiGroups"][0]] in accepted]
     if kind in WORKLOADS:
         (container,) = moved["spec"]["template"]["spec"]["containers"]
         image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
-        container["image"] = image or container["image"]
+        container["image"] = image or "/".join(filter(None, (site.registry, container["image"])))
         if part is Part.OPENVSWITCH:
             container["args"] = ["openvswitch", "--policy", site.openvswitch]
         elif part is Part.AGENT and site.openvswitch == "never":  # what brings it makes the directory, too
@@ -192,6 +205,11 @@ def accepted_policies(site: Site) -> frozenset[str]:
 
 def _reads_pods(site: Site) -> bool:
     return bool(site.config.get(Part.MEMBER, {}).get("enableStretchedNetworkPolicy"))
+
+
+def _publishes_node_keys(site: Site) -> bool:
+    """Tell whether agents publish keys of Nodes or, with the value none, have to remove them."""
+    return "nodeTrafficEncryption" in site.config.get(Part.AGENT, {})
 
 
 def _moved(value: Any, places: Mapping[str, str]) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mcagent.config.reader import ConfigError
+from mcagent.config.reader import ConfigError, ConfigText
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admin.fields import items_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
@@ -149,7 +149,7 @@ def _configuration(role: ControllerRole, objects: Objects) -> Iterator[Finding]:
             continue
         about = item.subject
         try:
-            settings = load(role, _Text(text), {}, {})
+            settings = load(role, ConfigText(text, "of Antrea"), {}, {})
         except ConfigError as error:
             for wrong in error.errors:
                 yield Finding(level=Level.MUST, about=about, text=f"{wrong.path}: {wrong.reason}")
@@ -171,20 +171,6 @@ def _configuration(role: ControllerRole, objects: Objects) -> Iterator[Finding]:
             )
         for remark in settings.remarks:
             yield Finding(level=Level.CHANGES, about=about, text=remark.partition(": ")[2])
-
-
-class _Text:
-    """A configuration file in a ConfigMap."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def read_text(self, encoding: str) -> str:  # noqa: ARG002
-        """Return the text."""
-        return self._text
-
-    def __str__(self) -> str:
-        return "of Antrea"
 
 
 def _leader(objects: Objects) -> Iterator[Finding]:

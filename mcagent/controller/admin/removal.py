@@ -17,7 +17,6 @@ from mcagent.controller.admin.fields import items_at, name_of, namespace_of, tex
 from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, InstalledRole, Part, Site
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import TRUE
-from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ClusterSet
@@ -114,7 +113,7 @@ def _stored(cluster: Cluster, kind: Kind, namespace: str = "") -> list[RawObject
 
 
 def _is_leaders(cluster_set: RawObject) -> bool:
-    return is_leader_set(read_as(ClusterSet, cluster_set))
+    return read_as(ClusterSet, cluster_set).is_leaders
 
 
 def _sets(cluster: Cluster, removal: Removal) -> list[RawObject]:
@@ -270,7 +269,7 @@ def _release(cluster: Cluster, kinds: Sequence[Kind], namespace: str = "") -> No
 def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:
     """Delete mcagent's CRDs, and wait until they are gone. Raises AdminError with objects that have finalizers."""
     crds = []
-    for obj in manifests.objects([Part.CRDS], Site()):
+    for obj in manifests.objects([Part.CRDS, Part.POLICIES], Site()):
         present = cluster.present(obj) if obj["kind"] == CRD else None
         if present and is_ours(present):
             crds.append(obj)

@@ -91,6 +91,8 @@ def create(
         secret = {"type": TOKEN_TYPE, "metadata": {"annotations": {ACCOUNT_ANNOTATION: name}}}
         cluster.create(Kind.SECRET, namespace, name, secret)
         filled = _filled(cluster, namespace, name) or _requested(cluster, namespace, name)
+        if names.ALLOWED_CIDRS_ANNOTATION not in bounds:
+            cluster.report(f"no --allow-cidr: cluster {cluster_id} may claim what members.allowedCIDRs allows")
         if file is not None:
             _save(file, filled)
             cluster.report(f"Secret with the token written to {file}: treat it like a password")

@@ -72,7 +72,8 @@ def _refuse_identity(
             + (f": {command}" if command else "")
         )
     if not cluster or bound_cluster(account) != cluster:
-        return denied(f'cluster ID "{cluster}" is not permitted for {caller}: see {names.CLUSTER_ID_ANNOTATION}')
+        shown = printable(cluster)
+        return denied(f'cluster ID "{shown}" is not permitted for {caller}: see {names.CLUSTER_ID_ANNOTATION}')
     return None
 
 
@@ -83,7 +84,7 @@ def _refuse_join(request: ReviewRequest, new: MemberClusterAnnounce, lookup: Loo
         return denied(f"there is no ClusterSet in namespace {request.namespace}", code=412)
     cluster_set = sets[0]
     if new.cluster_set_id != cluster_set.name:
-        message = f'unknown ClusterSet ID "{new.cluster_set_id}": it is {cluster_set.name} here'
+        message = f'unknown ClusterSet ID "{printable(new.cluster_set_id)}": it is {cluster_set.name} here'
         return denied(message, code=412)
     if new.leader_cluster_id != cluster_set.leader_id:
         return denied(f"leaderClusterID must be {cluster_set.leader_id}, the ClusterSet's leader", code=412)

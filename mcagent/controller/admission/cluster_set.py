@@ -10,7 +10,6 @@ from mcagent.controller.admission.decision import (
     ReviewRequest,
     denied,
 )
-from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.model.api.multicluster import ClusterSet
 
 _SHOWN = 5  # members that are named in a message
@@ -24,7 +23,7 @@ def review_cluster_set(request: ReviewRequest, lookup: Lookup) -> AdmissionDecis
             return denied(f"namespace {request.namespace} has a ClusterSet already: {existing[0].name}", code=412)
     if request.operation is Operation.DELETE:
         old, _ = request.of(ClusterSet)
-        members = lookup.announces(request.namespace) if is_leader_set(old) else ()
+        members = lookup.announces(request.namespace) if old.is_leaders else ()
         if members:
             clusters = sorted(member.cluster_id for member in members)
             shown = ", ".join(clusters[:_SHOWN]) + (", ..." if len(clusters) > _SHOWN else "")

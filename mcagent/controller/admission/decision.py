@@ -48,32 +48,25 @@ class Lookup(Protocol):
 
     def service_account(self, namespace: str, name: str) -> ServiceAccount | None:
         """Return a ServiceAccount, None if there is none."""
-        ...
 
     def service_accounts(self, namespace: str) -> Sequence[ServiceAccount]:
         """Return all ServiceAccounts of a namespace."""
-        ...
 
     def cluster_sets(self, namespace: str) -> Sequence[ClusterSet]:
         """Return all ClusterSets of a namespace."""
-        ...
 
     @property
     def limits(self) -> MemberLimits:
         """Return the limits of members whose ServiceAccounts have no annotations."""
-        ...
 
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
         """Return the number of a member's ResourceExports of a kind, with those that are being deleted."""
-        ...
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
         """Return the ResourceImports with one of these values in `cidr_claims.GRANTED`, as far as known."""
-        ...
 
     def announces(self, namespace: str) -> Sequence[MemberClusterAnnounce]:
         """Return all MemberClusterAnnounces of a namespace."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,18 +10,20 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from msgspec import structs
+
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.machinery.reconciler import Index, Json, Object, Side
 from mcagent.core.addresses.rules import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import endpoint_of, refuse_underlay, source_of
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.api.multicluster import ClusterInfo, GatewayInfo, ResourceExport, ResourceImport, WireGuard
-from mcagent.model.net import Address, parse_address, parse_network
+from mcagent.model.net import Address, address_or_none, network_or_none
 
 MAX_CIDRS = 256  # Pod CIDRs of a cluster
 MAX_GATEWAYS = 64
 _MOST = 1024  # CIDRs that are read: early versions allowed more than MAX_CIDRS
-_WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port")
+_WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port", "devices")
 _LONGEST = 64  # characters of a CIDR, an address or a key
 _KEY = 44  # characters of a WireGuard public key: base64 of 32 bytes
 
@@ -43,11 +45,8 @@ class CidrClaim:
 @lru_cache(maxsize=16384)
 def cidr_claim(text: str, what: str) -> CidrClaim | None:
     """Return the claim to a CIDR; None if the text is no CIDR, or one that cannot be routed."""
-    try:
-        network, _ = parse_network(text)
-    except ValueError:
-        return None
-    if refuse_network(network) is not None:
+    network = network_or_none(text)
+    if network is None or refuse_network(network) is not None:
         return None
     return CidrClaim(str(network), prefix_range(network), what=what)
 
@@ -55,11 +54,8 @@ def cidr_claim(text: str, what: str) -> CidrClaim | None:
 @lru_cache(maxsize=16384)
 def gateway_claim(text: str) -> CidrClaim | None:
     """Return the claim to a gateway's address; None if no tunnel can end there."""
-    try:
-        address = parse_address(text)
-    except ValueError:
-        return None
-    if "%" in text or refuse_underlay(address) is not None:
+    address = address_or_none(text)
+    if address is None or "%" in text or refuse_underlay(address) is not None:
         return None
     points = {_point(endpoint_of(address)), _point(source_of(address))} - {_point(address)}
     return CidrClaim(str(address), _point(address), gateway=True, points=tuple(sorted(points)), what="gateway")
@@ -123,7 +119,7 @@ def _granted_keys(keys: WireGuard | None, refused: Container[str]) -> WireGuard 
     if keys is None or keys.public_key in refused:
         return None
     following = "" if keys.next_public_key in refused else keys.next_public_key
-    return WireGuard(public_key=keys.public_key, next_public_key=following, port=keys.port)
+    return structs.replace(keys, next_public_key=following)
 
 
 def complete(info: ClusterInfo) -> Json:

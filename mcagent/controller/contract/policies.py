@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcagent.controller.contract import names
-from mcagent.model.api.kubernetes import Manifest
+from mcagent.model.api.policies import Manifest
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind

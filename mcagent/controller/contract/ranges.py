@@ -6,12 +6,12 @@ Only IPv4 addresses that may be routed (`mcagent.core.addresses.rules`); others 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
 from mcagent.core.addresses.rules import refuse_address, refuse_network
-from mcagent.model.net import parse_address, parse_network
+from mcagent.model.net import address_or_none, network_or_none
 
 Range = tuple[int, int, str]  # first and last address, and the owner
 
@@ -19,23 +19,24 @@ Range = tuple[int, int, str]  # first and last address, and the owner
 @lru_cache(maxsize=65536)
 def range_of(text: str) -> tuple[int, int] | None:
     """Return the first and last address of a CIDR; None if it is invalid or cannot be routed."""
-    try:
-        network, _ = parse_network(text)
-    except ValueError:
-        return None
+    network = network_or_none(text)
     if not isinstance(network, IPv4Network) or refuse_network(network) is not None:
         return None
     first = int(network.network_address)
     return first, first + network.num_addresses - 1
 
 
+def valid_range(cidr: str) -> tuple[int, int]:
+    """Return the first and last address of a CIDR that is valid already."""
+    bounds = range_of(cidr)
+    assert bounds is not None
+    return bounds
+
+
 @lru_cache(maxsize=65536)
 def address_of(text: str) -> int | None:
     """Return an IPv4 address that endpoints can have, as an integer; None for all others."""
-    try:
-        address = parse_address(text)
-    except ValueError:
-        return None
+    address = address_or_none(text)
     return int(address) if isinstance(address, IPv4Address) and refuse_address(address) is None else None
 
 
@@ -72,6 +73,14 @@ class Networks:
                 owners.add(owner)
             place -= 1
         return sorted(owners)
+
+    def overlapping(self, first: int, last: int) -> Iterator[str]:
+        """Yield the owner of each range that shares an address with one from `first` to `last`."""
+        place = bisect_right(self._firsts, last) - 1
+        while place >= 0 and self._reach[place] >= first:
+            if self._ranges[place][1] >= first:
+                yield self._ranges[place][2]
+            place -= 1
 
 
 def networks_of(cidrs: Iterable[str], owner: str = "") -> Networks:

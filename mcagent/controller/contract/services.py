@@ -179,8 +179,8 @@ def _port_name(field: Field) -> str:
 def _app_protocol(field: Field) -> str:
     """Return an appProtocol: a label, with or without a domain ("kubernetes.io/h2c")."""
     text = field.text("")
-    domain, _, name = text.rpartition("/")
-    if text and not (names.is_label(name.lower()) and (not domain or names.is_subdomain(domain))):
+    domain, slash, name = text.rpartition("/")
+    if text and not (names.is_label(name.lower()) and (not slash or names.is_subdomain(domain))):
         raise field.error(f'not an appProtocol: "{printable(text)}"')
     return text
 

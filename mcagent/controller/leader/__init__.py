@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.leader.cluster_set import ClusterSetStatus
+from mcagent.controller.leader.export_ranges import ExportRanges
 from mcagent.controller.leader.label_identities import LabelIdentities
 from mcagent.controller.leader.members import Members
 from mcagent.controller.leader.other_exports import OtherExports
@@ -18,10 +19,11 @@ def leader_reconcilers(settings: LeaderSettings) -> list[Reconciler]:
     return [
         Members(settings),
         ClusterSetStatus(settings),
+        ExportRanges(settings),
         ClusterInfoCopy(settings),
         ServiceMerge(settings),
         LabelIdentities(settings),
-        PolicyCopies(settings, ANTREA),
-        PolicyCopies(settings, KUBERNETES),
-        OtherExports(settings),
+        PolicyCopies(ANTREA),
+        PolicyCopies(KUBERNETES),
+        OtherExports(),
     ]

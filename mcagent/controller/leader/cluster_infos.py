@@ -11,8 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, gateway_claim, without
+from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION, uids
 from mcagent.controller.contract.conditions import TRUE, condition
+from mcagent.controller.contract.export_ranges import RANGE_ANNOTATION, as_text
 from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.contract.pod_ranges import POD_RANGE_ANNOTATION
+from mcagent.controller.leader.assigned_ranges import answer, changed_ranges, pod_answer
 from mcagent.controller.leader.claims import granted_in
 from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
@@ -25,6 +29,7 @@ from mcagent.controller.leader.exports.header import (
     BY_CLUSTER,
     CLUSTER_INFOS,
     Header,
+    announce_ref,
     changed_members,
     is_member,
     not_a_member,
@@ -38,12 +43,25 @@ from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
-from mcagent.model.api.multicluster import ClusterInfo, MemberClusterAnnounce, ResourceExport, ResourceImport
+from mcagent.model.api.multicluster import (
+    ClusterInfo,
+    ClusterSet,
+    MemberClusterAnnounce,
+    ResourceExport,
+    ResourceImport,
+)
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.clusters import AGENTS_ANNOTATION
-from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
+from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, MTU_ANNOTATION
+from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.granted import (
+    CLAIMS_ANNOTATION,
+    REFUSED_ANNOTATION,
+    granted_text,
+    read_refused,
+    refused_text,
+)
 
 
 class ClusterInfoCopy:
@@ -52,7 +70,13 @@ class ClusterInfoCopy:
     name = "cluster-info-copy"
     needs_leader = False
     reads = Access(
-        local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
+        local={
+            Kind.RESOURCE_EXPORT,
+            Kind.RESOURCE_IMPORT,
+            Kind.MEMBER_CLUSTER_ANNOUNCE,
+            Kind.SERVICE_ACCOUNT,
+            Kind.CLUSTER_SET,
+        }
     )
     writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
     indexes = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER, ANSWERS)
@@ -63,8 +87,6 @@ class ClusterInfoCopy:
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the exports that a change touches: its own, and those that collide with its old or new claims."""
         old, new, area = change.old, change.new, change.object.namespace
-        if not self._settings.covers(area):
-            return []
         match change.object:
             case MemberClusterAnnounce():
                 members = changed_members(change)
@@ -76,6 +98,8 @@ class ClusterInfoCopy:
             case ServiceAccount():
                 ids = {*map(cluster_id_of, changed_accounts(change))} - {""}
                 return [f"{area}/{names.cluster_info(cluster_id)}" for cluster_id in ids]
+            case ClusterSet():
+                return [f"{area}/{names.cluster_info(cluster)}" for cluster in changed_ranges(change)]
             case ResourceImport() as resource_import:
                 if not _key_of_import(resource_import):
                     return []
@@ -91,10 +115,8 @@ class ClusterInfoCopy:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterInfo exports, and imports of such."""
-        area = self._settings.namespace or None
-        exports = view.list(ResourceExport, namespace=area)
-        keys = {export.key: None for export in exports if _is_cluster_info(export)}
-        for resource_import in view.list(ResourceImport, namespace=area):
+        keys = {export.key: None for export in view.list(ResourceExport) if _is_cluster_info(export)}
+        for resource_import in view.list(ResourceImport):
             keys |= dict.fromkeys(_key_of_import(resource_import))
         return keys
 
@@ -113,6 +135,7 @@ class ClusterInfoCopy:
             header = read_header(export)
             if not is_member(view, area, header.cluster_id):
                 return DesiredObjects(steps=[*gone, failed(export, not_a_member(header.cluster_id), now)])
+            _check_uid(export, view.get(announce_ref(area, header.cluster_id), MemberClusterAnnounce))
             info = read_cluster_info(export)
         except InputError as error:
             why = reason_of(error)
@@ -127,8 +150,11 @@ class ClusterInfoCopy:
         annotations = {
             **_settings(export),
             CLAIMS_ANNOTATION: granted_text(decision.times),
+            REFUSED_ANNOTATION: refused_text(read_refused(export.annotation(REFUSED_ANNOTATION) or "")),
             names.PROVED_ANNOTATION: ",".join(sorted(decision.proved)) or None,
             names.MAX_EXPORTS_ANNOTATION: str(bounds.max_exports),  # the member's namespaces share it
+            RANGE_ANNOTATION: as_text(answer(view, area, header.cluster_id)),
+            POD_RANGE_ANNOTATION: as_text(pod_answer(view, area, header.cluster_id)),
         }
         spec = _spec(header, without(info, decision.refused))
         copy = Wanted(
@@ -137,6 +163,14 @@ class ClusterInfoCopy:
             status=_status(present, header.cluster_id, now),
         )
         return DesiredObjects(steps=[copy, succeeded(export, now, note)], events=events, again=decision.again)
+
+
+def _check_uid(export: ResourceExport, announce: MemberClusterAnnounce | None) -> None:
+    """Raise InputError for the export of another cluster with the ID of a member."""
+    holder, uid = uids(announce)[0], export.annotation(CLUSTER_UID_ANNOTATION)
+    if uid and holder and uid != holder:
+        path = f"metadata.annotations[{CLUSTER_UID_ANNOTATION}]"
+        raise InputError(export.subject, path, f"is {printable(uid)}: the member has UID {holder}")
 
 
 def _colliding(view: View, area: str, cluster_id: str) -> Iterable[str]:
@@ -169,7 +203,7 @@ def _settings(export: ResourceExport) -> dict[str, str | None]:
 
     Antrea's members write none.
     """
-    keys = (*names.SETTING_ANNOTATIONS, AGENTS_ANNOTATION)
+    keys = (*names.SETTING_ANNOTATIONS, AGENTS_ANNOTATION, MTU_ANNOTATION)
     texts = {key: export.annotation(key) or "" for key in keys}
     return {key: text if names.is_label(text.lower()) else None for key, text in texts.items()}
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
+from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
 from mcagent.controller.leader.claims import publishes_key
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
@@ -25,31 +26,30 @@ from mcagent.model.api.base import ApiObject, Condition, condition_of
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.field import listed, printable
 
 READY = "Ready"
-CONSISTENT = "Consistent"  # of mcagent: CIDRs do not overlap, and all clusters or none of them encrypt
+UNIQUE = "UniqueClusterID"  # of mcagent: False while another cluster tries to use a member's cluster ID
+CONSISTENT = "Consistent"  # of mcagent: IDs are unique, CIDRs do not overlap, and all clusters or none encrypt
 _LOST = "No MemberClusterAnnounce update after"
 _SHOWN = 5  # overlaps that are named in a message
 _COUNTED = 100  # overlaps that are counted
 _SOONEST = 0.2  # seconds until the next check, at least: a rounding error must not make it early
 
 
-def is_leader_set(cluster_set: ClusterSet) -> bool:
-    """Tell whether a ClusterSet is a leader's: its leader is this cluster, without server and Secret.
-
-    In a cluster that is leader and member, the member's ClusterSet has both.
-    """
-    own = cluster_set.spec.cluster_id
-    return any(
-        (not own or leader.cluster_id == own) and not leader.server and not leader.secret
-        for leader in cluster_set.spec.leaders
-    )
-
-
 def ready_of(cluster_set: ClusterSet, cluster: str) -> Condition:
     """Return the condition Ready of a cluster in a ClusterSet's status; without status if it has none."""
     return condition_of(cluster_set.conditions_of(cluster), READY)
+
+
+def members_by_state(view: View, namespace: str | None) -> dict[str, int]:
+    """Return the number of members that are ready and away, of the leader's ClusterSets (None: all namespaces)."""
+    counts = {"ready": 0, "away": 0}
+    for cluster_set in view.list(ClusterSet, namespace=namespace):
+        if cluster_set.is_leaders:
+            for member in cluster_set.status.cluster_statuses:
+                counts["ready" if condition_of(member.conditions, READY).is_true else "away"] += 1
+    return counts
 
 
 def is_lost(ready: Condition, announce: MemberClusterAnnounce) -> bool:
@@ -75,40 +75,45 @@ class ClusterSetStatus:
         """Return the ClusterSets that a change touches: none for a heartbeat of a Ready member."""
         changed = change.object
         area = changed.namespace
-        if not self._settings.covers(area):
-            return []
         if isinstance(changed, ClusterSet):
             return [changed.key]
         if change.kind is Kind.RESOURCE_EXPORT and _published(change.old) == _published(change.new):
             return []
         sets = view.list(ClusterSet, namespace=area)
-        if isinstance(changed, MemberClusterAnnounce) and announces(change.old) and announces(change.new):
+        same_members = announces(change.old) and announces(change.new) and uids(change.old) == uids(change.new)
+        if isinstance(changed, MemberClusterAnnounce) and same_members:
             sets = [s for s in sets if not ready_of(s, changed.cluster_id).is_true]
         return [cluster_set.key for cluster_set in sets]
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterSets."""
-        return [
-            cluster_set.key for cluster_set in view.list(ClusterSet, namespace=self._settings.namespace or None)
-        ]
+        return [cluster_set.key for cluster_set in view.list(ClusterSet)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the status of a ClusterSet."""
         area, name = key.split("/", 1)
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=area, name=name)
         cluster_set = view.get(ref, ClusterSet)
-        if cluster_set is None or cluster_set.is_deleting or not is_leader_set(cluster_set):
+        if cluster_set is None or cluster_set.is_deleting or not cluster_set.is_leaders:
             return DesiredObjects()
         statuses: list[Json] = []
         events: list[Event] = []
         again: list[float] = []
+        duplicates: list[str] = []
         for announce in view.list(MemberClusterAnnounce, namespace=area):
             if not announces(announce) or announce.cluster_set_id != name:
                 continue
             cluster = announce.cluster_id
             quiet = view.quiet_for(announce_ref(area, cluster))
             ready_condition = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
-            statuses.append({"clusterID": cluster, "conditions": [ready_condition]})
+            cluster_conditions = [ready_condition]
+            if duplicate := _duplicate(announce):
+                before = cluster_set.conditions_of(cluster)
+                cluster_conditions.append(
+                    condition(before, UNIQUE, FALSE, reason=DUPLICATE, message=duplicate, now=now)
+                )
+                duplicates.append(duplicate)
+            statuses.append({"clusterID": cluster, "conditions": cluster_conditions})
             if ready_condition["status"] == TRUE:
                 again.append(max(_SOONEST, self._settings.heartbeat_timeout - quiet))
             else:
@@ -121,7 +126,7 @@ class ClusterSetStatus:
         ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
         conditions = cluster_set.status.conditions
         members = {str(item["clusterID"]) for item in statuses}
-        consistent = _consistent(view, area, members, conditions, now)
+        consistent = _consistent(view, area, members, conditions, now, duplicates=duplicates)
         if consistent["status"] == FALSE:
             events.append(Event(subject=str(ref), reason=consistent["reason"], message=consistent["message"]))
         status = {
@@ -168,8 +173,8 @@ def _overall(before: Sequence[Condition], statuses: Sequence[Json], ready: int, 
         message = "" if statuses else "no cluster has announced itself yet"
         return condition(before, READY, TRUE, message=message, now=now)
     away = [item["clusterID"] for item in statuses if item["conditions"][0]["status"] != TRUE]
-    shown = ", ".join(away[:_SHOWN]) + (f" and {len(away) - _SHOWN} more" if len(away) > _SHOWN else "")
-    return condition(before, READY, FALSE, reason="NoReadyCluster", message=f"not ready: {shown}", now=now)
+    message = f"not ready: {listed(away, _SHOWN)}"
+    return condition(before, READY, FALSE, reason="NoReadyCluster", message=message, now=now)
 
 
 def _published(export: ApiObject | None) -> object:
@@ -192,13 +197,30 @@ def _encrypts(export: ResourceExport) -> bool | None:
     return publishes_key(export)
 
 
-def _consistent(view: View, area: str, members: set[str], before: Sequence[Condition], now: float) -> Json:
+def _duplicate(announce: MemberClusterAnnounce) -> str:
+    """Return the message on a second cluster with the ID of a member; "" if there is none."""
+    own, refused = uids(announce)
+    if not own or not refused or own == refused:
+        return ""
+    return (
+        f"two clusters use cluster ID {announce.cluster_id}: the member has UID {own}, the refused one {refused} "
+        "(of their Namespaces kube-system)"
+    )
+
+
+def _consistent(
+    view: View, area: str, members: set[str], before: Sequence[Condition], now: float, *, duplicates: Sequence[str]
+) -> Json:
+    """Return the condition Consistent. `duplicates`: messages on cluster IDs that two clusters use."""
     infos = [e for e in view.indexed(CLUSTER_INFOS, area) if e.spec.cluster_id in members and not e.is_deleting]
     overlaps = pairs(((info.spec.cluster_id, claim) for info in infos for claim in claims_in(info)), _COUNTED)
-    notes = [f"{a} of {first} overlaps {b} of {second}" for first, a, second, b in overlaps[:_SHOWN]]
+    notes = [*duplicates[:_SHOWN]]
+    reason = DUPLICATE if duplicates else ""
+    notes += [f"{a} of {first} overlaps {b} of {second}" for first, a, second, b in overlaps[:_SHOWN]]
     if len(overlaps) > _SHOWN:
         notes.append(f"{len(overlaps) - _SHOWN}{' or more' if len(overlaps) == _COUNTED else ''} more overlaps")
-    reason = "OverlappingCIDRs" if overlaps else ""
+    if overlaps:
+        reason = reason or "OverlappingCIDRs"
     encrypting = sorted(info.spec.cluster_id for info in infos if _encrypts(info) is True)
     plain = sorted(info.spec.cluster_id for info in infos if _encrypts(info) is False)
     if encrypting and plain:

@@ -5,7 +5,7 @@ hash yields a sequence of numbers, and the labels get the first free one. So the
 restart, under another leader, and when labels return, and a number that became free is not used again soon. If
 two labels have one number (assigned at the same moment, or by two leaders), the younger ResourceImport is
 deleted and created with another number; members import only the older one (`member.policies.label_identities`).
-Labels without exports keep their number for GRACE.
+Labels without exports keep their number for GRACE, unless the Common Area has no ClusterSet any more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.kubernetes import ServiceAccount
-from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
@@ -70,7 +70,13 @@ class LabelIdentities:
     name = "label-identities"
     needs_leader = False
     reads = Access(
-        local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
+        local={
+            Kind.RESOURCE_EXPORT,
+            Kind.RESOURCE_IMPORT,
+            Kind.MEMBER_CLUSTER_ANNOUNCE,
+            Kind.SERVICE_ACCOUNT,
+            Kind.CLUSTER_SET,
+        }
     )
     writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
 
@@ -81,14 +87,15 @@ class LabelIdentities:
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the labels that a change touches: its own, or all of a member with new membership or bounds."""
         area = change.object.namespace
-        if not self._settings.covers(area):
-            return []
         match change.object:
             case ResourceImport():
                 imports = [o for o in change.of(ResourceImport) if o is not None and _is_ours(o)]
                 numbers = dict.fromkeys(number for o in imports for number in _by_number(o))
                 rivals = (r for number in numbers for r in view.indexed(IMPORTS_BY_NUMBER, number))
                 return dict.fromkeys(o.key for o in (*imports, *rivals))
+            case ClusterSet():
+                numbered = view.list(ResourceImport, namespace=area) if change.came_or_went else ()
+                return [resource_import.key for resource_import in numbered if _is_ours(resource_import)]
             case MemberClusterAnnounce():
                 clusters = changed_members(change)
             case ServiceAccount():
@@ -106,13 +113,9 @@ class LabelIdentities:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all labels that are exported or have a number."""
-        area = self._settings.namespace or None
-        exports = view.list(ResourceExport, namespace=area)
-        keys = dict.fromkeys(_key(export) for export in exports if _is_ours(export))
-        imports = view.list(ResourceImport, namespace=area)
-        return keys | dict.fromkeys(
-            resource_import.key for resource_import in imports if _is_ours(resource_import)
-        )
+        keys = dict.fromkeys(_key(export) for export in view.list(ResourceExport) if _is_ours(export))
+        imports = view.list(ResourceImport)
+        return keys | dict.fromkeys(o.key for o in imports if _is_ours(o))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ResourceImport, and the status of the exports."""
@@ -138,7 +141,8 @@ class LabelIdentities:
             return DesiredObjects(steps=steps)
         since = time_of(present.annotation(names.UNUSED_SINCE_ANNOTATION))
         remaining = GRACE if since is None else min(GRACE, since + GRACE - now)
-        if remaining <= 0 or not self._settings.stretched_network_policy:
+        has_cluster_set = any(not o.is_deleting for o in view.list(ClusterSet, namespace=area))
+        if remaining <= 0 or not has_cluster_set or not self._settings.stretched_network_policy:
             return DesiredObjects(steps=[target, *steps])
         unused = {names.UNUSED_SINCE_ANNOTATION: time_text(now), names.EXPORTERS_ANNOTATION: ""}
         if since is None:

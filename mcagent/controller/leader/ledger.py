@@ -10,19 +10,13 @@ is not a member, or its export is being deleted. A claim that can never be grant
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.cidr_claims import (
-    CLAIMED,
-    GRANTED,
-    CidrClaim,
-    asked_for,
-    colliding,
-    filed_under,
-)
+from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, CidrClaim, asked_for, colliding, filed_under
+from mcagent.controller.leader.assigned_ranges import own_ranges, range_refusals
 from mcagent.controller.leader.claims import ClusterClaims, claims_of_cluster, claims_of_member
 from mcagent.controller.leader.exports.bounds import Bounds, bounds_of, defaults_of
 from mcagent.controller.leader.proofs import is_confirmed
@@ -54,13 +48,14 @@ class Ledger:
     def __init__(self, limits: MemberLimits) -> None:
         self._defaults = defaults_of(limits)
         self._allowed = allowed_ranges(limits)
+        self._assigns_ranges = bool(limits.export_cidrs or limits.pod_export_cidrs)
 
     def decide(self, view: View, export: ResourceExport, now: float) -> ClaimsDecision:
         """Return the decision on the claims of a member's valid ClusterInfo export."""
         area = export.namespace
         own = claims_of_member(view, area, export.spec.cluster_id, export)
         claims = [*own.granted, *own.requested]
-        refused = self.refusals(view, area, own.cluster_id, claims)
+        refused = self.refusals(view, area, own.cluster_id, claims, own.granted)
         allowed = [claim for claim in claims if claim.text not in refused]
         ranking = Ranking(view, area, now)
         rivals = self._rivals(_ClaimsByCluster(view, area), ranking, own, allowed)
@@ -80,9 +75,22 @@ class Ledger:
             again = TRIAL  # a gateway that has not proved itself by then loses its address
         return ClaimsDecision(times=times, refused=refused, proved=frozenset(proved), again=again)
 
-    def refusals(self, view: View, area: str, cluster_id: str, claims: Sequence[CidrClaim]) -> dict[str, str]:
-        """Return the claims that a cluster may not have: the reasons, by their text (`refusals`)."""
-        return refusals(claims, cluster_id, bounds_of(view, area, cluster_id, self._defaults), self._allowed)
+    def refusals(
+        self,
+        view: View,
+        area: str,
+        cluster_id: str,
+        claims: Sequence[CidrClaim],
+        granted: Container[CidrClaim] = (),
+    ) -> dict[str, str]:
+        """Return the claims that a cluster may not have: the reasons, by their text."""
+        bounds = bounds_of(view, area, cluster_id, self._defaults)
+        if not self._assigns_ranges:
+            return refusals(claims, cluster_id, bounds, self._allowed)
+        own = own_ranges(view, area, cluster_id)
+        limited = [claim for claim in claims if claim.gateway or claim.text not in own]
+        refused = refusals(limited, cluster_id, bounds, self._allowed)
+        return range_refusals(view, area, cluster_id, claims, granted) | refused
 
     def _rivals(
         self, clusters: _ClaimsByCluster, ranking: Ranking, own: ClusterClaims, claims: Sequence[CidrClaim]
@@ -105,7 +113,7 @@ class Ledger:
         """Return the claims that can be granted to a cluster: allowed, and before all holders in rank."""
         view, area = clusters.view, clusters.area
         everything = [*cluster.granted, *cluster.requested]
-        refused = self.refusals(view, area, cluster.cluster_id, everything) if claims else {}
+        refused = self.refusals(view, area, cluster.cluster_id, everything, cluster.granted) if claims else {}
         open_claims = []
         for claim in claims:
             holders = colliding([claim], area, lambda value: view.indexed(GRANTED, value))

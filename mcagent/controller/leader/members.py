@@ -2,7 +2,8 @@
 
 A key is "area/announce". It owns the finalizer of the MemberClusterAnnounce. It deletes the exports of a member
 whose announcement is being deleted, and the announcement of a member without heartbeats for `stale_after`. The
-ClusterSet's status (`cluster_set`) has the time of the last heartbeat, so it outlasts a restart.
+ClusterSet's status (`cluster_set`) has the time of the last heartbeat, so it outlasts a restart. It removes the
+UID of a refused cluster (`cluster_uid`) after REFUSED_KEPT; a cluster that is still refused writes it again.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.cluster_uid import REFUSED_UID_ANNOTATION, uids
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.leader.cluster_set import READY, is_lost, ready_of
+from mcagent.controller.leader.cluster_set import READY, UNIQUE, is_lost, ready_of
 from mcagent.controller.leader.exports.header import BY_CLUSTER, announce_ref, announces, by_cluster
 from mcagent.controller.leader.exports.status import export_ref
-from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
+REFUSED_KEPT = 3600.0  # seconds
 _FINALIZER = names.announce_finalizer("")
 
 
@@ -40,8 +43,6 @@ class Members:
         """Return the announcements that a change touches. A heartbeat touches none."""
         changed = change.object
         area = changed.namespace
-        if not self._settings.covers(area):
-            return []
         match changed:
             case MemberClusterAnnounce():
                 return [] if _identity(change.old) == _identity(change.new) else [changed.key]
@@ -49,7 +50,7 @@ class Members:
                 return [
                     f"{area}/{names.announce(status.cluster_id)}"
                     for status in changed.status.cluster_statuses
-                    if condition_of(status.conditions, READY).is_false
+                    if any(condition_of(status.conditions, kind).is_false for kind in (READY, UNIQUE))
                 ]
             case ResourceExport():
                 ref = announce_ref(area, changed.spec.cluster_id)
@@ -59,8 +60,7 @@ class Members:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all announcements."""
-        area = self._settings.namespace or None
-        return [announce.key for announce in view.list(MemberClusterAnnounce, namespace=area)]
+        return [announce.key for announce in view.list(MemberClusterAnnounce)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the announcement's finalizer, or the objects to delete."""
@@ -87,10 +87,15 @@ class Members:
                 steps=[ref], events=[Event(subject=str(ref), reason="MemberRemoved", message=why)]
             )
         own = names.announce_finalizer(cluster)
-        if own in finalizers:
-            return DesiredObjects(again=wait)
-        with_finalizer = Wanted(ref=ref, body={"metadata": {"finalizers": [*finalizers, own]}}, create=False)
-        return DesiredObjects(steps=[with_finalizer], again=wait)
+        meta: Json = {}
+        if own not in finalizers:
+            meta["finalizers"] = [*finalizers, own]
+        forgotten = _until_forgotten(announce, view, now)
+        if forgotten is not None and forgotten <= 0:
+            meta["annotations"], forgotten = {REFUSED_UID_ANNOTATION: None}, None
+        waits = [seconds for seconds in (wait, forgotten) if seconds is not None]
+        steps = [Wanted(ref=ref, body={"metadata": meta}, create=False)] if meta else []
+        return DesiredObjects(steps=steps, again=min(waits, default=None))
 
     def _until_stale(self, announce: MemberClusterAnnounce, ref: Ref, view: View, now: float) -> float | None:
         """Return the seconds until a member without heartbeats is removed; None while it has heartbeats.
@@ -107,9 +112,21 @@ class Members:
         return patience - view.quiet_for(ref)  # its ClusterSet does not exist here
 
 
+def _until_forgotten(announce: MemberClusterAnnounce, view: View, now: float) -> float | None:
+    """Return the seconds until the UID of a refused cluster is removed; None: the status reports none."""
+    if not uids(announce)[1]:
+        return None
+    for cluster_set in view.list(ClusterSet, namespace=announce.namespace):
+        if cluster_set.name == announce.cluster_set_id:
+            unique = condition_of(cluster_set.conditions_of(announce.cluster_id), UNIQUE)
+            since = time_of(unique.last_transition_time)
+            return since + REFUSED_KEPT - now if unique.is_false and since is not None else None
+    return None
+
+
 def _identity(announce: ApiObject | None) -> object:
     """Return the fields of an announcement that this reconciler reads."""
     if not isinstance(announce, MemberClusterAnnounce):
         return None
-    fields = (announce.cluster_id, announce.cluster_set_id)
+    fields = (announce.cluster_id, announce.cluster_set_id, uids(announce)[1])
     return (fields, announce.is_deleting, announce.metadata.finalizers)

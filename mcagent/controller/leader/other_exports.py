@@ -12,7 +12,6 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.leader.exports.status import failed, released
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
-from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
@@ -27,18 +26,14 @@ class OtherExports:
     writes = Access(local={Kind.RESOURCE_EXPORT})
     indexes = ()
 
-    def __init__(self, settings: LeaderSettings) -> None:
-        self._settings = settings
-
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
         """Return the export that changed, if it is of another kind."""
         _, new = change.of(ResourceExport)
-        return _key(new) if new is not None and self._settings.covers(new.namespace) else []
+        return _key(new) if new is not None else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all exports of other kinds."""
-        for export in view.list(ResourceExport, namespace=self._settings.namespace or None):
-            yield from _key(export)
+        return [key for export in view.list(ResourceExport) for key in _key(export)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the status of the export, or the removal of its finalizer."""

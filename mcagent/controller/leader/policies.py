@@ -28,7 +28,6 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
@@ -100,8 +99,8 @@ class PolicyCopies:
     reads = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE})
     writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
 
-    def __init__(self, settings: LeaderSettings, form: Form) -> None:
-        self._settings, self._form, self.name = settings, form, form.reconciler
+    def __init__(self, form: Form) -> None:
+        self._form, self.name = form, form.reconciler
         # Exports of policies, under "area/name" of the policy.
         self._policies = Index(f"exports-{form.reconciler}", ResourceExport, Side.LOCAL, self._by_name)
         self.indexes = (self._policies,)
@@ -112,7 +111,7 @@ class PolicyCopies:
             before, after = _problems(change.old), _problems(change.new)
             area = change.object.namespace
             touched = {name for name in {**before, **after} if before.get(name) != after.get(name)}
-            if not touched or not self._settings.covers(area):  # each heartbeat calls this
+            if not touched:  # each heartbeat calls this
                 return []
             keys_by_name = {
                 key.partition("/")[2]: key for key in self.all_keys(view) if key.startswith(f"{area}/")
@@ -120,14 +119,12 @@ class PolicyCopies:
             return [key for name, key in keys_by_name.items() if self._form.report_name(name) in touched]
         objects: list[ResourceExport | ResourceImport | None]
         objects = [*change.of(ResourceExport), *change.of(ResourceImport)]
-        objects_of_form = [o for o in objects if o is not None and self._is_ours(o)]
-        return dict.fromkeys(_key(o) for o in objects_of_form if self._settings.covers(o.namespace))
+        return dict.fromkeys(_key(o) for o in objects if o is not None and self._is_ours(o))
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all policies that are exported or imported."""
-        area = self._settings.namespace or None
-        objects: list[ResourceExport | ResourceImport] = [*view.list(ResourceExport, namespace=area)]
-        objects += view.list(ResourceImport, namespace=area)
+        objects: list[ResourceExport | ResourceImport]
+        objects = [*view.list(ResourceExport), *view.list(ResourceImport)]
         return dict.fromkeys(_key(o) for o in objects if self._is_ours(o))
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.cluster_set import is_leader_set, ready_of
+from mcagent.controller.contract.pod_ranges import AssignedPodCidrs, configured_pod_cidrs, read_pod_ranges
+from mcagent.controller.leader.cluster_set import ready_of
 from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.machinery.reconciler import View
 from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterInfo, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.parsing import links
 from mcagent.model.parsing.field import printable
-from mcagent.observe.topology import MAX_CHANGES, MAX_PROBLEMS, shown_link
+from mcagent.observe.topology import MAX_CHANGES, MAX_PROBLEMS, link_problems, shown_link, shown_network
 
 _MAX_LISTED = 16  # gateways and networks of a cluster
 _POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})
@@ -26,7 +27,7 @@ _POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})
 
 def topologies(view: View, namespace: str | None) -> tuple[Topology, ...]:
     """Return the leader's ClusterSets of `namespace` (None: of all namespaces), sorted by name."""
-    led = [cluster_set for cluster_set in view.list(ClusterSet, namespace=namespace) if is_leader_set(cluster_set)]
+    led = [cluster_set for cluster_set in view.list(ClusterSet, namespace=namespace) if cluster_set.is_leaders]
     return tuple(_topology(cluster_set, view) for cluster_set in led if not cluster_set.is_deleting)
 
 
@@ -38,7 +39,7 @@ def _topology(cluster_set: ClusterSet, view: View) -> Topology:
         if announces(announce) and announce.cluster_set_id == name
     }
     services: Counter[str] = Counter()
-    infos: dict[str, ClusterInfo | None] = {}
+    infos: dict[str, ResourceExport] = {}
     refused: list[ShownProblem] = []
     policies = 0
     for export in view.list(ResourceExport, namespace=area):
@@ -46,14 +47,20 @@ def _topology(cluster_set: ClusterSet, view: View) -> Topology:
         services[cluster] += kind == ExportKind.SERVICE
         policies += kind in _POLICIES
         if kind == ExportKind.CLUSTER_INFO:
-            infos.setdefault(cluster, export.spec.cluster_info)
+            infos.setdefault(cluster, export)
         refused += _refused(export)
+    pod_ranges = read_pod_ranges(cluster_set)
     ways = tuple(_links(members))
-    problems = [*_set_problems(cluster_set), *_member_problems(cluster_set, members), *refused]
+    problems = [
+        *_set_problems(cluster_set),
+        *_member_problems(cluster_set, members),
+        *link_problems(cluster_set.subject, ways, "ClusterUnreachable"),
+        *refused,
+    ]
     return Topology(
         name=name,
         clusters=tuple(
-            _cluster(cluster, ready_of(cluster_set, cluster), infos.get(cluster), services[cluster])
+            _cluster(cluster, ready_of(cluster_set, cluster), infos.get(cluster), services[cluster], pod_ranges)
             for cluster in sorted(members)
         ),
         links=ways,
@@ -64,15 +71,25 @@ def _topology(cluster_set: ClusterSet, view: View) -> Topology:
     )
 
 
-def _cluster(cluster: str, ready: Condition, info: ClusterInfo | None, services: int) -> ShownCluster:
-    info = info or ClusterInfo()
+def _cluster(
+    cluster: str,
+    ready: Condition,
+    export: ResourceExport | None,
+    services: int,
+    pod_ranges: Mapping[str, AssignedPodCidrs],
+) -> ShownCluster:
+    info = (export.spec.cluster_info if export is not None else None) or ClusterInfo()
+    pairs = pod_ranges[cluster].pairs if cluster in pod_ranges else ()
+    real = {str(pair.virtual): str(pair.real) for pair in pairs}
+    real |= configured_pod_cidrs(export) if export is not None else {}
+    cidrs = filter(None, (info.service_cidr, *info.pod_cidrs[:_MAX_LISTED]))
     return ShownCluster(
         id=cluster,
         ready=ready.is_true if ready.is_true or ready.is_false else None,
         since=_short(ready.last_transition_time),
         why="" if ready.is_true else _short(ready.message),
         gateways=tuple(_short(gateway.gateway_ip) for gateway in info.gateway_infos[:_MAX_LISTED]),
-        networks=tuple(map(printable, filter(None, (info.service_cidr, *info.pod_cidrs[:_MAX_LISTED])))),
+        networks=tuple(shown_network(printable(cidr), real.get(cidr)) for cidr in cidrs),
         services=services,
     )
 

@@ -16,8 +16,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from mcagent.controller.contract.antrea_before_2_7 import NO_TARGET_PORT
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
+from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS
 
 Path = tuple[str, ...]  # of a value in an object
@@ -53,13 +56,18 @@ class DroppedValue:
     fields: tuple[str, ...]
 
 
+class RefusedStepError(SourceError):
+    """A reconciler must not write over the present object (`Wanted.refuse`)."""
+
+
 def plan(
     step: Wanted | Ref, present: Json | None, dropped: Mapping[Path, DroppedValue] = MappingProxyType({})
 ) -> Write | None:
     """Return the next write towards what is wanted; None: nothing is left to do.
 
     Of a Wanted with a status the content comes first; the status follows when `plan` is asked again with what
-    the write returned. A Ref alone means that the object must go.
+    the write returned. A Ref alone means that the object must go. Raises RefusedStepError if the step refuses the
+    present object, and the refusal's body is written already.
     """
     if isinstance(step, Ref):
         return _deletion(step, present)
@@ -67,6 +75,11 @@ def plan(
         if not step.create:
             return None
         return Write(verb=Verb.CREATE, ref=step.ref, body=_new(step))
+    if (refusal := step.refuse(present)) is not None:
+        write = plan(Wanted(ref=step.ref, body=refusal.body), present, dropped)
+        if write is None:
+            raise RefusedStepError(refusal.reason)
+        return write
     body = {key: value for key, value in step.body.items() if key not in _IDENTITY}
     if isinstance(meta := body.get("metadata"), dict):
         body["metadata"] = {key: value for key, value in meta.items() if key not in _META_IDENTITY}
@@ -167,12 +180,17 @@ def _equal(desired: Any, present: Any, key: str) -> bool:
             return not desired and present is None  # how Go writes, and leaves out, an empty list
         if len(desired) != len(present):
             return False
-        return all(
+        return _encoded(desired) == _encoded(present) or all(
             _equal(value, present_value, key) for value, present_value in zip(desired, present, strict=True)
         )
     if isinstance(desired, bool) or isinstance(present, bool):
         return desired is present
     return bool(desired == present)
+
+
+def _encoded(value: Any) -> bytes:
+    """Return JSON, which is compared faster than one value after the other, and tells True from 1."""
+    return msgspec.json.encode(value, order="sorted")
 
 
 def _filled_in(name: str, port: Json) -> bool:

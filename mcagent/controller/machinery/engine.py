@@ -161,10 +161,6 @@ class Engine:
         for queue in self._queues.values():
             queue.clear()
 
-    def enqueue(self, reconciler: str, key: str) -> None:
-        """Have a key reconciled."""
-        self._queues[self._side_of[reconciler]].add([(reconciler, key)])
-
     def idle(self) -> bool:
         """Tell whether everything is listed and nothing is to be done now (later there may be)."""
         usable = self._usable()
@@ -241,6 +237,8 @@ class Engine:
         if old is None or new is None:
             self._resyncs.request(self._reconcilers, urgent=True)
             return
+        if old.connected and not new.connected:
+            self.written.forget_accepted()
         concerned = {name: self._reconcilers[name] for name, side in self._side_of.items() if side is Side.LEADER}
         if new.connected and not old.connected:
             self._resyncs.request(concerned, urgent=False)

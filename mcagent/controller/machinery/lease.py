@@ -52,15 +52,10 @@ class Election:
     def __init__(self, identity: str, timing: LeaseTiming) -> None:
         self.identity, self._timing = identity, timing
         self._record: tuple[object, ...] | None = None
-        self._holder = ""
+        self.holder = ""  # of the Lease, as far as is known; "": none
         self._lasts = timing.duration
         self._seen = 0.0  # when the record was last seen to change
         self._renewed: float | None = None  # start of our last successful renewal
-
-    @property
-    def holder(self) -> str:
-        """Return who holds the Lease, as far as is known; "" for no holder."""
-        return self._holder
 
     def permit(self, now: float) -> float:
         """Return for how many seconds we may write; 0 or less: not at all."""
@@ -75,15 +70,15 @@ class Election:
         )
         if record != self._record:
             self._record, self._seen = record, now
-        self._holder = str(spec.get("holderIdentity") or "")
+        self.holder = str(spec.get("holderIdentity") or "")
         lasts = spec.get("leaseDurationSeconds")
         self._lasts = float(lasts) if isinstance(lasts, int) and 0 < lasts < 2**31 else self._timing.duration
-        if self._holder != self.identity:
+        if self.holder != self.identity:
             self._renewed = None
 
     def may_take(self, now: float) -> bool:
         """Tell whether the Lease is ours, has no holder, or was not renewed for as long as it lasts."""
-        return self._holder in ("", self.identity) or now >= self._seen + self._lasts
+        return self.holder in ("", self.identity) or now >= self._seen + self._lasts
 
     def record(self, present: RawObject | None, wall: str) -> RawObject:
         """Return the spec that makes us the holder."""
@@ -110,7 +105,7 @@ class Election:
         self._renewed = None
 
 
-class Elector:
+class Elector(BackgroundLoop):
     """Keeps trying to hold the Lease `namespace`/`name`, until stopped. Safe to use from many threads.
 
     `gained` and `lost` are called from its thread. `permit` is right at any time, whatever the thread is doing.
@@ -128,15 +123,15 @@ class Elector:
         timing: LeaseTiming | None = None,
         clock: Callable[[], float] = _steady,
     ) -> None:
+        self._timing = timing or LeaseTiming()
+        super().__init__(self._elect, name="lease", patience=self._timing.renew_deadline)
         self._client, self._namespace, self._name = client, namespace, name
         self._gained, self._lost, self._clock = gained, lost, clock
-        self._timing = timing or LeaseTiming()
         self._election = Election(identity, self._timing)
         self._lock = threading.Lock()
         self._lease: RawObject | None = None  # as it was after our last write
         self._leading = False
-        self._error = ""
-        self._loop = BackgroundLoop(self._elect, name="lease")
+        self.error = ""  # why the Lease could not be read or written last time
 
     # --- any thread ---------------------------------------------------------------------------------------
 
@@ -145,34 +140,20 @@ class Elector:
         """Return the identity of who holds the Lease, as far as is known."""
         return self._election.holder
 
-    @property
-    def error(self) -> str:
-        """Return why the Lease could not be read or written last time; "" if it could."""
-        return self._error
-
-    @property
-    def alive(self) -> bool:
-        """Tell whether its thread runs."""
-        return self._loop.alive
-
     def permit(self) -> float:
         """Return for how many seconds from now this replica may write; 0 or less: not at all."""
         with self._lock:
             return self._election.permit(self._clock())
 
-    def start(self) -> None:
-        """Begin to try. Returns at once."""
-        self._loop.start()
-
     def stop(self) -> None:
         """Stop trying; nothing may be written any more. `release` lets another replica go on at once."""
-        self._loop.stop(timeout=self._timing.renew_deadline)
+        super().stop()
         with self._lock:
             self._election.lost()
 
     def release(self) -> None:
         """After `stop`, and when no write is under way: give the Lease up, so that others need not wait."""
-        if self._loop.alive or self._lease is None or not self._leading:
+        if self.alive or self._lease is None or not self._leading:
             return
         spec = self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _wall()}
         try:
@@ -207,7 +188,7 @@ class Elector:
             with self._lock:
                 self._election.lost()
             log.warning(
-                "lease %s/%s: lost: %s", self._namespace, self._name, self._error or "taken by another replica"
+                "lease %s/%s: lost: %s", self._namespace, self._name, self.error or "taken by another replica"
             )
             self._lost()
 
@@ -225,7 +206,7 @@ class Elector:
                     with self._lock:
                         self._election.observe(present, self._clock())
                         if not self._election.may_take(self._clock()):
-                            self._error = ""
+                            self.error = ""
                             return
             spec = self._election.record(present, _wall())
             began = self._clock() if not self._leading else began
@@ -235,13 +216,13 @@ class Elector:
             if err.code == 409:
                 self._reread(timeout)
                 return
-            self._error = str(err)
+            self.error = str(err)
             return
         except SourceError as err:
-            self._error = str(err)
+            self.error = str(err)
             return
         with self._lock:
-            self._lease, self._error = written, ""
+            self._lease, self.error = written, ""
             self._election.observe(written, self._clock())
             self._election.took(began)
 
@@ -250,7 +231,7 @@ class Elector:
         try:
             present = self._read(timeout)
         except SourceError as err:
-            self._error = str(err)
+            self.error = str(err)
             return
         if present is not None:
             with self._lock:
@@ -259,12 +240,8 @@ class Elector:
                     self._lease = present  # only its metadata was changed
 
     def _read(self, timeout: float) -> RawObject | None:
-        try:
-            return self._checked(self._client.request("GET", self._path(self._name), timeout=timeout))
-        except ApiRefusalError as err:
-            if err.code == 404:
-                return None
-            raise
+        answer = self._client.find(self._path(self._name), timeout=timeout)
+        return None if answer is None else self._checked(answer)
 
     def _create(self, spec: RawObject, timeout: float) -> RawObject:
         body = {

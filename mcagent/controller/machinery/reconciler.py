@@ -100,28 +100,22 @@ class View(Protocol):
     @property
     def namespace(self) -> str:
         """Return the namespace of the ClusterSet; the controller's own one where that may be any."""
-        ...
 
     @property
     def leader(self) -> Leader | None:
         """Return the membership; None while there is no usable ClusterSet (or on a leader's controller)."""
-        ...
 
     def get(self, ref: Ref, cls: type[Object]) -> Object | None:
         """Return an object of the kind that `ref` names, None if there is none."""
-        ...
 
     def list(self, cls: type[Object], side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[Object]:
         """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
-        ...
 
     def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value, sorted likewise."""
-        ...
 
     def count(self, index: Index[Any], value: str) -> int:
         """Return how many objects an index files under a value, however many that are at no cost."""
-        ...
 
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has been as it is, by a clock that never steps; 0.0: no object.
@@ -129,19 +123,15 @@ class View(Protocol):
         It counts from when this process first saw the object's resourceVersion, also over a relist: after a
         restart it begins at 0. What has to outlast a restart is in objects.
         """
-        ...
 
     def failure(self, ref: Ref) -> str:
         """Return why the last write of an object was refused, in plain words; "" if it was not."""
-        ...
 
     def accepted(self, ref: Ref) -> bool:
         """Tell whether an object's last write went well, or none was needed; known from the first question on."""
-        ...
 
     def dropped_fields(self, side: Side) -> Sequence[str]:
         """Return "Kind field" of what an API server drops of the objects written to it, sorted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +153,28 @@ class Index(Generic[Object]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a present object must not be changed to what is wanted. `body`: what is written to it instead."""
+
+    reason: str
+    body: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What an object should be. Only the fields given are compared and written; what others added stays.
 
     `body` holds metadata (labels, annotations, finalizers, ...) and the content without `status`; a field that is
     None must be absent. `status`, if given, is written through the status subresource by the same rule. In lists
-    every item counts, so a list is owned whole. `create` False: only changed if it is there.
+    every item counts, so a list is owned whole. `create` False: only changed if it is there. `refuse` judges the
+    present object (raw JSON); its refusal becomes the failure of this write.
     """
 
     ref: Ref
     body: Json = field(default_factory=dict)
     status: Json | None = None
     create: bool = True
+    refuse: Callable[[Json], Refusal | None] = field(default=lambda _present: None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,42 +213,34 @@ class Reconciler(Protocol):
     @property
     def name(self) -> str:
         """Name it for logs, metrics and /status: "gateway-election"."""
-        ...
 
     @property
     def needs_leader(self) -> bool:
         """Tell whether it is called only once the leader's objects are listed."""
-        ...
 
     @property
     def reads(self) -> Access:
         """Name the kinds that the view has for it; a change of one goes through `keys`."""
-        ...
 
     @property
     def writes(self) -> Access:
         """Name the kinds of which it creates, changes (also only a status) or deletes objects."""
-        ...
 
     @property
     def indexes(self) -> Sequence[Index[Any]]:
         """Name the indexes that it looks things up in; each over a kind that it reads."""
-        ...
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the keys that a change touches. Cheap; never raises."""
-        ...
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return every key that has something to read, or something of ours that may have to go."""
-        ...
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return what the objects of a key should be. `now` is in seconds since the epoch.
 
         Bad input becomes a condition or an Event, never an exception.
         """
-        ...
 
 
 class UndeclaredAccessError(McagentError):

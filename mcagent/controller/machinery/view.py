@@ -27,12 +27,7 @@ class EngineView:
     def __init__(
         self, cache: Cache, namespace: str, connection: LeaderConnection | None, written: WrittenObjects
     ) -> None:
-        self._cache, self._namespace, self._connection, self._written = cache, namespace, connection, written
-
-    @property
-    def namespace(self) -> str:
-        """Return the namespace of the ClusterSet; the controller's own one where that may be any."""
-        return self._namespace
+        self._cache, self.namespace, self._connection, self._written = cache, namespace, connection, written
 
     @property
     def leader(self) -> Leader | None:

@@ -11,14 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
-from mcagent.controller.machinery.reconciler import (
-    DesiredObjects,
-    Reconciler,
-    Ref,
-    View,
-    Wanted,
-    check_writes,
-)
+from mcagent.controller.machinery.reconciler import DesiredObjects, Reconciler, Ref, View, Wanted, check_writes
 from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.workqueue import Entry, WorkQueue
 from mcagent.controller.machinery.writer import ConflictError, NotLeadingError, Writer
@@ -68,10 +61,7 @@ class Worker:
             return frozenset[Event]().union(*self._events.values()) if dirty else None
 
     def work(self, entry: Entry, queue: WorkQueue) -> bool:
-        """Work on a key. Returns whether it went well; else it is tried again later.
-
-        What breaks is a bug, but of one key only.
-        """
+        """Work on a key; return whether it went well, else it is tried again. A bug affects one key only."""
         well, error = attempt(lambda: self._work(entry, queue))
         if error is not None:
             log.error("%s: %s failed, which is a bug", *entry, exc_info=error)

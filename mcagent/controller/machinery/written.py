@@ -115,6 +115,11 @@ class WrittenObjects:
         with self._lock:
             self._failures.pop(ref, None)
 
+    def forget_accepted(self) -> None:
+        """Require another write of each object before it counts as accepted: the leader was away."""
+        with self._lock:
+            self._accepted = dict.fromkeys(self._accepted)
+
     def _set_accepted(self, ref: Ref, epoch: int | None) -> None:
         if ref in self._accepted:
             self._accepted[ref] = epoch

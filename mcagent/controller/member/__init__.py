@@ -9,7 +9,9 @@ from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.leave import Leave
 from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
+from mcagent.controller.member.networks.export_range import ExportRange
 from mcagent.controller.member.networks.gateways import GatewayElection
+from mcagent.controller.member.networks.pod_range import PodRange
 from mcagent.controller.member.policies.label_exports import LabelExports
 from mcagent.controller.member.policies.label_identities import LabelImports
 from mcagent.controller.member.policies.policy_imports import PolicyImports
@@ -21,10 +23,12 @@ from mcagent.controller.settings import MemberSettings
 def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
     """Return all reconcilers of a member, in no particular order."""
     return [
-        MemberClusterSet(settings),
+        MemberClusterSet(),
         Announce(settings),
         Cleanup(settings),
         Leave(settings),
+        ExportRange(settings),
+        PodRange(settings),
         GatewayElection(settings),
         ClusterInfoExport(settings),
         ClusterInfoImports(settings),

@@ -4,7 +4,7 @@ A heartbeat has the time at which its period began, so there is one write a peri
 reconciled; the clusters' IDs spread them over the period. The object is not watched, because the watch would
 deliver the announcements of all members. It also reports the policies of the ClusterSet that are not applied
 here, and the links to other clusters: a tunnel that goes up or down is reported at once, traffic with the next
-heartbeat.
+heartbeat. It writes no heartbeat into the announcement of another cluster with the same ID (`cluster_uid`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import zlib
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION, DUPLICATE, is_refusal, refuse
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
+    Json,
     Leader,
     ObjectChange,
     Ref,
+    Refusal,
     Side,
     View,
     Wanted,
 )
-from mcagent.controller.member.membership import cluster_set_of, concerns_membership, joined_leader
+from mcagent.controller.member.membership import announcing_leader, cluster_set_of, concerns_membership
 from mcagent.controller.member.policies.consent import read_kinds
 from mcagent.controller.member.policies.policy_imports import POLICIES, report
 from mcagent.controller.settings import MemberSettings
@@ -66,7 +69,7 @@ class Announce:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the announcement with the heartbeat of this period."""
-        leader, cluster_set = joined_leader(view), cluster_set_of(view)
+        leader, cluster_set = announcing_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None or not leader.connected:
             return DesiredObjects()  # a change enqueues the key again
         offset = zlib.crc32(leader.cluster_id.encode()) / 2**32 * self._period
@@ -74,6 +77,8 @@ class Announce:
         ref = announce_ref(leader)
         notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
         notes[links.ANNOTATION] = _links(view)
+        if uid := self._settings.cluster_uid:
+            notes[CLUSTER_UID_ANNOTATION] = uid
         if leader.synced:  # else the policies are unknown
             notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view, leader, self._settings, now)
         body = {
@@ -85,8 +90,17 @@ class Announce:
         events = []
         if failure := view.failure(ref):
             message = f"this cluster cannot announce itself to the leader: {failure}"
-            events.append(Event(subject=cluster_set.subject, reason="AnnounceFailed", message=message))
-        return DesiredObjects(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
+            reason = DUPLICATE if is_refusal(failure) else "AnnounceFailed"
+            events.append(Event(subject=cluster_set.subject, reason=reason, message=message))
+        step = Wanted(ref=ref, body=body, refuse=lambda present: _refuse(present, leader, uid))
+        return DesiredObjects(steps=[step], events=events, again=beat + self._period - now)
+
+
+def _refuse(present: Json, leader: Leader, uid: str) -> Refusal | None:
+    """Return why the present announcement cannot be this cluster's; None: it can."""
+    if present["metadata"].get("deletionTimestamp"):
+        return Refusal(reason="the leader still removes the earlier announcement of this cluster ID", body={})
+    return refuse(present, leader.cluster_id, uid)
 
 
 def _policy_problems(view: View, leader: Leader, settings: MemberSettings, now: float) -> str | None:

@@ -3,7 +3,7 @@
 A key is "Kind/namespace/name" of one object. It deletes imported Services, their EndpointSlices and
 ServiceImports, ClusterInfoImports, LabelIdentities, imported policies and Gateways that bear this controller's
 marks (Services and policies also Antrea's). It runs while the ClusterSet is being deleted, and at start if there
-is none.
+is none. ServiceExports belong to users and stay: their condition Ready becomes False.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Obje
 from mcagent.controller.member.membership import is_joined, is_managed
 from mcagent.controller.member.policies.consent import written_kinds
 from mcagent.controller.member.policies.policy_imports import is_imported_policy
+from mcagent.controller.member.services.export_conditions import withdrawn
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.kubernetes import ApiService, PolicyObject
-from mcagent.model.api.multicluster import ApiServiceImport
+from mcagent.model.api.kubernetes import ApiService
+from mcagent.model.api.multicluster import ApiServiceExport, ApiServiceImport
+from mcagent.model.api.policies import PolicyObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import TYPES
 
@@ -47,8 +49,8 @@ class Cleanup:
 
     def __init__(self, settings: MemberSettings) -> None:
         self._kinds = owned_kinds(settings)
-        self.reads = Access(local={*self._kinds, Kind.CLUSTER_SET})
-        self.writes = Access(local={*self._kinds, Kind.ENDPOINTS})
+        self.reads = Access(local={*self._kinds, Kind.CLUSTER_SET, Kind.SERVICE_EXPORT})
+        self.writes = Access(local={*self._kinds, Kind.ENDPOINTS, Kind.SERVICE_EXPORT})
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the objects to delete, once there is no ClusterSet."""
@@ -59,16 +61,23 @@ class Cleanup:
         return [_key(change.new)] if change.new is not None else []
 
     def all_keys(self, view: View) -> Iterable[str]:
-        """Return all objects to delete."""
-        return [] if is_joined(view) else [_key(obj) for obj in owned(view, self._kinds)]
+        """Return all objects to delete, and all ServiceExports."""
+        return [] if is_joined(view) else [_key(obj) for obj in self._objects(view)]
 
-    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the deletion of the object, if it belongs to a membership."""
+    def _objects(self, view: View) -> Iterable[ApiObject]:
+        yield from owned(view, self._kinds)
+        yield from view.list(ApiServiceExport)
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
+        """Return the deletion of the object, if it belongs to a membership; of a ServiceExport the status."""
         if is_joined(view):
             return DesiredObjects()
         kind, namespace, name = key.split("/", 2)
         ref = Ref(kind=Kind(kind), namespace=namespace, name=name)
         obj = view.get(ref, TYPES[ref.kind])
+        if isinstance(obj, ApiServiceExport):
+            status = withdrawn(obj, now)
+            return DesiredObjects(steps=[status] if status is not None else [])
         if obj is None or not _is_ours(obj, view):
             return DesiredObjects()
         steps: list[Wanted | Ref] = [ref]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
+from mcagent.controller.contract.cluster_uid import DUPLICATE, is_refusal
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, others
 from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import (
@@ -24,8 +25,15 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.announce import announce_ref
-from mcagent.controller.member.membership import NOT_TAKEN, cluster_set_of, released
-from mcagent.controller.settings import MemberSettings
+from mcagent.controller.member.membership import (
+    DISCONNECTED,
+    NOT_ANNOUNCED,
+    NOT_CONNECTED,
+    NOT_TAKEN,
+    cluster_set_of,
+    released,
+)
+from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE, range_conditions
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
 from mcagent.model.errors import InputError
@@ -45,9 +53,6 @@ class MemberClusterSet:
     reads = Access(local={Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM})
     writes = Access(local={Kind.CLUSTER_SET})
     indexes = ()
-
-    def __init__(self, settings: MemberSettings) -> None:
-        """Use no settings."""
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the ClusterSets that a change touches: all of this namespace, of which one is joined."""
@@ -82,7 +87,7 @@ class MemberClusterSet:
             body["spec"] = {"clusterID": claimed(claims)}
         status, reason, message = _state(cluster_set, claims, leader, view)
         events = []
-        if status == FALSE and reason != NOT_TAKEN:  # which `announce` reports as an Event
+        if status == FALSE and reason not in (NOT_TAKEN, DUPLICATE):  # which `announce` reports as an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
         written = _status(cluster_set, (status, reason, message), now)
         status_step = Wanted(ref=ref, body=body, status=written, create=False)
@@ -98,19 +103,24 @@ def _state(
         membership([cluster_set], claims)
     except InputError as err:
         return FALSE, "InvalidClusterSet", f"{err.path}: {err.reason}"
+    accepted = leader is not None and view.accepted(announce_ref(leader))  # known from the first question on
+    refusal = view.failure(announce_ref(leader)) if leader is not None else ""
+    last = condition_of(cluster_set.status.conditions, "Ready")
+    if last.reason == DUPLICATE and not accepted:  # also after a restart, and while the leader is away
+        return FALSE, DUPLICATE, refusal if is_refusal(refusal) else last.message
     if leader is None:
-        return UNKNOWN, "LeaderNotConnected", "Leader not yet connected"
+        return UNKNOWN, NOT_CONNECTED, "Leader not yet connected"
     if not leader.connected:
         why = f": {leader.error}" if leader.error else ""
-        return FALSE, "Disconnected", f"Disconnected from leader{why}"
+        return FALSE, DISCONNECTED, f"Disconnected from leader{why}"
     if not leader.synced:
-        return UNKNOWN, "LeaderNotConnected", "Leader not yet connected"
-    ref = announce_ref(leader)
-    accepted = view.accepted(ref)
-    if why := view.failure(ref):
-        return FALSE, NOT_TAKEN, f"the leader does not accept this cluster's announcement: {why}"
+        return UNKNOWN, NOT_CONNECTED, "Leader not yet connected"
+    if is_refusal(refusal):
+        return FALSE, DUPLICATE, refusal
+    if refusal:
+        return FALSE, NOT_TAKEN, f"the leader does not accept this cluster's announcement: {refusal}"
     if not accepted:
-        return UNKNOWN, "NotAnnounced", "the leader has no announcement of this cluster yet"
+        return UNKNOWN, NOT_ANNOUNCED, "the leader has no announcement of this cluster yet"
     dropped_fields = view.dropped_fields(Side.LEADER)
     return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(dropped_fields)}" if dropped_fields else ""
 
@@ -131,7 +141,11 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
         "totalClusters": 1,
         "readyClusters": 1 if status == TRUE else 0,
         "observedGeneration": cluster_set.metadata.generation,
-        "conditions": [own, *others(before, "Ready")],
+        "conditions": [
+            own,
+            *range_conditions(cluster_set, now),
+            *others(before, "Ready", EXPORT_RANGE, POD_RANGE),
+        ],
         "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
     }
 

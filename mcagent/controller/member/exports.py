@@ -58,7 +58,12 @@ def published(info: objects.WireGuardInfo | None) -> WireGuard | None:
     """Return the published fields of a gateway's WireGuard device; None if it has none."""
     if info is None:
         return None
-    return WireGuard(public_key=info.public_key, next_public_key=info.next_public_key, port=info.port or None)
+    return WireGuard(
+        public_key=info.public_key,
+        next_public_key=info.next_public_key,
+        port=info.port or None,
+        devices=info.devices if info.devices > 1 else None,
+    )
 
 
 def published_settings(settings: MemberSettings) -> dict[str, str | None]:

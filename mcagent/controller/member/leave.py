@@ -3,7 +3,7 @@
 A key is the ClusterSet's name. The finalizer keeps the ClusterSet, which names the leader, until `cleanup` has
 deleted all objects of the membership and this cluster's announcement and exports are removed from the leader,
 even if this controller did not run when the ClusterSet was deleted. It waits PATIENCE for a leader that cannot
-be reached.
+be reached. A cluster whose ID another cluster holds (`cluster_uid`) deletes nothing on the leader.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
+from mcagent.controller.contract.cluster_uid import REFUSED_UID_ANNOTATION, is_refusal, refuse
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import owned, owned_kinds
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
@@ -34,7 +35,7 @@ class Leave:
     indexes = (BY_CLUSTER,)
 
     def __init__(self, settings: MemberSettings) -> None:
-        self._kinds = owned_kinds(settings)
+        self._settings, self._kinds = settings, owned_kinds(settings)
         self.reads = Access(local={Kind.CLUSTER_SET, *self._kinds}, leader={Kind.RESOURCE_EXPORT})
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
@@ -62,11 +63,19 @@ class Leave:
             return DesiredObjects(again=LOOK)
         late = view.quiet_for(ref) >= PATIENCE
         if leader is not None and leader.connected and leader.synced and not late:
-            # The leader deletes the exports with the announcement; these are later ones.
+            announce, uid = announce_ref(leader), self._settings.cluster_uid
+            if is_refusal(view.failure(announce)):
+                no_mark = {"metadata": {"annotations": {REFUSED_UID_ANNOTATION: None}}}
+                unmarked = Wanted(ref=announce, body=no_mark, create=False)
+                return DesiredObjects(steps=[unmarked, released(chosen)], again=LOOK)
+            checked = Wanted(
+                ref=announce, create=False, refuse=lambda present: refuse(present, leader.cluster_id, uid)
+            )
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
+            # The leader deletes the exports with the announcement; these are later ones.
             remaining_exports = [export_ref(leader, export.name) for export in exports if not export.is_deleting]
             last = [] if exports else [released(chosen)]
-            return DesiredObjects(steps=[*remaining_exports, announce_ref(leader), *last], again=LOOK)
+            return DesiredObjects(steps=[checked, *remaining_exports, announce, *last], again=LOOK)
         if not late:
             return DesiredObjects(again=LOOK)
         message = "the leader could not be notified: it removes this cluster after a day without heartbeats"

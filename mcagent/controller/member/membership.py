@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.cluster_uid import DUPLICATE
+from mcagent.controller.contract.export_ranges import RANGE_ANNOTATION
+from mcagent.controller.contract.pod_ranges import POD_RANGE_ANNOTATION
 from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, Side, View, Wanted
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, ResourceImport
 from mcagent.model.objects import Kind
 
-NOT_TAKEN = "AnnounceFailed"  # reason of a ClusterSet's Ready: the leader refuses the announcement
+# Reasons of a ClusterSet's Ready; "": it has no status yet.
+NOT_TAKEN = "AnnounceFailed"  # the leader refuses the announcement
+DISCONNECTED = "Disconnected"  # the leader is away
+NOT_CONNECTED = "LeaderNotConnected"  # the leader's objects are not listed yet
+NOT_ANNOUNCED = "NotAnnounced"  # the leader has not accepted an announcement since it was away
+_NOT_HOLDING = ("", NOT_CONNECTED, NOT_ANNOUNCED, DUPLICATE)
+_NOT_EXPORTING = (*_NOT_HOLDING, DISCONNECTED)
 
 
 def cluster_set_of(view: View) -> ClusterSet | None:
@@ -27,7 +36,27 @@ def released(cluster_set: ClusterSet) -> Wanted:
 
 
 def joined_leader(view: View) -> Leader | None:
-    """Return the leader while this cluster is a member and not leaving.
+    """Return the leader while this cluster is a member, not leaving, and holds its cluster ID.
+
+    It holds the ID from the first announcement that the leader accepts; a leader that is away changes nothing.
+    """
+    return None if _reason(cluster_set_of(view)) in _NOT_HOLDING else announcing_leader(view)
+
+
+def exporting_leader(view: View) -> Leader | None:
+    """Return `joined_leader` once the leader has accepted an announcement since it was away.
+
+    Another cluster may hold the ID by then, whose exports this cluster would overwrite.
+    """
+    return None if _reason(cluster_set_of(view)) in _NOT_EXPORTING else announcing_leader(view)
+
+
+def _reason(cluster_set: ClusterSet | None) -> str:
+    return condition_of(cluster_set.status.conditions, "Ready").reason if cluster_set is not None else ""
+
+
+def announcing_leader(view: View) -> Leader | None:
+    """Return the leader while this cluster is a member and not leaving, whether or not it holds its ID.
 
     It is a member once the ClusterSet has MEMBER_FINALIZER, so that leaving cleans up all objects.
     """
@@ -69,7 +98,7 @@ def is_joined(view: View) -> bool:
 
 
 def concerns_membership(change: ObjectChange) -> bool:
-    """Tell whether a change of a ClusterSet changes `joined_leader`, or whether the leader accepts writes."""
+    """Tell whether a change of a ClusterSet changes a leader above, its acceptance of writes, or export range."""
     if change.kind is not Kind.CLUSTER_SET:
         return False
     old, new = change.of(ClusterSet)
@@ -81,5 +110,14 @@ def concerns_membership(change: ObjectChange) -> bool:
 def _identity(cluster_set: ClusterSet) -> object:
     has_finalizer = names.MEMBER_FINALIZER in cluster_set.metadata.finalizers
     # A leader that accepts announcements again accepts other writes too: they end their back-off.
-    refused = condition_of(cluster_set.status.conditions, "Ready").reason == NOT_TAKEN
-    return (cluster_set.spec, cluster_set.is_deleting, has_finalizer, refused, cluster_set.metadata.uid)
+    reason = _reason(cluster_set)
+    states = (reason == NOT_TAKEN, reason in _NOT_HOLDING, reason in _NOT_EXPORTING)
+    used_ranges = [cluster_set.annotation(key) for key in (RANGE_ANNOTATION, POD_RANGE_ANNOTATION)]
+    return (
+        cluster_set.spec,
+        cluster_set.is_deleting,
+        has_finalizer,
+        cluster_set.metadata.uid,
+        *used_ranges,
+        *states,
+    )

@@ -31,40 +31,14 @@ RETRY = 2.0
 _FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
 
 
-class Keeper(ABC):
+class Keeper(BackgroundLoop, ABC):
     """Takes care of the server's certificate: a thread that looks again and again, sooner after a failure."""
 
     def __init__(self, look: float, retry: float) -> None:
+        super().__init__(self._check, name="certificate", patience=1.0)
         self._look, self._retry = look, retry
-        self._error, self._expires = "", 0.0
-        self._loop = BackgroundLoop(self._check, name="certificate")
-
-    @property
-    def expires(self) -> float:
-        """Return when the certificate in use expires, in seconds since the epoch; 0.0: there is none."""
-        return self._expires
-
-    @property
-    def error(self) -> str:
-        """Return what is wrong; "" if nothing."""
-        return self._error
-
-    @property
-    def alive(self) -> bool:
-        """Tell whether its thread runs."""
-        return self._loop.alive
-
-    def start(self) -> None:
-        """Begin. Returns at once."""
-        self._loop.start()
-
-    def wake(self) -> None:
-        """Look now."""
-        self._loop.wake()
-
-    def stop(self) -> None:
-        """End, without waiting for a request under way."""
-        self._loop.stop(timeout=1.0)
+        self.error = ""
+        self.expires = 0.0  # of the certificate in use, in seconds since the epoch; 0.0: there is none
 
     def _check(self) -> float:
         try:
@@ -72,9 +46,9 @@ class Keeper(ABC):
             error = ""
         except (SourceError, OSError) as err:
             error = str(err)
-            if error != self._error:
+            if error != self.error:
                 log.warning("certificate of the webhook: %s", error)
-        self._error = error
+        self.error = error
         return self._retry if error else self._look
 
     @abstractmethod
@@ -135,7 +109,7 @@ class SecretKeeper(Keeper):
             raise SourceError(f"Secret {self._namespace}/{self.secret} holds no usable certificate")
         if material != self._used:
             self._server.use(context_of(material.certificate, material.key))
-            self._used, self._expires = material, expiry(material.certificate)
+            self._used, self.expires = material, expiry(material.certificate)
         if self._leading():
             for kind, name in self._configurations:
                 self._trust(kind, name, material)
@@ -144,13 +118,8 @@ class SecretKeeper(Keeper):
         return object_path(Kind.SECRET, self._namespace, name)
 
     def _read(self) -> RawObject | None:
-        try:
-            answer = self._client.request("GET", self._path(self.secret), timeout=10.0)
-            return checked_object(answer, Kind.SECRET, self._client.server)
-        except ApiRefusalError as err:
-            if err.code == 404:
-                return None
-            raise
+        answer = self._client.find(self._path(self.secret), timeout=10.0)
+        return None if answer is None else checked_object(answer, Kind.SECRET, self._client.server)
 
     def _create(self, material: Material) -> Material | None:
         body = {
@@ -213,7 +182,7 @@ class DirectoryKeeper(Keeper):
             return
         self._server.use(context_of(*files))
         self._used = files
-        self._expires = expiry(files[0])
+        self.expires = expiry(files[0])
 
 
 def _data(material: Material) -> dict[str, str]:

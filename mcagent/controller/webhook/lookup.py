@@ -31,17 +31,8 @@ class ClusterLookup:
     """
 
     def __init__(self, cache: Cache, client: Client, namespace: str, limits: MemberLimits | None = None) -> None:
-        self._cache, self._client, self._namespace, self._limits = (
-            cache,
-            client,
-            namespace,
-            limits or MemberLimits(),
-        )
-
-    @property
-    def limits(self) -> MemberLimits:
-        """Return the limits of members whose ServiceAccounts have no annotations."""
-        return self._limits
+        self._cache, self._client, self._namespace = cache, client, namespace
+        self.limits = limits or MemberLimits()
 
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
         """Return the number of a member's cached ResourceExports of a kind; 0 if this controller is a member's."""
@@ -67,14 +58,9 @@ class ClusterLookup:
             if cached is not None:
                 return cached
         # The cache may not have a ServiceAccount that was created a moment ago.
-        try:
-            answer = self._client.request(
-                "GET", object_path(Kind.SERVICE_ACCOUNT, namespace, name), timeout=_TIMEOUT
-            )
-        except ApiRefusalError as err:
-            if err.code == 404:
-                return None
-            raise
+        answer = self._client.find(object_path(Kind.SERVICE_ACCOUNT, namespace, name), timeout=_TIMEOUT)
+        if answer is None:
+            return None
         if not is_object(answer):
             raise ApiGarbageError(f"{self._client.server}: the answer is not an object")
         return read_as(ServiceAccount, answer)

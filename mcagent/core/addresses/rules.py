@@ -6,12 +6,12 @@ two CIDRs are either nested or disjoint.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
-from mcagent.model.net import Address, Network, network_key
+from mcagent.model.net import Address, Network, contains, network_key
 
 SHORTEST_PREFIX = 8
 # RFC 1918, RFC 6598: the default of allowedRemoteCIDRs. All other addresses belong to the Internet.
@@ -33,6 +33,15 @@ class AddressRefusal:
 
     reason: str
     message: str
+
+
+def is_aggregate(network: Network) -> bool:
+    """Tell whether a network has all addresses of a private range.
+
+    A route to such a network says as little as the default route about which of its networks exist, and an entry
+    of allowedRemoteCIDRs as little about which of them an administrator has in mind.
+    """
+    return any(contains(network, private) for private in PRIVATE)
 
 
 def refuse_network(network: Network) -> AddressRefusal | None:
@@ -91,6 +100,23 @@ def merge_networks(networks: Iterable[Network]) -> tuple[Network, ...]:
     return tuple(collapse_addresses(networks))  # type: ignore[type-var]
 
 
+def parts_outside(network: Network, excluded: Iterable[Network]) -> tuple[Network, ...]:
+    """Return the largest prefixes of `network` that share no address with `excluded`, sorted.
+
+    A single address takes at most 32 - prefix length parts; none are left if a network in `excluded` covers it.
+    """
+    parts: list[Network] = [network]
+    for outside in excluded:
+        remaining: list[Network] = []
+        for part in parts:
+            if not part.overlaps(outside):
+                remaining.append(part)
+            elif outside.prefixlen > part.prefixlen:
+                remaining.extend(part.address_exclude(outside))  # type: ignore[arg-type]
+        parts = remaining
+    return tuple(sorted(parts, key=network_key))
+
+
 PrefixRange = tuple[int, int, int]  # IP version, first and last address as integers
 
 
@@ -126,3 +152,10 @@ class ReservedRanges:
             return None
         (reserved_version, _, reserved_last), reserved, description = self._rows[index]
         return (reserved, description) if reserved_version == version and reserved_last >= first else None
+
+    def inside(self, network: Network) -> tuple[tuple[Network, str], ...]:
+        """Return the reserved networks that lie in `network` and are smaller, sorted, with their descriptions."""
+        version, first, last = prefix_range(network)
+        begin, end = bisect_left(self._firsts, (version, first)), bisect_right(self._firsts, (version, last))
+        rows = self._rows[begin:end]
+        return tuple((reserved, text) for _, reserved, text in rows if reserved.prefixlen > network.prefixlen)

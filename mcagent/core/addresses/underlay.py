@@ -10,7 +10,7 @@ treats it as unicast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
@@ -22,6 +22,8 @@ from mcagent.model.net import Address
 ENDPOINTS = IPv4Network("240.0.0.0/4")
 # For IPv6 gateways: two halves of that range, so that an endpoint never equals a source.
 _ENDPOINTS6, _SOURCES6 = IPv4Network("240.0.0.0/5"), IPv4Network("248.0.0.0/5")
+# For the sources of IPv4 gateways. No endpoint of a private address (RFC 1918, RFC 6598) lies in it.
+MAPPED = IPv4Network("254.0.0.0/8")
 # Never unicast between Nodes (RFC 4291, RFC 6666); the first one holds "::" and "::1", too.
 _SPECIAL6 = (
     (IPv6Network("::/96"), "unspecified, loopback, or IPv4-compatible"),
@@ -73,6 +75,20 @@ def endpoint_of(gateway_ip: Address) -> Address:
 def source_of(gateway_ip: Address) -> IPv4Address:
     """Return the SNAT address of a gateway: its gatewayIP, or the mapped IPv4 address of an IPv6 gatewayIP."""
     return _hash_into(_SOURCES6, gateway_ip) if isinstance(gateway_ip, IPv6Address) else gateway_ip
+
+
+def mapped_addresses(source: Address) -> Iterator[IPv4Address]:
+    """Yield the addresses that can represent an IPv4 gateway on Nodes of other clusters, the best one first.
+
+    The first 256 have the Internet checksum (RFC 1071) of `source`: nft can replace one by the other in the
+    packet that an ICMP error quotes without computing checksums. Sources with the same first two bytes, and all
+    sources in 10.0.0.0/8, have different preferred addresses.
+    """
+    high, low = divmod(int(source), 1 << 16)
+    for step in range(256):
+        new_high = int(MAPPED.network_address) >> 16 | (high + step) & 0xFF
+        yield IPv4Address(new_high << 16 | (high + low - new_high) % 0xFFFF)
+    yield from MAPPED.hosts()
 
 
 def _hash_into(network: IPv4Network, address: IPv6Address) -> IPv4Address:

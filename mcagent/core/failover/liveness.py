@@ -63,7 +63,8 @@ class Observation:
 
     `state`, `forwarding`, `remote_diagnostic` and `flap_count` are column bfd_status of ovs-vswitchd.conf.db(5).
     `bfd`: BFD is on. `seen`: the peer has answered BFD before. `silent`: no packet has ever arrived from the peer,
-    although packets were sent to it. `unready`: why the control plane does not select this gateway, or "".
+    although packets were sent to it. `antrea`: its cluster runs Antrea. `unready`: why the control plane does not
+    select this gateway, or "".
     """
 
     port: str
@@ -75,6 +76,7 @@ class Observation:
     flap_count: int = 0
     seen: bool = False
     silent: bool = False
+    antrea: bool = False
     unready: str = ""
 
 
@@ -294,11 +296,13 @@ def _verdict(observation: Observation, ever_answered: bool) -> Verdict:
         return False, LivenessCause.NODE, observation.unready
     if not observation.bfd:
         return True, LivenessCause.API, "used without BFD, which is off here"
+    if not ever_answered and observation.antrea:
+        return True, LivenessCause.API, "used without BFD, which Antrea does not have"
     if not ever_answered and observation.silent:
         return (
             True,
             LivenessCause.API,
-            "used only as a last resort: nothing ever came from it (see the problems of this Node)",
+            "used only as a last resort: nothing ever came from it (blocked, or an idle gateway of Antrea)",
         )
     if not ever_answered:
         return True, LivenessCause.API, "used without BFD, which it never answered"

@@ -32,8 +32,12 @@ def observations(
     ports: Iterable[tuple[TunnelPort, Mapping[str, str]]],
     nodes: Mapping[str, Node],
     silent: frozenset[str] = frozenset(),
+    antrea: frozenset[str] = frozenset(),
 ) -> list[Observation]:
-    """Return one observation for each tunnel, from its column bfd_status (ovs-vswitchd.conf.db(5))."""
+    """Return one observation for each tunnel, from its column bfd_status (ovs-vswitchd.conf.db(5)).
+
+    `silent`: the ports through which no packet came. `antrea`: the clusters that run Antrea.
+    """
     return [
         Observation(
             port=port.name,
@@ -45,6 +49,7 @@ def observations(
             flap_count=_number(status.get("flap_count", "")),
             seen=port.bfd_seen,
             silent=port.name in silent,
+            antrea=port.peer_kind is PeerKind.REMOTE and port.peer in antrea,
             unready=_unready(port, nodes),
         )
         for port, status in ports
@@ -87,19 +92,26 @@ def active_order(
     return tuple(order)
 
 
-def isolated(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> bool:
-    """Tell whether this gateway reaches no gateway of any remote cluster while a sibling is up.
+def isolated(
+    ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance, antrea: frozenset[str]
+) -> bool:
+    """Tell whether this Node reaches no gateway of any remote cluster while another gateway is up.
 
-    Its cluster should then use a sibling, since this gateway could only relay packets. A sibling that is isolated
-    itself counts, too; otherwise two isolated gateways would alternate.
+    If it is a gateway, its cluster should then use the other one, since it could only relay packets. An isolated
+    other gateway counts, too; otherwise two isolated gateways would alternate. A worker, which has no tunnels to
+    remote clusters, is isolated: so it still is when it becomes a gateway, until a remote gateway has answered BFD
+    (those of `antrea`, the clusters that run Antrea, need not).
     """
-    siblings, remotes = False, []
+    has_sibling = False
+    judged = advance.seen | advance.unanswered  # by BFD
     for port, status in ports:
         if port.peer_kind is PeerKind.GATEWAY:
-            siblings = siblings or (port.bfd is not None and status.get("state") == "up")
+            has_sibling = has_sibling or (port.bfd is not None and status.get("state") == "up")
         elif port.peer_kind is PeerKind.REMOTE:
-            remotes.append(advance.peers[port.name].live)
-    return siblings and bool(remotes) and not any(remotes)
+            is_judged = port.bfd is None or port.name in judged or port.peer in antrea
+            if is_judged and advance.peers[port.name].live:
+                return False
+    return has_sibling
 
 
 def half_up_tunnels(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> frozenset[str]:

@@ -15,6 +15,7 @@ from mcagent.model.dataplane.resources import PortStatistics
 
 POLL_INTERVAL = 10.0  # seconds between readings of the counters
 ENOUGH = 10  # packets sent to a peer before it can count as silent
+UNANSWERED = 5  # packets of traffic to a cluster, as retransmissions of one request, before its silence is a fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,17 @@ from flows.fields import PROTOCOLS
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
+from mcagent.core.fragments.quoted import QuotedRules, quoted_addresses
 from mcagent.core.fragments.tunnel_guard import GTSM_TTL, TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
 from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS
+from mcagent.core.local_cluster.prefixes import pods_in_bridge
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.tunnels import OwnEnds
+from mcagent.core.wireguard_devices import EGRESS_MARK, ReadyDevices
 from mcagent.model.config import Config, GatewayMode
-from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.dataplane.resources import (
     Bridge,
     FlowEntry,
@@ -32,7 +35,7 @@ from mcagent.model.dataplane.resources import (
     TunnelPort,
 )
 from mcagent.model.net import Address, Network, cluster_fingerprint, host_network
-from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeRole, RemoteEnd
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeRole, RemoteEnd
 from mcagent.model.plan import Fragment
 
 Resources = tuple[Resource, ...]
@@ -61,8 +64,10 @@ def environment(
     local: LocalCluster,
     next_hops: pipeline.NextHopGroup,
     also_known_by: tuple[Address, ...],
-    datapath: DatapathType,
+    facts: Facts,
     config: Config,
+    *,
+    mtu: int,
 ) -> pipeline.Env:
     """Return the values that all flows share. `next_hops`: the other gateways of this cluster."""
     own = local.own_gateway
@@ -73,9 +78,11 @@ def environment(
         own_gateway_ips=() if own is None else (own.source, *also_known_by),
         service_cidrs=local.service_cidrs,
         identities=config.stretched_network_policy,
-        published_pods=local.published_pods,
-        userspace_conntrack=datapath is DatapathType.NETDEV,
-        snat_ports=snat_ports(datapath, tunnel_port(config)),
+        published_pods=pods_in_bridge(local.published_pods, local.prefixes),
+        prefixes=local.prefixes,
+        userspace_conntrack=facts.datapath is DatapathType.NETDEV,
+        snat_ports=snat_ports(facts.datapath, tunnel_port(config)),
+        mtu=mtu if mtu < facts.uplink_mtu else None,
         fingerprint=cluster_fingerprint(config.cluster_id) if config.cluster_id else None,
     )
 
@@ -100,18 +107,24 @@ def bridge(order: tuple[str, ...], datapath: DatapathType, config: Config) -> Re
     return (Bridge(name=config.bridge, datapath=datapath, active_order=order),)
 
 
-def host_port(
-    gateways: tuple[LocalGateway, ...], mapped: Address | None, uplink_mtu: int, config: Config
-) -> Resources:
-    """Return the host port and its kernel device. `mapped`: see `kernel.device`; `uplink_mtu` in bytes."""
-    mtu = kernel.host_port_mtu(uplink_mtu, config, gateways)
+def host_port(mtu: int, mapped: Address | None, config: Config) -> Resources:
+    """Return the host port and its kernel device. `mtu` of the device, in bytes; `mapped`: see `kernel.device`."""
     port = HostPort(bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC, mtu=mtu)
     return (port, *kernel.device(config, mtu, mapped))
 
 
-def routing(own_pods: tuple[Network, ...], config: Config) -> Resources:
-    """Return the rules and nft chains by which the kernel routes packets to other clusters to the bridge."""
-    return (*kernel.routing(config), *kernel.netfilter(config, own_pods))
+def routing(
+    own_pods: tuple[Network, ...],
+    own: tuple[tuple[Address, ...], tuple[Network, ...]],
+    check_sources: bool,
+    config: Config,
+) -> Resources:
+    """Return the rules and nft chains by which the kernel routes packets to other clusters to the bridge.
+
+    `own`: this Node's IPv4 addresses and Pod CIDRs.
+    """
+    chains = kernel.netfilter(config, own_pods, *own, check_sources=check_sources)
+    return (*kernel.routing(config), *chains)
 
 
 def base(env: pipeline.Env, next_hops: pipeline.NextHopGroup) -> Resources:
@@ -119,9 +132,14 @@ def base(env: pipeline.Env, next_hops: pipeline.NextHopGroup) -> Resources:
     return entries(pipeline.base(env, next_hops))
 
 
-def guard_fragment(config: Config, peers: tuple[TunnelPeers, ...]) -> Fragment:
-    """Build the fragment of the rules that drop forged tunnel packets."""
-    return Fragment(owner="guard", resources=tuple(guard(config, peers)))
+def guard_fragment(config: Config, peers: tuple[TunnelPeers, ...], devices: tuple[str, ...]) -> Fragment:
+    """Build the fragment of the rules that drop forged tunnel packets. `devices`: of WireGuard on this Node."""
+    return Fragment(owner="guard", resources=tuple(guard(config, peers, devices)))
+
+
+def quoted_fragment(config: Config, by_cluster: Mapping[str, QuotedRules], of_pods: QuotedRules) -> Fragment:
+    """Build the fragment of the rules that repair the packets that ICMP errors quote."""
+    return Fragment(owner="mapped", resources=tuple(quoted_addresses(config, by_cluster, of_pods)))
 
 
 def ports(paths: tuple[PathState, ...], ends: OwnEnds, config: Config) -> Resources:
@@ -143,6 +161,7 @@ def ports(paths: tuple[PathState, ...], ends: OwnEnds, config: Config) -> Resour
             peer=path.tunnel.peer,
             bfd=path.bfd,
             bfd_seen=path.watched,
+            egress_mark=EGRESS_MARK if path.tunnel.end is not None and path.tunnel.end.devices > 1 else 0,
         )
         for path in paths
     )
@@ -155,11 +174,13 @@ def node_flows(value: tuple[LocalPeer, int, int], env: pipeline.Env) -> Resource
     return entries(pipeline.node(env, node))
 
 
-def endpoints_fragment(exported: Mapping[str, ExportedPort], own: LocalPeer) -> Fragment:
+def endpoints_fragment(
+    exported: Mapping[str, ExportedPort], own: LocalPeer, prefixes: tuple[pipeline.VirtualPrefix, ...]
+) -> Fragment:
     """Return the flows that hold back replies of this Node's endpoints after conntrack was lost."""
     endpoint_addresses = local_endpoints(exported.values(), own.networks)
     endpoints = (pipeline.ServiceEndpoint(address=address, port=port) for address, port in endpoint_addresses)
-    return Fragment(owner="endpoints", resources=entries(pipeline.endpoints(endpoints)))
+    return Fragment(owner="endpoints", resources=entries(pipeline.endpoints(endpoints, prefixes)))
 
 
 def remote_cluster(
@@ -195,6 +216,7 @@ def remote_cluster(
         snat=cluster.snat,
         snat_address=next((end.source for end in ends if end is not None and not end.own_key), None),
         ordered=config.gateways is GatewayMode.ACTIVE_STANDBY,
+        mapped=cluster.mapped,
         meter=meter if config.new_connections else None,
         probe_meter=PROBE_METERS + meter if config.new_connections and paths else None,
         ask_meter=ASK_METERS + meter if config.new_connections and paths else None,
@@ -221,22 +243,30 @@ def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Co
 
 
 def cluster_routes(
-    value: tuple[AcceptedCluster, tuple[RemoteEnd, ...] | None],
+    value: tuple[AcceptedCluster, tuple[RemoteEnd, ...] | None, ReadyDevices | None],
     source: Address | None,
     gateway: bool,
     config: Config,
+    *,
+    own_mtu: int,
+    device_names: tuple[str, ...],
 ) -> Resources:
     """Return the kernel routes to a remote cluster, and the WireGuard peers of its gateways.
 
-    `source`: the source address of this Node's own packets to the cluster.
+    `source`: the source address of this Node's own packets to the cluster. `own_mtu`: of this cluster's
+    tunnels. The device's MTU is larger: see `kernel.device_mtu`. `device_names`: of this Node's WireGuard devices.
     """
-    cluster, ends = value
-    sources = zip(cluster.gateways, cluster.sources, strict=True)
-    mapped = (host_network(source) for address, source in sources if address.version == 6)
+    cluster, ends, ready_devices = value
+    mapped = (host_network(address) for _, address in cluster.mapped)
     direct = cluster.direct if gateway else ()
+    mtu = min(cluster.mtu or own_mtu, own_mtu)
     return (
-        *(resource for end in ends or () for resource in peer_resources(end, config)),
-        *kernel.cluster_routes(config, source, (*cluster.cidrs, *mapped), direct),
+        *(
+            resource
+            for end, ready in zip(ends or (), ready_devices or (), strict=True)
+            for resource in peer_resources(end, config, device_names, ready)
+        ),
+        *kernel.cluster_routes(config, source, (*cluster.cidrs, *mapped), direct, mtu),
     )
 
 

@@ -1,14 +1,13 @@
-"""Kernel resources of a Node: host port, routes, rules and nft. Values only.
+"""Kernel resources of a Node: host port, routes, rule and nft. Values only.
 
-A routing table of its own routes packets to other clusters into the host port. One bit of the connection mark
-routes replies of connections that arrived through the host port back through it. Must not know tunnels, flows or
+A routing table of its own routes packets to other clusters into the host port. Must not know tunnels, flows or
 clusters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.fragments.tunnel_guard import clear_arrivals, filter_chain, tunnel_port
@@ -40,14 +39,13 @@ WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
 SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: every host must be able to receive it
 
 CLOSED_NODES = "mct_nodes"  # the chain that drops and counts packets of other clusters to this Node itself
+POD_SOURCES = "mct_pod_sources"  # the chain that drops and counts packets in the name of another Pod of this Node
 REJECT_MACS = ("0a:6d:01:00:00:00", "0a:6d:02:00:00:00")  # source MACs of rejected packets: to Pods, from Pods
 REJECTED = "mct_rejected"  # the chain that drops and counts rejected packets without an answer
 
-_EVERYTHING = IPv4Network("0.0.0.0/0")
 
-
-def host_port_mtu(uplink_mtu: int, config: Config, gateways: tuple[LocalGateway, ...]) -> int:
-    """Return the MTU of the host port in bytes: its packets fit into every tunnel on their path.
+def packet_mtu(uplink_mtu: int, config: Config, gateways: tuple[LocalGateway, ...]) -> int:
+    """Return the MTU of routes to other clusters in bytes: packets fit into every tunnel on their path.
 
     These are tunnels between Nodes and between clusters, on the uplink or in WireGuard. All Nodes of the cluster
     compute the same MTU: where gateways have both IP versions, the one with the larger header counts.
@@ -57,16 +55,30 @@ def host_port_mtu(uplink_mtu: int, config: Config, gateways: tuple[LocalGateway,
     return config.mtu or largest_mtu(uplink_mtu, config, within=within, between=between)
 
 
+def device_mtu(uplink_mtu: int, mtu: int) -> int:
+    """Return the MTU of the host port in bytes, with `mtu` for the routes.
+
+    Packets of Pods fit the device. A CNI that forwards by eBPF compares them with the device's MTU, and drops
+    larger ones without an answer (bpf_skb_fib_lookup in Linux' net/core/filter.c). The kernel, to which the bridge
+    returns what is too large for tunnels, answers by the route's MTU.
+    """
+    return max(uplink_mtu, mtu)
+
+
 def largest_mtu(uplink_mtu: int, config: Config, *, within: int, between: int) -> int:
     """Return the largest MTU in bytes with which every tunnel packet fits into the uplink.
 
     `within`, `between`: the IP version of tunnels between Nodes of this cluster, and between clusters.
     """
-    inside = uplink_mtu - OVERHEAD[within]
-    outside = uplink_mtu - OVERHEAD[between]
-    if config.encrypts:
-        outside = wireguard_mtu(uplink_mtu, config, between) - OVERHEAD[4]
+    inside = _largest(uplink_mtu, config, within, encrypted=config.encrypts_nodes)
+    outside = _largest(uplink_mtu, config, between, encrypted=config.encrypts)
     return max(min(inside, outside), SMALLEST_MTU)
+
+
+def _largest(uplink_mtu: int, config: Config, version: int, *, encrypted: bool) -> int:
+    if encrypted:
+        return wireguard_mtu(uplink_mtu, config, version) - OVERHEAD[4]
+    return uplink_mtu - OVERHEAD[version]
 
 
 def wireguard_mtu(uplink_mtu: int, config: Config, version: int) -> int:
@@ -86,29 +98,21 @@ def device(config: Config, mtu: int, mapped: Address | None) -> list[Resource]:
 
 
 def routing(config: Config) -> list[Resource]:
-    """Return the two rules, and the only route of the reply table.
-
-    The rule for replies precedes the other: clients of a cluster where Antrea encrypts have the address of
-    Antrea's tunnel endpoint, whose route in the other table leads to the WireGuard device.
-    """
-    bit = 1 << config.ct_mark_bit
-    return [
-        Rule(priority=config.rule_priority, table=config.reply_table, fwmark=bit, fwmask=bit),
-        Rule(priority=config.rule_priority + 1, table=config.route_table),
-        Route(table=config.reply_table, destination=_EVERYTHING, device=config.host_port, via=NEXT_HOP),
-    ]
+    """Return the rule that sends all packets through the table of routes to other clusters."""
+    return [Rule(priority=config.rule_priority, table=config.route_table)]
 
 
 def cluster_routes(
-    config: Config, source: Address | None, cidrs: Iterable[Network], direct: Iterable[Address]
+    config: Config, source: Address | None, cidrs: Iterable[Network], direct: Iterable[Address], mtu: int
 ) -> list[Resource]:
     """Return the routes to the networks of one cluster. `source`: the source address of this Node's own packets.
 
-    `direct`: tunnel endpoints inside remote CIDRs. They are excluded, so that tunnels never loop.
+    `direct`: tunnel endpoints inside remote CIDRs. They are excluded, so that tunnels never loop. `mtu` of the
+    tunnels to and in that cluster.
     """
+    table, port = config.route_table, config.host_port
     routes: list[Resource] = [
-        Route(table=config.route_table, destination=cidr, device=config.host_port, via=NEXT_HOP, source=source)
-        for cidr in cidrs
+        Route(table=table, destination=cidr, device=port, via=NEXT_HOP, source=source, mtu=mtu) for cidr in cidrs
     ]
     routes.extend(
         Route(table=config.route_table, destination=host_network(address), type=RouteType.THROW)
@@ -117,29 +121,32 @@ def cluster_routes(
     return routes
 
 
-def endpoint_routes(config: Config, address: Address, source: Address | None) -> list[Resource]:
-    """Return the route to a tunnel endpoint behind the WireGuard device, and an unreachable route to it.
+def endpoint_routes(config: Config, address: Address, source: Address | None, device: str) -> list[Resource]:
+    """Return the route to a tunnel endpoint behind a WireGuard device, and an unreachable route to it.
 
     The kernel removes the device's routes with the device. The unreachable route then keeps the tunnel's packets
     from the default route, where they would be unencrypted.
     """
     destination = host_network(address)
     return [
-        Route(table=config.route_table, destination=destination, device=config.wireguard_device, source=source),
+        Route(table=config.route_table, destination=destination, device=device, source=source),
         Route(table=config.route_table, destination=destination, type=RouteType.UNREACHABLE),
     ]
 
 
 def encrypted_netfilter(
-    config: Config, forbidden: Iterable[Network], own_endpoints: tuple[Address, ...] = ()
+    config: Config,
+    devices: tuple[str, ...],
+    forbidden: Iterable[Network],
+    own_endpoints: tuple[Address, ...] = (),
 ) -> list[Resource]:
-    """Return the rules that drop tunnel packets to and from other clusters outside the WireGuard device.
+    """Return the rules that drop tunnel packets to and from encrypted peers outside the WireGuard devices.
 
-    `forbidden`: gateways of other clusters and endpoints behind the device. `own_endpoints`: this Node's endpoints
-    behind the device. Tunnels of the kernel pass the hook postrouting (iptunnel_xmit in
-    net/ipv4/ip_tunnel_core.c: ip_local_out; udp_tunnel6_xmit_skb: ip6tunnel_xmit).
+    `devices`: the names of these. `forbidden`: gateways of other clusters, Nodes of this one, and endpoints behind
+    the devices. `own_endpoints`: this Node's endpoints there. Tunnels of the kernel pass the hook postrouting
+    (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out; udp_tunnel6_xmit_skb: ip6tunnel_xmit).
 
-    Packets through the device, and packets of the device itself, are not tracked. A CNI that translates the source
+    Packets through a device, and packets of the device itself, are not tracked. A CNI that translates the source
     of all packets that leave the Node (the AWS VPC CNI) would give the former an address that the peer refuses,
     and the latter a random port.
     """
@@ -149,37 +156,50 @@ def encrypted_netfilter(
     return [
         resource
         for version, networks in sorted(by_version.items())
-        for resource in _encrypted(config, version, networks, own_endpoints)
+        for resource in _encrypted(config, version, devices, networks, own_endpoints)
     ]
 
 
 def _encrypted(
-    config: Config, version: int, forbidden: list[Network], own_endpoints: tuple[Address, ...]
+    config: Config,
+    version: int,
+    devices: tuple[str, ...],
+    forbidden: list[Network],
+    own_endpoints: tuple[Address, ...],
 ) -> list[Resource]:
     """Return these rules for one IP version: an nft set and its table have one family."""
     family = "ip" if version == 4 else "ip6"
-    device, port, listen_port = config.wireguard_device, tunnel_port(config), config.wireguard_port
-    into, out = (
-        (f'iifname "{device}" notrack', f"udp dport {listen_port} notrack"),
-        (f'oifname "{device}" notrack', f"udp sport {listen_port} notrack"),
-    )
-    clear = f'oifname != "{device}" {family} daddr @mct_encrypted udp dport {port} drop'
+    last_port = config.wireguard_port + len(devices) - 1
+    listen_ports = f"{config.wireguard_port}-{last_port}" if len(devices) > 1 else f"{last_port}"
+    into = (*(f'iifname "{device}" notrack' for device in devices), f"udp dport {listen_ports} notrack")
+    out = (*(f'oifname "{device}" notrack' for device in devices), f"udp sport {listen_ports} notrack")
+    outside = " ".join(f'oifname != "{device}"' for device in devices)
+    clear = f"{outside} {family} daddr @mct_encrypted udp dport {tunnel_port(config)} drop"
     return [
         NftSet(table=config.nft_table, name="mct_encrypted", elements=merge_networks(forbidden), family=family),
         filter_chain(config, family, "mct_clear", ("postrouting", 300), clear),
-        *clear_arrivals(config, family, own_endpoints),
+        *clear_arrivals(config, family, own_endpoints, devices),
         filter_chain(config, family, "mct_untracked_in", ("prerouting", -300), *into),
         filter_chain(config, family, "mct_untracked_out", ("output", -300), *out),
     ]
 
 
-def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
-    """Return the nft table: identity SNAT of Pods, marks of connections, MSS clamp, closed Nodes.
+def netfilter(
+    config: Config,
+    pods: tuple[Network, ...],
+    own_addresses: tuple[Address, ...] = (),
+    own_cidrs: tuple[Network, ...] = (),
+    *,
+    check_sources: bool = True,
+) -> list[Resource]:
+    """Return the nft table: identity SNAT of Pods, MSS clamp, closed Nodes, sources of Pods.
 
-    `pods`: disjoint networks.
+    `pods`: disjoint networks. `own_addresses`, `own_cidrs`: IPv4 addresses and Pod CIDRs of this Node.
+    `check_sources`: drop packets that arrive by another device than that of the Pod with their source address. The
+    lookup is in the hook forward, because only packets into the bridge need it (since Linux 5.19: nft_fib_validate
+    in net/netfilter/nft_fib.c).
     """
-    port, bit = config.host_port, f"0x{1 << config.ct_mark_bit:08x}"
-    reply = f"ct direction reply ct mark & {bit} == {bit} meta mark set meta mark | {bit}"
+    port = config.host_port
     clamp = "tcp flags syn tcp option maxseg size set rt mtu"
 
     def of_type(name: str, where: tuple[str, str, int], *rules: str) -> NftChain:
@@ -187,7 +207,14 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
 
     into, out = f'iifname "{port}"', f'oifname "{port}"'
-    mark = f"{into} ct direction original ct mark set ct mark | {bit}"
+    # The reverse path first: it ends the rule for packets of Pods, which need no lookup in the set then.
+    # What the bridge returns because of its size comes from the host port.
+    forged = f'{out} iifname != "{port}" fib saddr . iif oif missing ip saddr @mct_pods counter drop'
+    # A Pod of another Node has called a NodePort here. Only this Node can translate the replies back, so they must
+    # return to it: kube-proxy translates the source, at priority 100. Replies to Pods of this Node do so anyway.
+    of_others = "".join(f" ip saddr != {cidr}" for cidr in own_cidrs)
+    node_ports = (f"{out} ct original ip daddr {address}{of_others} accept" for address in own_addresses)
+    keep_source = f"{out} ip saddr @mct_pods snat to ip saddr"
     return [
         *(
             []
@@ -196,10 +223,11 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         ),
         *(_rejecting(port, of_type) if config.stretched_network_policy else ()),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
+        # What the bridge returns to the kernel. Before the reassembly, since only large fragments return.
+        of_type("mct_returned", ("filter", "prerouting", -450), f"{into} ip saddr @mct_pods notrack"),
+        *([of_type(POD_SOURCES, ("filter", "forward", -150), forged)] if check_sources else []),
         # Before the CNI's masquerade: a source that is translated to itself is not translated again.
-        of_type("mct_post", ("nat", "postrouting", 99), f"{out} ip saddr @mct_pods snat to ip saddr"),
-        of_type("mct_pre", ("filter", "prerouting", -151), mark, f'iifname != "{port}" {reply}'),
-        of_type("mct_out", ("route", "output", -150), reply),
+        of_type("mct_post", ("nat", "postrouting", 99), *node_ports, keep_source),
         of_type("mct_mss", ("filter", "forward", -150), f"{out} {clamp}", f"{into} {clamp}"),
     ]
 

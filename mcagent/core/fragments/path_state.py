@@ -18,12 +18,12 @@ from mcagent.core.tunnels import Tunnel
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
 from mcagent.model.dataplane.resources import Bfd, PeerKind
-from mcagent.model.node_state import LocalGateway, NodeRole
+from mcagent.model.node_state import AcceptedCluster, LocalGateway, NodeRole
 from mcagent.model.problem import Problem, Severity
 
 # A tunnel with the Node's observations: port number; the peer has answered BFD; flap damping keeps it on standby;
-# its session is half up and needed. Plain tuples, since a pass builds thousands.
-TunnelObservation = tuple[Tunnel, int, bool, bool, bool]
+# its session is half up and needed; the factor of its detection time. Plain tuples, since a pass builds thousands.
+TunnelObservation = tuple[Tunnel, int, bool, bool, bool, int]
 PeerObservations = Sequence[TunnelObservation]
 
 
@@ -60,11 +60,15 @@ class PathState:
         return NextHop(ofport=self.ofport, watched=self.watched, standby=self.standby)
 
 
-def path_rules(local: LocalCluster, facts: Facts, config: Config) -> PathRules:
-    """Return the path rules of this Node. A Node that drains or is isolated signals path down by BFD."""
+def path_rules(local: LocalCluster, has_clusters: bool, facts: Facts, config: Config) -> PathRules:
+    """Return the path rules of this Node. A Node that drains, and an isolated gateway, signal path down by BFD.
+
+    `has_clusters`: there are tunnels to remote clusters, so a gateway can be isolated.
+    """
     ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
     order = facts.active_order if ordered and not config.failback else ()
-    near = _signalled(config.bfd_local, facts.drain is Drain.ALL or facts.isolated)
+    is_isolated = facts.isolated and has_clusters and local.role is NodeRole.GATEWAY
+    near = _signalled(config.bfd_local, facts.drain is Drain.ALL or is_isolated)
     workers = near if local.bfd_on_workers else None
     return PathRules(
         bfd={
@@ -81,14 +85,24 @@ def path_rules(local: LocalCluster, facts: Facts, config: Config) -> PathRules:
 def observe_tunnels(
     tunnels: Mapping[str, tuple[Tunnel, ...]],
     ofports: Mapping[str, int],
+    factors: Mapping[str, int],
     *,
     answered: frozenset[str],
     damped: frozenset[str],
     half_up: frozenset[str],
 ) -> dict[str, PeerObservations]:
-    """Join the tunnels of each peer with the observations of this Node, which are sets of tunnel names."""
+    """Join the tunnels of each peer with the observations of this Node, which are sets of tunnel names.
+
+    `factors`: of the detection time, by tunnel; 1 if it has none.
+    """
     return {
-        key: [(t, ofports[t.name], t.name in answered, t.name in damped, t.name in half_up) for t in peer_tunnels]
+        key: [
+            (
+                *(t, ofports[t.name], t.name in answered, t.name in damped, t.name in half_up),
+                factors.get(t.name, 1),
+            )
+            for t in peer_tunnels
+        ]
         for key, peer_tunnels in tunnels.items()
     }
 
@@ -111,8 +125,10 @@ def node_paths(value: tuple[PeerObservations, LocalGateway | None], rules: PathR
 
 
 def _path(observation: TunnelObservation, rules: PathRules, *, standby: bool = False, rank: int = 0) -> PathState:
-    tunnel, ofport, answered, damped, half_up = observation
+    tunnel, ofport, answered, damped, half_up, factor = observation
     bfd = rules.bfd[tunnel.peer_kind]
+    if bfd is not None and factor > 1:
+        bfd = replace(bfd, mult=bfd.mult * factor)
     if bfd is not None and half_up:
         bfd = _at_once(bfd)
     return PathState(
@@ -145,7 +161,7 @@ def problems(
         if tunnel.name not in silent:
             continue
         remote = tunnel.peer_kind is PeerKind.REMOTE
-        port = config.wireguard_port if remote and config.encrypts else tunnel_port(config)
+        port = config.wireguard_port if tunnel.encrypted else tunnel_port(config)
         causes = [f"UDP port {port} is blocked", "the address is wrong", "no agent runs there"]
         if datapath is DatapathType.NETDEV:
             causes.append("its uplink, or this Node's, is no port of a bridge of its userspace Open vSwitch")
@@ -153,6 +169,23 @@ def problems(
         path = "spec.gatewayInfos" if remote else "status.addresses"
         reported.append(checked.meta.problem(path, "PeerSilent", message, Severity.WARNING))
     return tuple(reported)
+
+
+def cluster_problems(
+    peer: tuple[tuple[Tunnel, ...], CheckedCluster, AcceptedCluster | None],
+    first: bool,
+    idle: frozenset[str],
+    *observations: *tuple[frozenset[str], frozenset[str], DatapathType, Config],
+) -> tuple[Problem, ...]:
+    """Report silent and narrow tunnels to another cluster, as `problems` does.
+
+    `first`: this Node is the first gateway of its cluster. Antrea's gateways send only answers, and only to the
+    first gateway, so their tunnels to other gateways, and `idle` tunnels, are not reported.
+    """
+    tunnels, checked, cluster = peer
+    if cluster is not None and cluster.antrea:
+        tunnels = tuple(tunnel for tunnel in tunnels if first and tunnel.name not in idle)
+    return problems((tunnels, checked), *observations)
 
 
 def next_hops(paths: Iterable[PathState], rules: PathRules) -> NextHopGroup:

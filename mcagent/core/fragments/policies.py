@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from flows import pipeline
 from flows.pipeline.steps.identity import ANY_CLUSTER
 from mcagent.core.engine import IncrementalEngine
+from mcagent.core.fragments import own_endpoints
 from mcagent.core.fragments.build import Resources, entries, fragment
 from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.identities import (
@@ -42,18 +43,21 @@ def enforcement(
     env: pipeline.Env,
     config: Config,
     cluster_ids: Mapping[str, int],
+    *,
+    cni: str = "",
 ) -> Enforcement:
-    """Return the fragments of all policies, the names of their rules, and what is not enforced."""
+    """Return all policies' fragments and rule names, and what is not enforced. `cni`: see `not_seen_by_kernel`."""
     call, call_each = engine.call, engine.each
-    selected = select_rules(engine, snapshot, config)
+    selected = select_rules(engine, snapshot, config, cni=cni)
     ids = call(pipeline_input.rule_ids, selected.rules)
-    flows = call_each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids))
+    flows = call_each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids), env.prefixes)
     parts = {level: (_owner(level), flows[level]) for level in flows}
     return Enforcement(
         fragments=(
             _identities(engine, snapshot, env, config.node_name),
             *call_each(fragment, parts).values(),
-            call(_pods_fragment, call(pod_policies, selected.isolated, selected.rules)),
+            call(_pods_fragment, call(pod_policies, selected.isolated, selected.rules), env.prefixes),
+            call(own_endpoints.fragment, selected.rules, selected.own_endpoints, cni, config),
         ),
         names=call(_names, selected.rules, ids),
         isolating=call(isolating_policies, selected.isolated),
@@ -111,12 +115,12 @@ def _identity_claims(value: tuple[int, tuple[int, ...]]) -> Resources:
     return entries(pipeline.claimed_identities(*value))
 
 
-def _rule_flows(rules: tuple[pipeline.PolicyRule, ...]) -> Resources:
-    return entries(pipeline.rules(rules))
+def _rule_flows(rules: tuple[pipeline.PolicyRule, ...], prefixes: tuple[pipeline.VirtualPrefix, ...]) -> Resources:
+    return entries(pipeline.rules(rules, prefixes))
 
 
-def _pods_fragment(pods: pipeline.PodPolicies) -> Fragment:
-    return Fragment(owner="policy/pods", resources=entries(pipeline.pod_policies(pods)))
+def _pods_fragment(pods: pipeline.PodPolicies, prefixes: tuple[pipeline.VirtualPrefix, ...]) -> Fragment:
+    return Fragment(owner="policy/pods", resources=entries(pipeline.pod_policies(pods, prefixes)))
 
 
 def _names(rules: Mapping[str, tuple[LocalRule, ...]], ids: Mapping[str, int]) -> dict[int, PolicyRuleName]:

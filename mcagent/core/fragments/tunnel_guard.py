@@ -27,14 +27,15 @@ from mcagent.core.addresses.rules import merge_networks
 from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.core.remote_clusters.claims import CheckedCluster
 from mcagent.core.tunnels import OwnEnds
+from mcagent.core.wireguard_devices import devices_of_peer
 from mcagent.model.config import Config
+from mcagent.model.dataplane.facts import POD_DEVICES
 from mcagent.model.dataplane.resources import DEFAULT_PORTS, NftChain, NftSet, Resource
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import AcceptedCluster, LocalGateway
+from mcagent.model.objects import WireGuardInfo
 
 BFD_PORT = 3784  # RFC 5881 section 4; Open vSwitch has it inside tunnels only (lib/bfd.c)
-
-_POD_DEVICES = ("veth", "netkit", "bridge", "openvswitch")  # kinds, as in `ip -d link`
 
 GTSM_TTL = 255  # RFC 5082: the TTL that tunnels send, and that only a sender on the local link can give a packet
 GTSM_TIMEOUT = "1m"  # a peer that was silent for so long may come back without it (an earlier version)
@@ -66,22 +67,32 @@ class TunnelPeers:
 
 
 class PeerEnd(NamedTuple):
-    """A tunnel endpoint of a peer: its address as an integer and as a network, and its WireGuard port or 0."""
+    """A tunnel endpoint of a peer: its address as an integer and as a network, and its WireGuard port or 0.
+
+    The ports of further WireGuard devices follow on `port`.
+    """
 
     number: int
     host: Network
     port: int
+    devices: int = 1
 
 
 def endpoints_of(value: tuple[AcceptedCluster, CheckedCluster], default: int) -> tuple[PeerEnd, ...]:
     """Return the tunnel endpoints of a cluster's gateways. `default`: the WireGuard port if none is published."""
     cluster, info = value[0], value[1].info
-    published = {address: wireguard.port for address, wireguard in info.gateway_wireguard}
-    first = info.wireguard.port if info.wireguard is not None else 0
+    published = dict(info.gateway_wireguard)
     return tuple(
-        PeerEnd(int(address), host_network(address), published.get(address, first) or default)
-        for address in cluster.gateways
+        _gateway_end(address, published.get(address, info.wireguard), default) for address in cluster.gateways
     )
+
+
+def _gateway_end(address: Address, published: WireGuardInfo | None, default: int) -> PeerEnd:
+    port, devices = default, 1
+    if published is not None:
+        port = published.port or default
+        devices = devices_of_peer(published, port)
+    return PeerEnd(int(address), host_network(address), port, devices)
 
 
 def peers_of(
@@ -95,13 +106,16 @@ def peers_of(
 
     Every Node has all peers, with or without a tunnel to them: its Pods could forge packets of any.
     """
-    port = config.wireguard_port
-    own = [
-        PeerEnd(int(address), host_network(address), port if address == gateway.gateway_ip else 0)
-        for gateway in gateways
-        for address in (gateway.internal_ip, gateway.gateway_ip)
-    ]
-    nodes = [PeerEnd(int(a), host_network(a), 0) for a, _ in node_addresses if a not in ENDPOINTS]
+    node_port = config.wireguard_port if config.encrypts_nodes else 0
+
+    def node_end(address: Address, gateway: LocalGateway | None = None) -> PeerEnd:
+        if gateway is not None and address == gateway.gateway_ip:
+            devices = max(1, len(config.wireguard_ports))
+            return PeerEnd(int(address), host_network(address), config.wireguard_port, devices)
+        return PeerEnd(int(address), host_network(address), node_port)
+
+    own = [node_end(a, gateway) for gateway in gateways for a in (gateway.internal_ip, gateway.gateway_ip)]
+    nodes = [node_end(address) for address, _ in node_addresses if address not in ENDPOINTS]
     of_cluster, of_others = [*own, *nodes], list(chain.from_iterable(remote.values()))
     return tuple(
         _peers(version, of_cluster, of_others, own_ends, encrypts=config.encrypts)
@@ -114,7 +128,8 @@ def _peers(
 ) -> TunnelPeers:
     ends = [end for end in (*of_cluster, *of_others) if end.host.version == version]
     hosts = {end.number: end.host for end in ends}
-    sockets = sorted({(end.number, end.port) for end in ends if end.port}) if encrypts else ()
+    listening = (end for end in ends if end.port and encrypts)
+    sockets = sorted({(end.number, end.port + n) for end in listening for n in range(end.devices)})
     return TunnelPeers(
         version=version,
         addresses=_merged(hosts),
@@ -144,12 +159,15 @@ def _merged(hosts: Mapping[int, Network]) -> tuple[Network, ...]:
     return tuple(merged)
 
 
-def guard(config: Config, peers: Iterable[TunnelPeers]) -> list[Resource]:
-    """Return the sets and chains that drop tunnel packets that were not sent by a tunnel."""
-    return [resource for version_peers in peers for resource in _guard(config, version_peers)]
+def guard(config: Config, peers: Iterable[TunnelPeers], devices: tuple[str, ...]) -> list[Resource]:
+    """Return the sets and chains that drop tunnel packets that were not sent by a tunnel.
+
+    `devices`: names of this Node's WireGuard devices.
+    """
+    return [resource for version_peers in peers for resource in _guard(config, version_peers, devices)]
 
 
-def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
+def _guard(config: Config, peers: TunnelPeers, devices: tuple[str, ...]) -> list[Resource]:
     family = "ip" if peers.version == 4 else "ip6"
     ports = f"udp dport {{ {', '.join(map(str, sorted({BFD_PORT, tunnel_port(config)})))} }}"
     tunnel = f"{ports} {family} daddr @mct_peers"
@@ -157,7 +175,7 @@ def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
     resources: list[Resource] = [
         filter_chain(config, family, "mct_tunnels_pre", ("prerouting", -300), f"{between_peers} notrack"),
         filter_chain(config, family, "mct_tunnels_out", ("output", -300), f"{between_peers} notrack"),
-        *_arrivals(config, family, peers),
+        *_arrivals(config, family, peers, devices),
         NftSet(table=config.nft_table, name="mct_peers", elements=peers.addresses, family=family),
         filter_chain(
             config,
@@ -171,7 +189,7 @@ def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
     if config.tunnel_source_check:
         resources.append(filter_chain(config, family, FORGED, ("prerouting", -250), *_forged(ports, family)))
     if config.encrypts:
-        device, wireguard = config.wireguard_device, f"{family} daddr . udp dport @mct_wireguard"
+        wireguard = f"{family} daddr . udp dport @mct_wireguard"
         resources += [
             NftSet(table=config.nft_table, name="mct_wireguard", sockets=peers.wireguard, family=family),
             filter_chain(
@@ -179,9 +197,13 @@ def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
                 family,
                 TO_WIREGUARD,
                 ("forward", -150),
-                f'oifname "{device}" counter drop',
-                f'iifname "{device}" counter drop',
-                *((f"ip daddr {ENDPOINTS} counter drop",) if family == "ip" else ()),
+                *(f'{way} "{device}" counter drop' for device in devices for way in ("oifname", "iifname")),
+                # The addresses of translated sources (`source_of`, `mapped_addresses`) lie in the same range.
+                *(
+                    (f'oifname != "{config.host_port}" ip daddr {ENDPOINTS} counter drop',)
+                    if family == "ip"
+                    else ()
+                ),
                 f"{wireguard} {family} saddr != @mct_peers counter drop",
                 f"{wireguard} ct status dnat counter drop",
             ),
@@ -189,14 +211,14 @@ def _guard(config: Config, peers: TunnelPeers) -> list[Resource]:
     return resources
 
 
-def _arrivals(config: Config, family: str, peers: TunnelPeers) -> Iterator[Resource]:
+def _arrivals(config: Config, family: str, peers: TunnelPeers, devices: tuple[str, ...]) -> Iterator[Resource]:
     """Yield the rules for tunnel packets to this Node: from peers, to the end of a tunnel, never translated.
 
     Other programs may have tunnels on the same port between other addresses, so what is neither from a peer nor to
     an end of this Node's tunnels passes: Open vSwitch finds no tunnel of the agent for it.
     """
     tunnel = f"udp dport {tunnel_port(config)}"
-    encrypted = (f'iifname "{config.wireguard_device}" accept',) if config.encrypts else ()
+    encrypted = (f'iifname "{device}" accept' for device in devices if config.encrypts)
     rules = [*encrypted, f"{tunnel} ct status dnat counter drop"]
     if peers.own_ends:
         yield NftSet(table=config.nft_table, name="mct_ends", elements=peers.own_ends, family=family)
@@ -232,24 +254,26 @@ def _forged(ports: str, family: str) -> tuple[str, ...]:
     to_own_address = f"{ports} {family} daddr @mct_peers fib daddr . iif type local accept"
     forged = (
         f'{ports} meta iifkind "{kind}" {family} saddr @mct_peers fib saddr . iif oif missing counter drop'
-        for kind in _POD_DEVICES
+        for kind in POD_DEVICES
     )
     return (f"{ports.replace(' {', ' != {')} accept", to_own_address, *forged)
 
 
-def clear_arrivals(config: Config, family: str, own_endpoints: tuple[Address, ...]) -> list[Resource]:
-    """Return the rules that drop tunnel packets of encrypted peers that arrive outside the WireGuard device.
+def clear_arrivals(
+    config: Config, family: str, own_endpoints: tuple[Address, ...], devices: tuple[str, ...]
+) -> list[Resource]:
+    """Return the rules that drop tunnel packets of encrypted peers that arrive outside the WireGuard devices.
 
-    `own_endpoints`: this Node's endpoints behind the device, or (). They are reachable through the device only, so
+    `own_endpoints`: this Node's endpoints behind `devices`, or (). They are reachable through these only, so
     packets to them by any other device are forged. `mcagent.core.fragments.kernel` defines the set @mct_encrypted.
     """
-    device = config.wireguard_device
-    rules = [f'iifname != "{device}" udp dport {tunnel_port(config)} {family} saddr @mct_encrypted counter drop']
+    outside = " ".join(f'iifname != "{device}"' for device in devices)
+    rules = [f"{outside} udp dport {tunnel_port(config)} {family} saddr @mct_encrypted counter drop"]
     own_ends: list[Resource] = []
     if family == "ip" and own_endpoints:
         endpoint_networks = merge_networks(host_network(address) for address in own_endpoints)
         own_ends.append(NftSet(table=config.nft_table, name="mct_own_ends", elements=endpoint_networks))
-        rules.append(f'iifname != "lo" iifname != "{device}" ip daddr @mct_own_ends counter drop')
+        rules.append(f'iifname != "lo" {outside} ip daddr @mct_own_ends counter drop')
     return [*own_ends, filter_chain(config, family, CLEAR, ("input", -150), *rules)]
 
 

@@ -14,11 +14,17 @@ from dataclasses import dataclass, field, replace
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import refuse_underlay, source_of, tunnel_address
 from mcagent.core.local_cluster.nodes import CheckedNode, Standby, seniority
+from mcagent.core.local_cluster.prefixes import refuse_prefix
 from mcagent.model.config import Config, GatewaySelection
 from mcagent.model.net import Address
 from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import Gateway, Node, Snapshot
+from mcagent.model.parsing.clusters import SERVICE_CIDR_ANNOTATION
+from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
 from mcagent.model.problem import Problem
+
+PREFIXES_PATH = f"metadata.annotations[{PREFIXES_ANNOTATION}]"
+SERVICE_CIDR_PATH = f"metadata.annotations[{SERVICE_CIDR_ANNOTATION}]"
 
 
 def requested_gateways(
@@ -54,7 +60,8 @@ def accept_gateways(
 ) -> tuple[tuple[LocalGateway, ...], tuple[Problem, ...]]:
     """Accept gateways whose Node exists and whose name and addresses no older gateway has; sorted by name.
 
-    `leaving`: gateways that are removed from the API and still serve.
+    `leaving`: gateways that are removed from the API and still serve. The age decides who has an address; the
+    place of a gateway also depends on its demotions.
     """
     problems: list[Problem] = []
     accepted_gateways: dict[str, LocalGateway] = {}
@@ -69,6 +76,10 @@ def accept_gateways(
             accepted = _accept(gateway, nodes, accepted_gateways, holders, problems)
             if isinstance(accepted, LocalGateway):
                 accepted_gateways[accepted.node] = replace(accepted, standby=Standby.LEAVING)
+    demotions = {gateway.meta.name: gateway.demotions for gateway in reversed(requested)}
+    by_place = sorted(accepted_gateways.values(), key=lambda g: (demotions.get(g.node, 0), g.place))
+    for place, local_gateway in enumerate(by_place):
+        accepted_gateways[local_gateway.node] = replace(local_gateway, place=place)
     return tuple(accepted_gateways[name] for name in sorted(accepted_gateways)), tuple(problems)
 
 
@@ -96,17 +107,23 @@ def _accept(
             message = f'{address} already belongs to Gateway "{holders[address]}": this one is not used'
             return meta.problem(path, "DuplicateAddress", message)
     holders |= {address: name for _, address in addresses}
-    cidr = gateway.service_cidr
-    refusal = refuse_network(cidr) if cidr is not None else None
-    if refusal is not None:
-        problems.append(meta.problem("serviceCIDR", refusal.reason, refusal.message))
-        cidr = None
+    cidrs = {"serviceCIDR": gateway.service_cidr, SERVICE_CIDR_PATH: gateway.real_service_cidr}
+    for path, cidr in cidrs.items():
+        refusal = refuse_network(cidr) if cidr is not None else None
+        if refusal is not None:
+            problems.append(meta.problem(path, refusal.reason, refusal.message))
+            cidrs[path] = None
+    refusals = {prefix: refuse_prefix(prefix) for prefix in gateway.prefixes}
+    problems += (meta.problem(PREFIXES_PATH, r.reason, r.message) for r in refusals.values() if r is not None)
+    published, real = cidrs.values()
     accepted[name] = LocalGateway(
         node=name,
         gateway_ip=gateway.gateway_ip,
         internal_ip=gateway.internal_ip,
         source=source,
-        service_cidr=cidr,
+        service_cidr=published,
+        real_service_cidr=real,
+        prefixes=tuple(prefix for prefix, refusal in refusals.items() if refusal is None),
         place=len(accepted),
         standby=nodes[name].standby,
     )

@@ -17,7 +17,7 @@ from mcagent.core.addresses.underlay import family, preferred_address, source_of
 from mcagent.model.config import PodRouting
 from mcagent.model.net import Address, Network, host_network, overlaps
 from mcagent.model.node_state import LocalGateway
-from mcagent.model.objects import Meta, Node, Pod
+from mcagent.model.objects import Meta, Node, Pod, WireGuardInfo
 from mcagent.model.problem import Problem
 
 
@@ -46,6 +46,7 @@ class CheckedNode:
     pod_cidrs: tuple[tuple[str, Network], ...]  # (path, CIDR)
     per_pod: bool  # its Pods are watched individually
     standby: str  # why it should not serve as a gateway; "" if it should
+    wireguard: WireGuardInfo | None = None  # the key by which the other Nodes of this cluster encrypt to it
 
 
 def check_node(node: Node, routing: PodRouting) -> CheckedNode:
@@ -65,6 +66,7 @@ def check_node(node: Node, routing: PodRouting) -> CheckedNode:
         pod_cidrs=cidrs,
         per_pod=not cidrs if routing is PodRouting.AUTO else routing is PodRouting.PER_POD,
         standby=_standby(node),
+        wireguard=node.wireguard,
     )
 
 

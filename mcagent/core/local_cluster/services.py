@@ -14,7 +14,7 @@ from mcagent.core.addresses.rules import refuse_address
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.model.net import Address, Network, NetworkSet, contains
 from mcagent.model.node_state import ExportedPort
-from mcagent.model.objects import EndpointSlice, Meta, Service, ServiceExport, ServicePort
+from mcagent.model.objects import Endpoint, EndpointSlice, Meta, Service, ServiceExport, ServicePort
 from mcagent.model.problem import Problem, Severity
 
 EndpointAddress = tuple[Address, int]  # address and port
@@ -39,6 +39,7 @@ class ExportInput:
     """A ServiceExport with the Service and EndpointSlices of its name."""
 
     meta: Meta
+    address: Address | None  # its export address
     service: Service | None
     slices: tuple[EndpointSlice, ...]
 
@@ -53,7 +54,9 @@ def exports_of(
         if service_slices is not None:
             service_slices.append(endpoint_slice)
     return {
-        key: ExportInput(meta=export.meta, service=services.get(key), slices=tuple(slices_by_key[key]))
+        key: ExportInput(
+            meta=export.meta, address=export.address, service=services.get(key), slices=tuple(slices_by_key[key])
+        )
         for key, export in exports.items()
     }
 
@@ -76,9 +79,13 @@ def pods_at_nodes(export: ExportInput, nodes: frozenset[int]) -> frozenset[str]:
     )
 
 
+def users_may_write_slices(namespace: str, service: str) -> bool:
+    """Tell whether users may write the EndpointSlices of a Service; only administrators control the others."""
+    return namespace != "kube-system" and f"{namespace}/{service}" != API_SERVERS
+
+
 def _is_restricted(export: ExportInput) -> bool:
-    """Tell whether users may write the Service's EndpointSlices; only administrators control the others."""
-    return export.meta.namespace != "kube-system" and export.meta.key != API_SERVERS
+    return users_may_write_slices(export.meta.namespace, export.meta.name)
 
 
 class EndpointRules:
@@ -90,17 +97,24 @@ class EndpointRules:
         pods: tuple[int, ...],
         nodes: frozenset[int],
         pods_at_nodes: Mapping[str, tuple[Address, ...]],
+        nodes_by_cidr: frozenset[str],
     ) -> None:
         """Take the networks of Nodes, individual Pods and the Nodes' own addresses (IPv4, as integers).
 
         `pods_at_nodes`: the addresses of Pods to which endpoints at Nodes' addresses refer, by "namespace/name".
+        `nodes_by_cidr`: the Nodes whose Pods are located by the Node's Pod CIDRs.
         """
+        self._nodes_by_cidr = nodes_by_cidr
         self._networks, self._pods = NetworkSet(networks), frozenset(pods)
         self._nodes, self._pods_at_nodes = nodes, pods_at_nodes
 
     def is_local(self, address: Address) -> bool:
         """Tell whether an IPv4 address belongs to a Pod or Node of this cluster."""
         return int(address) in self._pods or int(address) in self._networks
+
+    def is_outside_cidrs(self, endpoint: Endpoint) -> bool:
+        """Tell whether an endpoint that is not local is a Pod that `podRouting: perPod` would find."""
+        return bool(endpoint.pod) and endpoint.node_name in self._nodes_by_cidr
 
     def is_kubernetes(self, address: Address, port: int) -> bool:
         """Tell whether a component of Kubernetes may listen on an address and port."""
@@ -121,7 +135,10 @@ class CheckedExport:
 
 
 def check_export(export: ExportInput, service_cidrs: tuple[Network, ...], rules: EndpointRules) -> CheckedExport:
-    """Check one ServiceExport. A ClusterIP outside `service_cidrs` is reported, but accepted."""
+    """Check one ServiceExport. `service_cidrs`: as other clusters use them.
+
+    An address outside of them is reported, but accepted.
+    """
     problems: list[Problem] = []
     service, address = export.service, _address(export, service_cidrs, problems)
     ports: tuple[ExportedPort, ...] = ()
@@ -177,20 +194,24 @@ def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) 
 
 
 def _address(export: ExportInput, cidrs: tuple[Network, ...], problems: list[Problem]) -> Address | None:
-    """Return the exported ClusterIP; None and a problem if the Service has none that can be exported."""
+    """Return the export address if it lies in `cidrs`, else the ClusterIP.
+
+    None if the Service has no ClusterIP, with a problem if that is a fault.
+    """
     service, meta = export.service, export.meta
     if service is None:
         problems.append(meta.problem("", "NoService", "there is no Service of this name and namespace"))
         return None
     if not service.cluster_ips:
-        message = "the Service has no ClusterIP (headless or ExternalName): it is not served to other clusters"
-        problems.append(meta.problem("", "NoClusterIP", message))
+        # Its Pods are exported, or nothing: the controller decides, and the ServiceExport has the reason.
         return None
     address = next((a for a in service.cluster_ips if refuse_address(a) is None), None)
     if address is None:
         message = "the Service has no IPv4 ClusterIP: IPv6 is not supported yet"
         problems.append(meta.problem("", "IPv6NotSupported", message))
         return None
+    if export.address is not None and any(contains(cidr, export.address) for cidr in cidrs):
+        return export.address
     if not any(contains(cidr, address) for cidr in cidrs):
         message = f"its ClusterIP {address} lies in no Gateway's serviceCIDR: other clusters do not reach it"
         problems.append(meta.problem("", "OutsideServiceCIDR", message, Severity.WARNING))
@@ -213,6 +234,7 @@ def _endpoints(
     serving: dict[EndpointAddress, str] = {}
     listed: set[EndpointAddress] = set()
     foreign = kubernetes = without_pod = 0
+    outside: dict[str, Address] = {}  # by Node
     for endpoint_slice in export.slices:
         # the Service's port and the slice's are joined by name: target ports may differ per Pod
         numbers = [p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol == port.protocol]
@@ -220,7 +242,10 @@ def _endpoints(
             serves = endpoint.ready or endpoint.serving
             for address in endpoint.addresses:
                 if refuse_address(address) is not None or not rules.is_local(address):
-                    foreign += serves and address.version == 4
+                    if serves and refuse_address(address) is None and rules.is_outside_cidrs(endpoint):
+                        outside[endpoint.node_name] = address
+                    else:
+                        foreign += serves and address.version == 4
                     continue
                 if restricted and rules.is_without_pod(address, f"{export.meta.namespace}/{endpoint.pod}"):
                     without_pod += serves
@@ -238,6 +263,13 @@ def _endpoints(
     if foreign:
         message = f"{foreign} endpoints of port {port.port} match no Pod or Node of this cluster: not used"
         problems.append(export.meta.problem("", "EndpointElsewhere", message, Severity.WARNING))
+    if outside:
+        name, address = min(outside.items())
+        message = (
+            f"endpoints of port {port.port} are outside of their Nodes' Pod CIDRs ({address} on Node {name}; "
+            f"Nodes: {len(outside)}): not used; podRouting: perPod finds such Pods"
+        )
+        problems.append(export.meta.problem("", "PodsOutsideCIDRs", message))
     if kubernetes:
         message = f"{kubernetes} endpoints of port {port.port} are where Kubernetes listens on a Node: not used"
         problems.append(export.meta.problem("", "EndpointOfKubernetes", message, Severity.WARNING))

@@ -20,9 +20,10 @@ from mcagent.core.local_cluster.nodes import (
     own_addresses,
     tunnel_addresses,
 )
+from mcagent.core.local_cluster.prefixes import prefixes_of
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import DatapathType, Facts
-from mcagent.model.net import Address, Network, host_network, overlaps
+from mcagent.model.net import Address, Network, PodPrefix, host_network, overlaps
 from mcagent.model.node_state import LocalGateway, NodeRole
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem, Severity
@@ -49,15 +50,19 @@ class LocalCluster:
     why: str  # why there is no role, for people
     drops: bool  # without a role: packets to other clusters are routed to the bare bridge, which drops them
     own: LocalPeer | None  # this Node
+    own_addresses: tuple[Address, ...]  # IPv4, of this Node
+    own_node_cidrs: tuple[Network, ...]  # Pod CIDRs of this Node, if they tell which Pods are its own
     peers: tuple[LocalPeer, ...]  # the Nodes that this Node has tunnels to, by name
     gateways: tuple[LocalGateway, ...]  # all accepted gateways, by Node name
     own_gateway: LocalGateway | None  # this Node's gateway, if it is one
     own_source: Address | None  # source of packets from this Node's own processes (IPv4)
     own_mapped_address: Address | None  # the same, on a Node without an IPv4 address: configured on the host port
-    service_cidrs: tuple[Network, ...]
+    service_cidrs: tuple[Network, ...]  # as other clusters use them
+    all_service_cidrs: tuple[Network, ...]  # these, and those of ClusterIPs where the cluster has an export range
     pods: tuple[Network, ...]  # the known Pod CIDRs of this cluster
     own_pods: tuple[Network, ...]  # sources on this Node that keep their address: disjoint
     published_pods: tuple[Network, ...]  # Pods that other clusters may reach; empty: no Pod-to-Pod
+    prefixes: tuple[PodPrefix, ...]  # Pod CIDRs that other clusters know by a virtual one; others here are real
     node_cidrs: tuple[Network, ...]  # Pod CIDRs from Node objects, without refused ones
     reserved: tuple[tuple[Network, str], ...]  # networks that a remote cluster cannot have, with descriptions
     node_addresses: tuple[tuple[Address, str], ...]
@@ -76,7 +81,7 @@ class LocalCluster:
     @property
     def hosts(self) -> frozenset[int]:
         """The single addresses of Nodes and Services, as integers: a Pod that reports one of them is ignored."""
-        networks = (*self.networks, *self.service_cidrs)
+        networks = (*self.networks, *self.all_service_cidrs)
         return frozenset(int(n.network_address) for n in networks if n.prefixlen == n.max_prefixlen)
 
     def serves(self, datapath: DatapathType) -> bool:
@@ -102,7 +107,9 @@ def local_cluster(
     own_node = nodes.get(config.node_name)
     own_gateway = by_node.get(config.node_name) if config.enable_gateway else None
     known_service_cidrs = _service_cidrs(gateways, last_service_cidrs, config)
-    service_cidrs = outermost_networks(known_service_cidrs or ())
+    published_cidrs = known_service_cidrs or ()
+    real_cidrs = (g.real_service_cidr for g in gateways if g.real_service_cidr is not None)
+    service_cidrs = outermost_networks((*published_cidrs, *real_cidrs))
     configured_pods = _outside_service_cidrs(routable_networks(config.pod_cidrs), service_cidrs, problems)
     cidrs = (cidr for node in nodes.values() if not node.per_pod for _, cidr in node.pod_cidrs)
     node_cidrs = outermost_networks(c for c in cidrs if not any(overlaps(c, cidr) for cidr in service_cidrs))
@@ -117,6 +124,7 @@ def local_cluster(
         # A worker needs no list of its Pods: gateways send it only packets for its own Pods.
         own_networks = (*configured_pods, *own_addresses(own_node, by_node.get(config.node_name)))
         networks[config.node_name] = tuple(dict.fromkeys(own_networks))
+    prefixes = prefixes_of(gateways, service_cidrs)
     addresses = tunnel_addresses(nodes, gateways, config.node_name, problems)
 
     own = None
@@ -150,13 +158,19 @@ def local_cluster(
         gateways=gateways,
         own_gateway=own_gateway,
         own_source=mapped_source or _own_source(own, own_node),
+        own_addresses=tuple(a for a in own_node.addresses if a.version == 4) if own_node is not None else (),
+        own_node_cidrs=tuple(c for _, c in own_node.pod_cidrs if c.version == 4 and not own_node.per_pod)
+        if own_node is not None
+        else (),
         own_mapped_address=mapped_source,
-        service_cidrs=service_cidrs,
+        service_cidrs=outermost_networks(published_cidrs),
+        all_service_cidrs=service_cidrs,
         pods=pods,
         own_pods=(),
         published_pods=merge_networks(pods) if config.enable_pod_to_pod else (),
+        prefixes=prefixes,
         node_cidrs=node_cidrs,
-        reserved=_reserved(nodes, gateways, service_cidrs, (*pods, *node_cidrs)),
+        reserved=_reserved(nodes, gateways, service_cidrs, (*pods, *node_cidrs), prefixes),
         node_addresses=all_addresses(nodes, gateways),
         networks=tuple(network for node_networks in networks.values() for network in node_networks),
         per_pod_nodes=frozenset(per_pod) if needs_pods else frozenset(),
@@ -218,6 +232,12 @@ def uplink_problems(local: LocalCluster, facts: Facts) -> tuple[Problem, ...]:
     return (Problem(node, "status.addresses", "UplinkOutside", message, Severity.WARNING),)
 
 
+def nodes_by_cidr(local: LocalCluster) -> frozenset[str]:
+    """Return the Nodes that a gateway reaches, and whose Pods it locates by their Pod CIDRs."""
+    peers = (*local.peers, *(() if local.own is None else (local.own,)))
+    return frozenset(peer.name for peer in peers) - local.per_pod_nodes
+
+
 def _needs(gateway: bool, pods: bool) -> frozenset[Kind]:
     return ALWAYS_NEEDED | (SERVICE_NEEDS if gateway else frozenset()) | ({Kind.POD} if pods else frozenset())
 
@@ -276,10 +296,13 @@ def _reserved(
     gateways: tuple[LocalGateway, ...],
     service_cidrs: tuple[Network, ...],
     pods: tuple[Network, ...],
+    prefixes: tuple[PodPrefix, ...],
 ) -> tuple[tuple[Network, str], ...]:
     reserved = dict.fromkeys(service_cidrs, "this cluster's Service CIDR")
-    for network in pods:
+    for network in (*pods, *(prefix.real for prefix in prefixes)):
         reserved.setdefault(network, "a Pod CIDR of this cluster")
+    for prefix in prefixes:
+        reserved.setdefault(prefix.virtual, f"this cluster's virtual Pod CIDR in the place of {prefix.real}")
     for address, owner in all_addresses(nodes, gateways):
         reserved.setdefault(host_network(address), f"the address of {owner}")
     return tuple(reserved.items())

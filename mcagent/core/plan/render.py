@@ -50,9 +50,10 @@ def resource_text(resource: Resource) -> str:
             )
             if resource.bfd and resource.bfd.cpath_down:
                 bfd += ", path down"
+            mark = f" mark {resource.egress_mark:#x}" if resource.egress_mark else ""
             return (
                 f"tunnel {resource.name} ofport {resource.ofport} {resource.type}{local} to {resource.remote_ip}"
-                f"{port} ({resource.peer_kind} {resource.peer}){bfd}"
+                f"{port}{mark} ({resource.peer_kind} {resource.peer}){bfd}"
             )
         case FlowEntry():
             match = f",{resource.match}" if resource.match else ""
@@ -62,7 +63,8 @@ def resource_text(resource: Resource) -> str:
         case GroupEntry():
             return f"group {resource.group_id:#010x} {resource.body}"
         case Link():
-            return f"link {resource.name} {'up' if resource.up else 'down'} mtu {resource.mtu}"
+            switches = f"forwarding {int(resource.forwarding)} rp_filter {resource.rp_filter}"
+            return f"link {resource.name} {'up' if resource.up else 'down'} mtu {resource.mtu} {switches}"
         case LinkAddress():
             return f"address {resource.address}/{resource.prefixlen} dev {resource.device}"
         case Neighbour():
@@ -72,10 +74,15 @@ def resource_text(resource: Resource) -> str:
             via = f" via {resource.via}" if resource.via is not None else ""
             device = f" dev {resource.device}" if resource.device else ""
             source = f" src {resource.source}" if resource.source is not None else ""
-            return f"route {kind}{resource.destination}{via}{device}{source} table {resource.table}"
+            mtu = f" mtu {resource.mtu}" if resource.mtu else ""
+            return f"route {kind}{resource.destination}{via}{device}{source}{mtu} table {resource.table}"
         case Rule():
             mark = f" fwmark {resource.fwmark:#x}/{resource.fwmask:#x}" if resource.fwmask else ""
-            return f"rule {resource.priority}:{mark} lookup {resource.table}"
+            destination = f" to {resource.destination}" if resource.destination is not None else ""
+            protocol = f" ipproto {resource.protocol}" if resource.protocol else ""
+            ports = "sport {}-{}".format(*resource.source_ports) if resource.source_ports is not None else ""
+            selector = f"{destination}{mark}{protocol} {ports}".rstrip()
+            return f"rule {resource.priority}:{selector} lookup {resource.table}"
         case NftSet():
             pairs = (socket_text(address, port) for address, port in resource.sockets or ())
             return f"nft set {resource.name} {{ {', '.join([*map(str, resource.elements), *pairs])} }}"
@@ -83,9 +90,10 @@ def resource_text(resource: Resource) -> str:
             base = f" ({resource.hook} {resource.priority})" if resource.hook else ""
             return f"nft chain {resource.name}{base}: {'; '.join(resource.rules)}"
         case WireGuardDevice():
+            loose = " rp_filter 2" if resource.loose_source_check else ""
             return (
                 f"wireguard device {resource.name} ({resource.implementation}) port {resource.listen_port} "
-                f"mtu {resource.mtu} public key {resource.public_key} "
+                f"mtu {resource.mtu}{loose} public key {resource.public_key} "
                 f"addresses {', '.join(map(str, resource.addresses))}"
             )
         case WireGuardPeer():
@@ -162,6 +170,7 @@ def node_summary(state: NodeState) -> Summary:
         cluster_ids=dict(state.cluster_ids),
         services=len(state.services) if state.role is NodeRole.GATEWAY else 0,
         published_pod_cidrs=tuple(map(str, state.published_pods)),
+        virtual_pod_cidrs={str(prefix.real): str(prefix.virtual) for prefix in state.prefixes},
         unreachable=state.unreachable,
     )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from flows.pipeline.steps.policy import ranges
 from mcagent.core.policies.networks import remaining, remaining_count
 from mcagent.core.policies.pipeline_input import Backends, Identities
-from mcagent.core.policies.rules import LocalRule
+from mcagent.core.policies.rules import LocalRule, effect_of_fault
 from mcagent.core.shares import max_min_shares
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.net import Network
@@ -79,7 +79,11 @@ def _flows(rule: LocalRule, networks: int, identities: Identities, services: Bac
 
 
 def refusals(
-    policies: Mapping[str, Policy], needs: Mapping[str, Needs], per_policy: int, per_namespace: int
+    policies: Mapping[str, Policy],
+    needs: Mapping[str, Needs],
+    per_policy: int,
+    per_namespace: int,
+    mode: PolicyFailureMode,
 ) -> dict[str, Problem]:
     """Return the policies that are not enforced, by subject. In a Namespace the oldest policies come first.
 
@@ -112,7 +116,8 @@ def refusals(
             flows[namespace] += need.flows
             rules[namespace] += need.rules
             continue
-        refused[subject] = meta.problem("spec", "NotEnforceable", f"{text}: the policy is not enforced")
+        effect = effect_of_fault(policies[subject], mode)
+        refused[subject] = meta.problem("spec", "NotEnforceable", f"{text}: {effect}")
     return refused
 
 

@@ -42,6 +42,14 @@ def backends(slices: Mapping[str, EndpointSlice], services: frozenset[tuple[str,
     return {service: tuple(sorted(endpoints, key=str)) for service, endpoints in endpoints_by_service.items()}
 
 
+def own_endpoints(
+    slices: Mapping[str, EndpointSlice], services: frozenset[tuple[str, str]], cluster_id: str
+) -> Backends:
+    """Return the endpoints in this cluster of those imported `services` that have some. They pass no gateway."""
+    own = {key: item for key, item in slices.items() if cluster_id and item.source_cluster == cluster_id}
+    return {service: endpoints for service, endpoints in backends(own, services).items() if endpoints}
+
+
 def services_of(rules: Mapping[str, tuple[LocalRule, ...]]) -> frozenset[tuple[str, str]]:
     """Return (Namespace, name) of all Services that rules name as peers."""
     return frozenset(

@@ -5,7 +5,7 @@ Also decides what replaces a rule that cannot be enforced. Must not know flows o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -26,7 +26,7 @@ from mcagent.model.policies import (
     Tier,
     Verdict,
 )
-from mcagent.model.problem import Problem
+from mcagent.model.problem import Problem, Severity
 
 # The static tiers of Antrea (its antrea-network-policy.md, "Static tiers"). Tier objects override them.
 TIERS = {
@@ -71,12 +71,44 @@ def tier_priorities(tiers: Mapping[str, Tier]) -> dict[str, int]:
     return TIERS | {tier.meta.name.lower(): tier.priority for tier in tiers.values()}
 
 
-def tier_problems(policy: Policy, tiers: Mapping[str, int]) -> tuple[Problem, ...]:
+def effect_of_fault(policy: Policy, mode: PolicyFailureMode) -> str:
+    """Return what applies in place of rules of a policy that cannot be enforced."""
+    closed = mode is PolicyFailureMode.CLOSED
+    if policy.tier:
+        effect = "all packets between clusters are dropped in its place" if closed else "it is left out"
+    else:
+        effect = "it allows nothing" if closed else "it allows everything"
+    return f"{effect} (policyFailureMode: {mode})"
+
+
+def tier_problems(policy: Policy, tiers: Mapping[str, int], mode: PolicyFailureMode) -> tuple[Problem, ...]:
     """Report a policy whose tier does not exist."""
     if not policy.tier or policy.tier in tiers:
         return ()
-    message = f'there is no Tier "{policy.tier}": the policy is not enforced'
+    message = f'there is no Tier "{policy.tier}": {effect_of_fault(policy, mode)}'
     return (policy.meta.problem("spec.tier", "NotEnforceable", message),)
+
+
+def partly_enforced(
+    policy_and_rules: tuple[Policy, tuple[LocalRule, ...]],
+    own_endpoints: Mapping[tuple[str, str], Collection[object]],
+    cni: str,
+) -> tuple[Problem, ...]:
+    """Report rules about Services with endpoints in this cluster, if the CNI `cni` forwards to them ("": none)."""
+    if not cni:
+        return ()
+    policy, own_rules = policy_and_rules
+    texts: dict[str, str] = {}
+    for rule in own_rules:
+        for namespace, name in rule.services:
+            if endpoints := own_endpoints.get((namespace, name)):
+                texts[f"spec.{rule.name.partition(' ')[0]}.toServices"] = (
+                    f"{len(endpoints)} endpoints of Service {namespace}/{name} are in this cluster: {cni} "
+                    "forwards connections to them past the Node's netfilter, and the rule does not apply to them"
+                )
+    return tuple(
+        policy.meta.problem(path, "PartlyEnforced", text, Severity.WARNING) for path, text in texts.items()
+    )
 
 
 def local_rules(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from mcagent.core.engine import IncrementalEngine, joined
+from mcagent.core.engine import IncrementalEngine
 from mcagent.core.policies import label_matching, limits, pipeline_input, rules
 from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.config import Config
@@ -41,6 +41,7 @@ class SelectedRules:
     isolated: Mapping[str, Isolated]
     identities: pipeline_input.Identities
     services: pipeline_input.Backends
+    own_endpoints: pipeline_input.Backends  # those of `services` that are in this cluster
     problems: tuple[Problem, ...]
 
 
@@ -53,14 +54,18 @@ def policy_needs(snapshot: Snapshot, config: Config, role: NodeRole) -> frozense
     return IDENTITY_NEEDS | POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if names_services else frozenset())
 
 
-def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config) -> SelectedRules:
-    """Select the rules for the Pods of Node `config.node_name` and resolve the peers that they name."""
+def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config, *, cni: str = "") -> SelectedRules:
+    """Select the rules for the Pods of Node `config.node_name` and resolve the peers that they name.
+
+    `cni`: the CNI that forwards packets within the cluster past the Node's netfilter.
+    """
     call, call_each = engine.call, engine.each
     kinds = (snapshot.network_policies, snapshot.antrea_network_policies, snapshot.cluster_network_policies)
     policies = call(_by_subject, *kinds)
     own_pods = call(label_matching.own_pods, snapshot.pods, snapshot.namespaces, config.node_name)
     pod_selectors = call(_union, call_each(_pod_selectors, policies))
-    own_cluster = frozenset({config.cluster_id})
+    own_id = config.cluster_id
+    own_cluster = frozenset({own_id})
     pod_matches = call_each(
         label_matching.matching, {labels: (labels, own_cluster) for labels in own_pods}, pod_selectors
     )
@@ -78,20 +83,28 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config) 
 
     with_rules = {subject: policies[subject] for subject, own_rules in local_rules.items() if own_rules}
     counts = call_each(limits.network_counts, with_rules)
-    needs = call_each(limits.needs_of, joined(counts, local_rules), identities, backends)
-    refused = call(limits.refusals, with_rules, needs, limit, config.max_namespace_policy_flows)
+    needs = call_each(limits.needs_of, engine.join(counts, local_rules), identities, backends)
+    refused = call(limits.refusals, with_rules, needs, limit, config.max_namespace_policy_flows, mode)
     enforced = {subject: policy for subject, policy in with_rules.items() if subject not in refused}
     networks = call_each(limits.rule_networks, enforced)
+    local_endpoints = call(
+        pipeline_input.own_endpoints, snapshot.endpoint_slices if services else {}, services, own_id
+    )
+    partly = call_each(rules.partly_enforced, engine.join(with_rules, local_rules), local_endpoints, cni)
     return SelectedRules(
         rules={
-            **call_each(limits.with_networks, joined(networks, local_rules)),
+            **call_each(limits.with_networks, engine.join(networks, local_rules)),
             **call(limits.substitutes, {subject: local_rules[subject] for subject in refused}, with_rules, mode),
         },
         isolated=call_each(_isolated, policies, selected_pods),
         identities=identities,
         services=backends,
+        own_endpoints=local_endpoints,
         problems=call(
-            in_order, tuple(refused.values()), *call_each(rules.tier_problems, policies, tiers).values()
+            in_order,
+            tuple(refused.values()),
+            *call_each(rules.tier_problems, policies, tiers, mode).values(),
+            *partly.values(),
         ),
     )
 

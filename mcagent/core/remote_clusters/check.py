@@ -15,6 +15,8 @@ from mcagent.core.addresses.rules import (
     AddressRefusal,
     PrefixRange,
     ReservedRanges,
+    is_aggregate,
+    parts_outside,
     prefix_range,
     refuse_network,
 )
@@ -24,20 +26,23 @@ from mcagent.core.remote_clusters.claims import (
     CheckedCluster,
     RemoteClaim,
     accepted_cluster,
-    address_claim,
+    cidr_claim,
     claimed_ranges,
+    gateway_claim,
 )
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.net import Address, Network, host_network, network_key
+from mcagent.model.net import Address, Network, contains, host_network, network_key
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.parsing.field import printable
-from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, PROTECTED_ANNOTATION, REFUSED, REFUSED_PODS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
 
 _ENDPOINTS_BEGIN = int(ENDPOINTS.network_address)
-SHOWN = 4  # refused CIDRs that a message names
+SHOWN = 4  # CIDRs or addresses that a message names
+MAX_PARTS = 128  # of a Pod CIDR around protected networks; each part is a route and flows
 ANNOTATION_PATH = f"metadata.annotations[{CLAIMS_ANNOTATION}]"
+REFUSED_PODS_PATH = f"metadata.annotations[{REFUSED_PODS_ANNOTATION}]"
 
 
 def check_cluster(info: ClusterInfoImport, validator: ClusterValidator) -> CheckedCluster:
@@ -64,10 +69,12 @@ def cluster_validator(
             *((network, "a network that this Node is connected to") for network in facts.connected),
         ),
         cluster_cidrs=(
-            *((network, "this cluster's Service CIDR") for network in local.service_cidrs),
+            *((network, "this cluster's Service CIDR") for network in local.all_service_cidrs),
             *((network, "a Pod CIDR of this cluster") for network in local.node_cidrs),
+            *((prefix.virtual, "a virtual Pod CIDR of this cluster") for prefix in local.prefixes),
         ),
         protected=protected,
+        routed=tuple(network for network in facts.routed if not is_aggregate(network)),
         node_addresses=local.node_addresses,
         addresses=facts.addresses,
         publishes=bool(local.published_pods),
@@ -85,7 +92,8 @@ class ClusterValidator:
     config: Config
     reserved: DescribedNetworks  # CIDRs of remote clusters must not overlap these
     cluster_cidrs: DescribedNetworks  # gateways of remote clusters must not lie in these
-    protected: DescribedNetworks  # no CIDR or gateway may overlap these, whatever the configuration allows
+    protected: DescribedNetworks  # not used of a remote cluster, whatever the configuration allows
+    routed: tuple[Network, ...]  # this Node has routes to these; CIDRs that overlap them need consent
     node_addresses: tuple[tuple[Address, str], ...]
     addresses: tuple[Address, ...]  # of this Node
     publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
@@ -102,6 +110,10 @@ class ClusterValidator:
     @cached_property
     def _protected(self) -> ReservedRanges:
         return ReservedRanges(self.protected)
+
+    @cached_property
+    def _routed(self) -> ReservedRanges:
+        return ReservedRanges((network, "") for network in self.routed)
 
     @cached_property
     def _owners(self) -> Mapping[Address, str]:
@@ -126,23 +138,36 @@ class ClusterValidator:
         if not config.encrypts and (info.wireguard is not None or info.gateway_wireguard):
             message = "this cluster encrypts and we do not (trafficEncryptionMode): it takes nothing in the clear"
             problems.append(info.meta.problem("spec.wireGuard", "PeerEncrypts", message, Severity.WARNING))
-        refused = sorted(claim for claim, since in info.granted.items() if since == REFUSED and "/" in claim)
-        if refused:
-            # A refused CIDR is not in the spec, so it may have been a Pod CIDR.
+        left_out = sorted(claim for claim, since in info.granted.items() if since == REFUSED and "/" in claim)
+        for path, reason, message in _left_out(info, left_out):
+            # A CIDR that is left out is not in the spec, so it may have been a Pod CIDR.
             all_pod_cidrs_accepted = False
-            shown = ", ".join(map(printable, refused[:SHOWN])) + (", …" if len(refused) > SHOWN else "")
-            message = f"the leader has refused {shown} to this cluster: sources are translated"
-            problems.append(info.meta.problem(ANNOTATION_PATH, "RefusedByLeader", message, Severity.WARNING))
+            problems.append(info.meta.problem(path, reason, message, Severity.WARNING))
+        if info.refused_pod_cidrs:
+            shown = _shown(list(map(str, info.refused_pod_cidrs)))
+            message = (
+                f"{shown} of this cluster is refused: sources are translated towards cluster {info.cluster_id}"
+            )
+            problems.append(info.meta.problem(REFUSED_PODS_PATH, "PodCIDRRefused", message, Severity.WARNING))
+        refused_pods = [*info.protected_cidrs, *(() if config.enable_pod_to_pod else info.pod_cidrs)]
         gateway_networks = {claim.network for claim in gateways}
         for network, path, pod in published:
-            refusal = self._refuse(network)
+            excluded = self._protected.inside(network) if pod else ()
+            parts = parts_outside(network, (inner for inner, _ in excluded))
+            refusal = self._refuse(network, divisible=pod and len(parts) <= MAX_PARTS)
             if refusal is None and network in gateway_networks:
                 refusal = _refused("IsGateway", network, "it is the cluster's own gateway")
             if refusal is None:
-                cidrs.append(RemoteClaim(claim=address_claim(info, network), network=network, path=path, pod=pod))
-            else:
-                problems.append(info.meta.problem(path, refusal.reason, refusal.message))
-                all_pod_cidrs_accepted = all_pod_cidrs_accepted and not pod
+                cidrs.extend(cidr_claim(info, part, network, path, pod=pod) for part in parts)
+                if excluded:
+                    without = _shown([f"{inner} ({description})" for inner, description in excluded])
+                    message = f"{network} is used without {without}"
+                    problems.append(info.meta.problem(path, "PartlyProtected", message, Severity.WARNING))
+                continue
+            problems.append(info.meta.problem(path, refusal.reason, refusal.message))
+            if pod:
+                all_pod_cidrs_accepted = False
+                refused_pods.append(network)
         cidrs.sort(key=lambda c: (network_key(c.network), c.path))
         _report_redundant(info, cidrs, problems)
         claims = (*cidrs, *gateways)
@@ -154,21 +179,31 @@ class ClusterValidator:
             firsts=tuple(first for first, _ in ranges),
             lasts=tuple(last for _, last in ranges),
             problems=tuple(problems),
-            uncontested=accepted_cluster(info.cluster_id, claims, snat=self._snat(all_pod_cidrs_accepted)),
+            uncontested=accepted_cluster(
+                info.cluster_id,
+                claims,
+                snat=self._snat(all_pod_cidrs_accepted and not info.refused_pod_cidrs),
+                refused_pods=sorted(refused_pods, key=network_key),
+                mtu=info.mtu,
+            ),
         )
 
-    def _snat(self, all_pod_cidrs_accepted: bool) -> bool:
+    def _snat(self, pods_reach_each_other: bool) -> bool:
         config = self.config
-        return config.source_nat is SourceNat.ALWAYS or not (self.publishes and all_pod_cidrs_accepted)
+        return config.source_nat is SourceNat.ALWAYS or not (self.publishes and pods_reach_each_other)
 
-    def _refuse(self, network: Network) -> AddressRefusal | None:
-        """Check a CIDR of a remote cluster; None if it is accepted."""
+    def _refuse(self, network: Network, *, divisible: bool) -> AddressRefusal | None:
+        """Check a CIDR of a remote cluster; None if it is accepted.
+
+        Protected networks inside a `divisible` CIDR are no reason to refuse it: it is used without them.
+        """
         refusal = refuse_network(network)
         if refusal is not None:
             return refusal
         for reason, ranges in (("Protected", self._protected), ("OverlapsLocal", self._reserved)):
             holder = ranges.overlapping(network)
-            if holder is not None:
+            inside = holder is not None and holder[0].prefixlen > network.prefixlen
+            if holder is not None and not (reason == "Protected" and divisible and inside):
                 return _refused(reason, network, f"it overlaps {holder[0]}, {holder[1]}")
         _, first, last = prefix_range(network)
         if last >= _ENDPOINTS_BEGIN:  # the network is IPv4, and the endpoints reach to the end of IPv4
@@ -178,7 +213,15 @@ class ClusterValidator:
             if not self.config.allowed_remote_cidrs:
                 why = "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"
             return _refused("NotAllowed", network, why)
+        route = self._routed.overlapping(network)
+        if route is not None and not self._has_consent(network):
+            why = f"this Node has a route to {route[0]}, and no entry of allowedRemoteCIDRs is for this network"
+            return _refused("RoutedElsewhere", network, why)
         return None
+
+    def _has_consent(self, network: Network) -> bool:
+        """Tell whether an administrator has listed the network, not only the private range that it lies in."""
+        return any(contains(a, network) and not is_aggregate(a) for a in self.config.allowed_remote_cidrs)
 
     def _refuse_gateway(self, address: Address, source: Address) -> AddressRefusal | None:
         """Check the address of a remote gateway and its SNAT address `source`; None if both are accepted."""
@@ -213,8 +256,7 @@ class ClusterValidator:
                 problems.append(info.meta.problem(path, refusal.reason, refusal.message))
                 continue
             sources[source] = address
-            claim = address_claim(info, host_network(source), gateway=str(address))
-            claims.append(RemoteClaim(claim=claim, network=host_network(source), path=path, gateway=address))
+            claims.append(gateway_claim(info, address, source, path))
         if not self._report_mixed(info, claims, problems):
             message = "has no usable gateway: nothing reaches this cluster"
             problems.append(info.meta.problem("spec.gatewayInfos", "NoGateway", message))
@@ -238,6 +280,25 @@ class ClusterValidator:
             )
             problems.append(info.meta.problem(path, "MixedFamilies", message, severity))
         return len(claims) > len(unreachable)
+
+
+def _left_out(info: ClusterInfoImport, left_out: Sequence[str]) -> Iterable[tuple[str, str, str]]:
+    """Yield path, reason and message for CIDRs that are not in the spec: of the leader, of this controller."""
+    protected = list(map(str, info.protected_cidrs))
+    by_leader = [claim for claim in left_out if claim not in protected]
+    if by_leader:
+        message = f"the leader has refused {_shown(by_leader)} to this cluster: sources are translated"
+        yield ANNOTATION_PATH, "RefusedByLeader", message
+    if protected:
+        message = (
+            f"this cluster's controller leaves out {_shown(protected)}, as condition Ready of this object says: "
+            "sources are translated"
+        )
+        yield f"metadata.annotations[{PROTECTED_ANNOTATION}]", "LeftOut", message
+
+
+def _shown(texts: Sequence[str]) -> str:
+    return ", ".join(map(printable, texts[:SHOWN])) + (", …" if len(texts) > SHOWN else "")
 
 
 def _report_redundant(info: ClusterInfoImport, cidrs: list[RemoteClaim], problems: list[Problem]) -> None:

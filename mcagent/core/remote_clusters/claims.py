@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mcagent.core.addresses.ownership import AddressClaim
 from mcagent.core.addresses.rules import prefix_range
-from mcagent.model.net import Address, Network
+from mcagent.model.net import Address, Network, host_network, network_key
 from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ClusterInfoImport, Meta
 from mcagent.model.parsing.granted import REFUSED, to_microseconds
@@ -27,6 +27,7 @@ class RemoteClaim:
 
     claim: AddressClaim
     network: Network  # for a gateway: its SNAT address
+    published: Network  # the CIDR that `network` is, or is a part of; for a gateway: `network`
     path: str  # of the field that publishes it
     pod: bool = False  # it is a Pod CIDR
     gateway: Address | None = None
@@ -47,8 +48,15 @@ class CheckedCluster:
     def without(self, lost: Container[AddressClaim]) -> AcceptedCluster:
         """Return what is accepted if these claims are lost."""
         remaining = [remote for remote in self.claims if remote.claim not in lost]
-        lost_pods = any(remote.pod and remote.claim in lost for remote in self.claims)
-        return accepted_cluster(self.info.cluster_id, remaining, snat=self.uncontested.snat or lost_pods)
+        lost_pods = {remote.published for remote in self.claims if remote.pod and remote.claim in lost}
+        refused = sorted({*self.uncontested.refused_pods, *lost_pods}, key=network_key)
+        return accepted_cluster(
+            self.info.cluster_id,
+            remaining,
+            snat=self.uncontested.snat or bool(lost_pods),
+            refused_pods=refused,
+            mtu=self.info.mtu,
+        )
 
     @property
     def meta(self) -> Meta:
@@ -56,7 +64,14 @@ class CheckedCluster:
         return self.info.meta
 
 
-def accepted_cluster(cluster_id: str, claims: Iterable[RemoteClaim], *, snat: bool) -> AcceptedCluster:
+def accepted_cluster(
+    cluster_id: str,
+    claims: Iterable[RemoteClaim],
+    *,
+    snat: bool,
+    refused_pods: Iterable[Network] = (),
+    mtu: int = 0,
+) -> AcceptedCluster:
     """Build the accepted cluster from granted claims, of which the CIDRs are sorted."""
     cidrs: list[RemoteClaim] = []
     gateways: list[RemoteClaim] = []
@@ -74,6 +89,8 @@ def accepted_cluster(cluster_id: str, claims: Iterable[RemoteClaim], *, snat: bo
         sources=tuple(remote.network.network_address for remote in gateways),
         snat=snat,
         direct=tuple(a for a in addresses if a.version == 4 and _lies_in(int(a), firsts, cidrs)),
+        refused_pods=tuple(refused_pods),
+        mtu=mtu,
     )
 
 
@@ -105,7 +122,18 @@ def claim_rank(info: ClusterInfoImport, claim: str) -> tuple[str, ...]:
     return (since, created, info.cluster_id, info.meta.name, info.meta.namespace)
 
 
-def address_claim(info: ClusterInfoImport, network: Network, *, gateway: str = "") -> AddressClaim:
-    """Return the claim to a CIDR, or to the SNAT address of a gateway (`gateway`: its gatewayIP as text)."""
-    rank = claim_rank(info, gateway or str(network))
-    return AddressClaim(owner=info.cluster_id, range=prefix_range(network), gateway=bool(gateway), rank=rank)
+def cidr_claim(info: ClusterInfoImport, part: Network, published: Network, path: str, *, pod: bool) -> RemoteClaim:
+    """Return the claim to a part of a published CIDR; its rank is that of the whole CIDR."""
+    claim = AddressClaim(
+        owner=info.cluster_id, range=prefix_range(part), gateway=False, rank=claim_rank(info, str(published))
+    )
+    return RemoteClaim(claim=claim, network=part, published=published, path=path, pod=pod)
+
+
+def gateway_claim(info: ClusterInfoImport, gateway: Address, source: Address, path: str) -> RemoteClaim:
+    """Return the claim to the address `source` of connections that a gateway translates."""
+    network = host_network(source)
+    claim = AddressClaim(
+        owner=info.cluster_id, range=prefix_range(network), gateway=True, rank=claim_rank(info, str(gateway))
+    )
+    return RemoteClaim(claim=claim, network=network, published=network, path=path, gateway=gateway)

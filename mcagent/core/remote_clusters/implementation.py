@@ -16,35 +16,42 @@ from dataclasses import replace
 
 from mcagent.core.local_cluster.nodes import Standby
 from mcagent.core.remote_clusters.claims import CheckedCluster
+from mcagent.core.remote_clusters.mapped import MappedSources
 from mcagent.core.tunnels import Tunnel
 from mcagent.model.node_state import AcceptedCluster, LocalGateway, NodeState
 from mcagent.model.objects import ClusterInfoImport
 
 
 def with_implementation(
-    value: tuple[AcceptedCluster, CheckedCluster, tuple[Tunnel, ...] | None], unanswered: frozenset[str]
+    value: tuple[AcceptedCluster, CheckedCluster, MappedSources, tuple[Tunnel, ...] | None],
+    unanswered: frozenset[str],
+    antrea: frozenset[str],
 ) -> AcceptedCluster:
-    """Mark a cluster whose gateways run Antrea; return any other cluster unchanged.
+    """Add the mapped sources to a cluster, and mark it if its gateways run Antrea.
 
-    `value`: the accepted cluster, its checked object, and this Node's tunnels to its gateways (None on workers).
-    `unanswered`: names of tunnels whose peer has never answered BFD although it had the time to.
+    `value`: the accepted cluster, its checked object, its mapped sources, and this Node's tunnels to its gateways
+    (None on workers). `unanswered`: names of tunnels whose peer never answered BFD although it had the time to.
+    `antrea`: clusters that ran Antrea before, or by another gateway of this cluster (`verdicts`).
     """
-    cluster, checked, tunnels = value
-    if not runs_antrea(checked.info, (tunnel.name for tunnel in tunnels or ()), unanswered):
-        return cluster
-    return replace(cluster, antrea=True, snat=True)
+    cluster, checked, mapped, tunnels = value
+    names = (tunnel.name for tunnel in tunnels or ())
+    runs = runs_antrea(checked.info, names, unanswered, before=cluster.cluster_id in antrea)
+    return replace(cluster, mapped=mapped, antrea=runs, snat=cluster.snat or runs)
 
 
-def runs_antrea(info: ClusterInfoImport, tunnels: Iterable[str], unanswered: frozenset[str]) -> bool:
+def runs_antrea(
+    info: ClusterInfoImport, tunnels: Iterable[str], unanswered: frozenset[str], *, before: bool = False
+) -> bool:
     """Tell whether a cluster's gateways run Antrea.
 
     They run mcagent if the cluster says so, if it publishes what Antrea never does (several gateways, or a key per
-    gateway), or if one of them has ever answered BFD.
+    gateway), or if one of them has ever answered BFD. `before`: the cluster ran Antrea, and none
+    of its present gateways has answered BFD; a new tunnel then needs no time to be judged.
     """
     if info.our_agents or len(info.gateway_ips) > 1 or info.gateway_wireguard:
         return False
     names = frozenset(tunnels)
-    return bool(names) and names <= unanswered
+    return bool(names) and (before or names <= unanswered)
 
 
 def first_gateway(gateways: Iterable[LocalGateway]) -> str:

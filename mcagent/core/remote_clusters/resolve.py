@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from operator import lt
+from operator import attrgetter, itemgetter, lt
 
 from mcagent.core.addresses.ownership import AddressClaim, losing_claims
 from mcagent.core.remote_clusters.claims import CheckedCluster, RemoteClaim
@@ -53,19 +53,17 @@ def _oldest_by_id(
 ) -> dict[str, CheckedCluster]:
     """Return the oldest object of each cluster ID, without this cluster's own; sorted by ID."""
     candidates = [cluster for cluster in checked if _is_remote(cluster.info, config)]
-    oldest: dict[str, CheckedCluster] = {}
-    for cluster in candidates:
-        holder = oldest.setdefault(cluster.info.cluster_id, cluster)
-        if cluster.order < holder.order:
-            oldest[cluster.info.cluster_id] = cluster
-    for cluster in candidates if len(oldest) < len(candidates) else ():
-        holder = oldest[cluster.info.cluster_id]
-        if holder is not cluster:
-            message = (
-                f'clusterID "{cluster.info.cluster_id}" is taken by the older {holder.info.meta.subject}: not used'
-            )
-            problems.append(cluster.info.meta.problem("spec.clusterID", "DuplicateClusterID", message))
-    return {cluster_id: oldest[cluster_id] for cluster_id in sorted(oldest)}
+    oldest = {cluster.info.cluster_id: cluster for cluster in candidates}
+    if len(oldest) < len(candidates):
+        candidates.sort(key=attrgetter("order"))
+        oldest = {cluster.info.cluster_id: cluster for cluster in reversed(candidates)}
+        for cluster in candidates:
+            cluster_id = cluster.info.cluster_id
+            holder = oldest[cluster_id]
+            if holder is not cluster:
+                message = f'clusterID "{cluster_id}" is taken by the older {holder.info.meta.subject}: not used'
+                problems.append(cluster.info.meta.problem("spec.clusterID", "DuplicateClusterID", message))
+    return dict(sorted(oldest.items(), key=itemgetter(0)))
 
 
 def _is_remote(info: ClusterInfoImport, config: Config) -> bool:

@@ -222,6 +222,7 @@ def _route(raw: RawRoute, names: Mapping[int, str]) -> Route:
         device=device,
         via=raw.gateway,
         source=raw.source,
+        mtu=raw.mtu,
         intact=raw.plain
         and raw.type in _BY_NUMBER
         and raw.metric == (LAST_METRIC if raw.type == RTN_UNREACHABLE else metric)

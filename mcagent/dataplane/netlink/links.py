@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -35,6 +35,7 @@ IFLA_IFNAME, IFLA_MTU, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC = 3, 4, 18, 20,
 IFLA_INFO_KIND = 1  # of IFLA_LINKINFO
 IFLA_INET_CONF = 1  # of IFLA_AF_SPEC, AF_INET
 IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER = 1, 8  # linux/ip.h
+LOOSE = 2  # rp_filter: the source is reachable by any device (RFC 3704)
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 NDA_DST, NDA_LLADDR, NDA_IFINDEX = 1, 2, 8
 NUD_PERMANENT = 0x80
@@ -139,9 +140,8 @@ def configure_link(index: int, link: Link) -> NetlinkRequest:
     The switches are those of /proc/sys/net/ipv4/conf/DEV (net/ipv4/devinet.c, inet_set_link_af), but this needs
     CAP_NET_ADMIN only, not a writable /proc/sys.
     """
-    conf = pack({IPV4_DEVCONF_RP_FILTER: link.rp_filter, IPV4_DEVCONF_FORWARDING: int(link.forwarding)})
-    inet = pack({nl.AF_INET: pack({IFLA_INET_CONF: conf})})
-    values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: link.mtu, IFLA_AF_SPEC: inet})
+    conf = _inet_conf({IPV4_DEVCONF_RP_FILTER: link.rp_filter, IPV4_DEVCONF_FORWARDING: int(link.forwarding)})
+    values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: link.mtu, IFLA_AF_SPEC: conf})
     return NetlinkRequest(nl.RTM_NEWLINK, 0, _state(index, up=link.up) + values)
 
 
@@ -156,9 +156,10 @@ def create_link(name: str, kind: str) -> NetlinkRequest:
     return NetlinkRequest(nl.RTM_NEWLINK, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _state(0, up=False) + values)
 
 
-def bring_up(index: int, mtu: int) -> NetlinkRequest:
-    """Make the request that sets a device up, with MTU and alias."""
-    values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: mtu})
+def bring_up(index: int, mtu: int, *, loose: bool = False) -> NetlinkRequest:
+    """Make the request that sets a device up, with MTU and alias; `loose`: and with a loose check of sources."""
+    conf = _inet_conf({IPV4_DEVCONF_RP_FILTER: LOOSE}) if loose else None
+    values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: mtu, IFLA_AF_SPEC: conf})
     return NetlinkRequest(nl.RTM_NEWLINK, 0, _state(index, up=True) + values)
 
 
@@ -190,6 +191,11 @@ def put_neighbour(index: int, address: Address, mac: str) -> NetlinkRequest:
 def delete_neighbour(index: int, address: Address) -> NetlinkRequest:
     """Make the request that deletes a neighbour entry."""
     return NetlinkRequest(nl.RTM_DELNEIGH, 0, _neighbour(index, address, 0))
+
+
+def _inet_conf(switches: Mapping[int, int]) -> bytes:
+    """Pack IFLA_AF_SPEC with per-device IPv4 switches."""
+    return pack({nl.AF_INET: pack({IFLA_INET_CONF: pack(switches)})})
 
 
 def _state(index: int, *, up: bool) -> bytes:

@@ -1,8 +1,8 @@
 """Wakes the loop when the agent's resources in the kernel, or the sources of its facts, change.
 
 Owns two event sockets (rtnetlink, nf_tables) and a thread. It reports only that there was a change; the backends'
-`observe` reads the new state. A foreign route costs a check of a few bytes (10 us with its reception), so a busy
-routing daemon or kube-proxy on the Node costs little.
+`observe` reads the new state. A route to a Pod, or of a routing daemon, costs a check of a few bytes (10 us with
+its reception), so a busy routing daemon or kube-proxy on the Node costs little.
 """
 
 from __future__ import annotations
@@ -20,17 +20,33 @@ from mcagent.dataplane.netlink.connection import (
     NetlinkSocket,
     attributes,
     messages,
+    number,
     open_events,
 )
 from mcagent.dataplane.netlink.links import NDMSG, RawLink, parse_address, parse_link, read_addresses, read_links
-from mcagent.dataplane.netlink.routes import RT_TABLE_COMPAT, RTMSG, parse_route, parse_rule
+from mcagent.dataplane.netlink.routes import (
+    RT_TABLE_COMPAT,
+    RT_TABLE_MAIN,
+    RTMSG,
+    RTPROT_BOOT,
+    RTPROT_DHCP,
+    RTPROT_STATIC,
+    leads_to_network,
+    parse_route,
+    parse_rule,
+)
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
 BURST = 1000  # events read before the loop is woken
 # Multicast groups of linux/rtnetlink.h as bits: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE,
-# IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE.
-RTNETLINK_GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 8, 9, 11, 19))
+# IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE, IPV4_NETCONF.
+RTNETLINK_GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 8, 9, 11, 19, 24))
+NETCONFMSG = 4  # bytes of struct netconfmsg, padded
+NETCONFA_IFINDEX = 1  # linux/netconf.h
+_ADMINISTRATORS = frozenset(
+    {RTPROT_BOOT, RTPROT_STATIC, RTPROT_DHCP}
+)  # whose routes wake; not those of routing daemons
 NFTABLES_GROUP = 1 << (7 - 1)  # NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h
 NFNL_SUBSYS_NFTABLES = 10
 NFTA_TABLE = 1  # the table's name in every message of nf_tables (NFTA_RULE_TABLE, NFTA_SET_TABLE, ...)
@@ -174,6 +190,8 @@ class NetlinkMonitor:
                 return False
             self._mtus.setdefault(address.index, 0)  # until its next RTM_NEWLINK
             return True
+        if kind == nl.RTM_NEWNETCONF:  # forwarding or rp_filter of a device
+            return number(attributes(body, NETCONFMSG).get(NETCONFA_IFINDEX)) in self._ours
         if kind in {nl.RTM_NEWLINK, nl.RTM_DELLINK}:
             return self._concerns_link(parse_link(body), gone=kind == nl.RTM_DELLINK)
         return False
@@ -182,6 +200,8 @@ class NetlinkMonitor:
         _, _, _, _, table, protocol, _, _, _ = RTMSG.unpack_from(body)
         if protocol == self._protocol:
             return True
+        if table == RT_TABLE_MAIN and protocol in _ADMINISTRATORS:
+            return leads_to_network(body)
         return table in self._short_tables and parse_route(body).table in self._tables
 
     def _concerns_link(self, link: RawLink, *, gone: bool) -> bool:

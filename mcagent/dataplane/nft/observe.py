@@ -193,10 +193,7 @@ class NftTable:
         return f"{self.family} {self.name}"
 
     def list(self, *flags: str) -> str | None:
-        """Return the output of `nft list table` with these flags; None: there is no such table.
-
-        Raises BackendError when nft cannot be run.
-        """
+        """Return the output of `nft list table`; None: there is no such table. BackendError: nft cannot be run."""
         code, stdout, stderr = self.run([*flags, "list", "table", self.family, self.name])
         if code == 0:
             return stdout

@@ -24,7 +24,17 @@ from mcagent.dataplane.openflow.apply import (
     refused_step,
     without_users,
 )
-from mcagent.dataplane.openflow.connection import Message, OpenFlowConnection, meter_message, packet_out
+from mcagent.dataplane.openflow.connection import (
+    ERROR,
+    Message,
+    OpenFlowConnection,
+    count_request,
+    meter_message,
+    meters,
+    meters_request,
+    packet_count,
+    packet_out,
+)
 from mcagent.dataplane.openflow.observe import OURS
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
 from mcagent.dataplane.openflow.watch import BridgeWatch, OnPacket
@@ -53,15 +63,12 @@ class OpenFlowBackend:
         self._watch: BridgeWatch | None = None
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
-        """Read the agent's flows, groups and meters; none while there is no such bridge.
-
-        Raises BackendError when ovs-vswitchd cannot be reached.
-        """
+        """Read the agent's flows, groups and meters; none without a bridge. BackendError: no ovs-vswitchd."""
         try:
             resources: list[OpenFlowResource] = [
-                *printed.parse_meters(self._dump("dump-meters", options=())),
                 *printed.parse_groups(self._dump("dump-groups")),
                 *printed.parse_flows(self._dump("dump-flows", OURS)),
+                *self._read_meters(),
             ]
         except FlowError as error:
             raise BackendError("openflow", "read", self.socket, str(error)) from None
@@ -102,7 +109,7 @@ class OpenFlowBackend:
 
     def _meters(self, steps: Sequence[Placed], failed: dict[int, BackendError]) -> BackendError | None:
         """Apply steps on meters; return the common error of all of them if the datapath has no meters."""
-        errors = self._request("apply", [meter_message(step, xid) for xid, (_, step) in enumerate(steps, 1)])
+        errors = self._change("apply", [meter_message(step, xid) for xid, (_, step) in enumerate(steps, 1)])
         cause = None
         if errors and _NO_METERS.search(self._dump("meter-features", options=())):
             reason = "this datapath has no meters: set newConnections and fragments to 0 (clusters unlimited)"
@@ -114,8 +121,19 @@ class OpenFlowBackend:
             failed[place] = cause or failure(step, reason, retryable=False)
         return cause
 
+    def _read_meters(self) -> list[MeterEntry]:
+        """Read all meters of the bridge; none while there is no such bridge. Raises BackendError."""
+        try:
+            with OpenFlowConnection(self.socket.removeprefix("unix:")) as connection:
+                answers = connection.request([meters_request()])
+                return [meter for answer in answers if answer.kind != ERROR for meter in meters(answer)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise BackendError("openflow", "read", self.socket, str(error)) from None
+
     def _request(self, operation: str, requests: Sequence[bytes]) -> list[Message]:
-        """Send messages on a new connection; return the error messages. Raises BackendError."""
+        """Send messages on a new connection; return the answers. Raises BackendError."""
         if not requests:
             return []
         path = self.socket.removeprefix("unix:")
@@ -124,6 +142,19 @@ class OpenFlowBackend:
                 return connection.request(requests)
         except OSError as error:
             raise BackendError("openflow", operation, path, str(error)) from None
+
+    def _change(self, operation: str, requests: Sequence[bytes]) -> list[Message]:
+        """Send messages on a new connection; return the error messages. Raises BackendError."""
+        return [answer for answer in self._request(operation, requests) if answer.kind == ERROR]
+
+    def packet_counts(self, table: int, cookies: Sequence[int]) -> Mapping[int, int]:
+        """Read packets of a table's flows by cookie, without a process; any thread. Raises BackendError."""
+        requests = [count_request(table, cookie, xid) for xid, cookie in enumerate(cookies)]
+        answers = self._request("read", requests)
+        try:
+            return {cookies[answer.xid]: packet_count(answer) for answer in answers}
+        except OSError as error:
+            raise BackendError("openflow", "read", self.socket, str(error)) from None
 
     def flow_stats(self, cookies: str = OURS) -> Mapping[int, int]:
         """Read packets by cookie, from any thread; empty while there is no such bridge.
@@ -138,7 +169,7 @@ class OpenFlowBackend:
 
     def send(self, in_port: int, frames: Sequence[bytes]) -> None:
         """Send frames through the flows with `in_port` as input port, from any thread. Raises BackendError."""
-        errors = self._request("send packets", [packet_out(in_port, frame) for frame in frames])
+        errors = self._change("send packets", [packet_out(in_port, frame) for frame in frames])
         if errors:
             reason = f"{len(errors)} of {len(frames)} were refused"
             raise BackendError("openflow", "send packets", self.socket, reason)
@@ -146,7 +177,7 @@ class OpenFlowBackend:
     def send_out(self, ports: Sequence[int], frame: bytes) -> None:
         """Send a frame out by each of these ports, without the flows; from any thread. Raises BackendError."""
         batches = (ports[at : at + PORTS_AT_ONCE] for at in range(0, len(ports), PORTS_AT_ONCE))
-        if self._request("send packets", [packet_out(PORT_CONTROLLER, frame, batch) for batch in batches]):
+        if self._change("send packets", [packet_out(PORT_CONTROLLER, frame, batch) for batch in batches]):
             raise BackendError("openflow", "send packets", self.socket, "some ports were refused")
 
     def send_each(self, frames: Sequence[tuple[int, bytes]]) -> None:

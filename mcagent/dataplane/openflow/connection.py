@@ -1,11 +1,12 @@
 """OpenFlow 1.5 on a bridge's management socket: the messages that ovs-ofctl(8) cannot send.
 
 They watch flows and groups, change meters, send packets through the flows or out by ports, and receive packets
-that flows send to the agent. Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.2.3
-(matches), 7.3.2 (configuration), 7.3.4.5 (meters), 7.3.5.18 (flow monitor), 7.3.6 (packet-out), 7.3.7 (barrier),
-7.3.10 (asynchronous messages), 7.4.1 (packet-in) and 7.4.6 (request forward). Open vSwitch sends packets and
-requests to connections of its management socket only if they have set a miss_send_len (ofproto/connmgr.c,
-ofconn_receives_async_msg).
+that flows send to the agent. They also read meters and count the packets of a few flows, which takes a process
+with ovs-ofctl. Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.2.3 (matches), 7.2.4.2
+(statistics), 7.3.2 (configuration), 7.3.4.5 (meters), 7.3.5.4 (aggregate flow statistics), 7.3.5.14 (meter
+description), 7.3.5.18 (flow monitor), 7.3.6 (packet-out), 7.3.7 (barrier), 7.3.10 (asynchronous messages), 7.4.1
+(packet-in) and 7.4.6 (request forward). Open vSwitch sends packets and requests to connections of its management
+socket only if they have set a miss_send_len (ofproto/connmgr.c, ofconn_receives_async_msg).
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, METER_MOD, REQUESTFORWARD = 18, 1
 
 _HEADER = struct.Struct("!BBHI")  # version, type, length, transaction number
 _MULTIPART = struct.Struct("!HH4x")  # type, flags
-_FLOW_MONITOR = 16
+_AGGREGATE, _METER_DESC, _FLOW_MONITOR = 2, 10, 16
+_AGGREGATE_REQUEST = struct.Struct("!B3xII4xQQHH4x")  # table, out port, out group, cookie, mask; an empty match
+_EVERY_BIT = 0xFFFFFFFFFFFFFFFF
+_STATISTICS = struct.Struct("!HH")  # reserved, length of both and all fields
+_OXS_PACKETS = 0x80020808  # class basic, field 4, 8 bytes
 _MONITOR = struct.Struct("!IIIHBB HH4x")  # id, out port, out group, flags, table, command; an empty match
 _ANY = 0xFFFFFFFF
 _ALL_TABLES = 0xFF
@@ -53,6 +58,8 @@ _METER = struct.Struct("!HHI")  # command, flags, number
 _METER_FLAGS = 1 << 1 | 1 << 2 | 1 << 3  # packets a second, burst, statistics
 _BAND = struct.Struct("!HHII4x")  # type, length, rate, burst
 _BAND_DROP = 1
+_METER_DESC_REQUEST = struct.Struct("!I4x")  # number
+_METER_DESCRIBED = struct.Struct("!HHI")  # length, flags, number; its bands follow
 _PORT_TABLE = 0xFFFFFFF9  # the first table of flows
 
 
@@ -103,6 +110,52 @@ def meter_message(step: Step, xid: int) -> bytes:
     return message(METER_MOD, _METER.pack(_METER_COMMANDS[step.op], _METER_FLAGS, meter.meter_id) + band, xid)
 
 
+def meters_request() -> bytes:
+    """Make the message that requests all meters."""
+    return message(MULTIPART_REQUEST, _MULTIPART.pack(_METER_DESC, 0) + _METER_DESC_REQUEST.pack(_ANY))
+
+
+def meters(reply: Message) -> Iterator[MeterEntry]:
+    """Yield the meters of an answer to `meters_request`. One that the agent would not create gets rate 0.
+
+    Raises OSError if it is malformed.
+    """
+    at = _MULTIPART.size
+    try:
+        while at < len(reply.body):
+            length, flags, number = _METER_DESCRIBED.unpack_from(reply.body, at)
+            bands = reply.body[at + _METER_DESCRIBED.size : at + max(length, _METER_DESCRIBED.size)]
+            kind, _, rate, burst = _BAND.unpack(bands) if len(bands) == _BAND.size else (0, 0, 0, 0)
+            if kind != _BAND_DROP or flags != _METER_FLAGS:
+                rate = burst = 0
+            yield MeterEntry(meter_id=number, rate=rate, burst=burst)
+            at += max(length, _METER_DESCRIBED.size)
+    except struct.error:
+        raise OSError("a meter without its bands") from None
+
+
+def count_request(table: int, cookie: int, xid: int) -> bytes:
+    """Make the message that requests the packets of the flows with a cookie in a table."""
+    request = _AGGREGATE_REQUEST.pack(table, _ANY, _ANY, cookie, _EVERY_BIT, 1, 4)
+    return message(MULTIPART_REQUEST, _MULTIPART.pack(_AGGREGATE, 0) + request, xid)
+
+
+def packet_count(reply: Message) -> int:
+    """Parse the answer to `count_request`. Raises OSError if it is malformed."""
+    body = reply.body
+    try:
+        at, (_, length) = _MULTIPART.size + _STATISTICS.size, _STATISTICS.unpack_from(body, _MULTIPART.size)
+        while at < _MULTIPART.size + length:
+            (header,) = _OXM.unpack_from(body, at)
+            at += _OXM.size
+            if header == _OXS_PACKETS:
+                return int.from_bytes(body[at : at + 8])
+            at += header & 0xFF
+    except struct.error:
+        pass
+    raise OSError("statistics without a number of packets")
+
+
 def subscribe() -> bytes:
     """Make the messages that request reports of all changes of flows and groups, and packets to the agent."""
     reasons = {_FORWARD_TO_MASTER: _GROUP_MOD, _PACKET_TO_MASTER: _BY_ACTION}
@@ -117,10 +170,7 @@ def subscribe() -> bytes:
 
 
 def flow_updates(reply: Message) -> Iterator[tuple[int, int]]:
-    """Yield the events in a multipart reply, with the flow's cookie (0 for events of no flow).
-
-    Raises OSError if it is malformed.
-    """
+    """Yield a multipart reply's events with the flow's cookie (0: of no flow). Raises OSError if malformed."""
     kind, _ = _MULTIPART.unpack_from(reply.body)
     at = _MULTIPART.size
     while kind == _FLOW_MONITOR and at < len(reply.body):
@@ -132,10 +182,7 @@ def flow_updates(reply: Message) -> Iterator[tuple[int, int]]:
 
 
 class OpenFlowConnection(socket.socket):
-    """A connection to the management socket at `path`, after the hello.
-
-    Methods raise OSError when it has ended.
-    """
+    """A connection to the management socket at `path`, after the hello. OSError when it has ended."""
 
     def __init__(self, path: str) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -159,14 +206,13 @@ class OpenFlowConnection(socket.socket):
             self.sendall(message(ECHO_REPLY, body, xid))
 
     def request(self, requests: Sequence[bytes]) -> list[Message]:
-        """Send messages and wait until all were processed; return the error messages."""
-        errors = []
+        """Send messages and wait until all were processed; return the answers, errors among them."""
+        answers = []
         for at in range(0, len(requests), BATCH):
             self.sendall(b"".join(requests[at : at + BATCH]) + message(BARRIER_REQUEST))
             while (answer := self.receive()).kind != BARRIER_REPLY:
-                if answer.kind == ERROR:
-                    errors.append(answer)
-        return errors
+                answers.append(answer)
+        return answers
 
     def _exactly(self, size: int) -> bytes:
         parts = []

@@ -10,15 +10,12 @@ from collections import Counter
 
 from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
-from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, MeterEntry
+from mcagent.model.dataplane.resources import FlowEntry, GroupEntry
 
 COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # of every flow of the agent
 OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
 
 _COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+)")
-_METER = re.compile(r"^meter=(\d+) (.*) bands=\n((?:type=.*\n?)*)", re.MULTILINE)
-_RATE = re.compile(r"type=drop rate=(\d+) burst_size=(\d+)\s*")
-_METER_FLAGS = "pktps burst stats"
 _DROPPED = re.compile(r"^\d+: ?packet_count:(\d+)", re.MULTILINE)
 
 
@@ -28,10 +25,7 @@ def is_ours(cookie: int) -> bool:
 
 
 def parse_flows(text: str) -> list[FlowEntry]:
-    """Parse the flows of a dump of OURS with --no-names and --no-stats.
-
-    Raises flows.errors.FlowError on a malformed line.
-    """
+    """Parse the flows of a dump of OURS (--no-names, --no-stats). Raises flows.errors.FlowError if malformed."""
     rows = (parse_flow_line(row) for row in text.splitlines() if "actions=" in row)
     return [
         FlowEntry(table=table, priority=priority, match=match, cookie=cookie, actions=actions)
@@ -43,16 +37,6 @@ def parse_groups(text: str) -> list[GroupEntry]:
     """Parse the groups of a dump; raises flows.errors.FlowError on a malformed line."""
     rows = (parse_group_line(row) for row in text.splitlines() if is_group_line(row))
     return [GroupEntry(group_id=number, body=body) for number, body in rows]
-
-
-def parse_meters(text: str) -> list[MeterEntry]:
-    """Parse the meters of a dump. One that the agent would not create gets rate 0."""
-    meters = []
-    for number, flags, bands in _METER.findall(text):
-        band = _RATE.fullmatch(bands) if flags == _METER_FLAGS else None
-        rate, burst = (int(band[1]), int(band[2])) if band is not None else (0, 0)
-        meters.append(MeterEntry(meter_id=int(number), rate=rate, burst=burst))
-    return meters
 
 
 def parse_dropped(text: str) -> int:

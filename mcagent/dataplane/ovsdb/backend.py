@@ -25,10 +25,7 @@ CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
 
 
 class OvsdbBackend:
-    """OVSDB at "unix:PATH", for the bridge of one name. Used by one thread at a time.
-
-    `statistics` and `ofports` may be called from any thread.
-    """
+    """OVSDB at "unix:PATH", for one bridge and one thread; `statistics` and `ofports` may be called from any."""
 
     name = Backend.OVSDB
 
@@ -116,10 +113,7 @@ class OvsdbBackend:
             return self._observer.ofports()
 
     def statistics(self) -> dict[str, PortStatistics]:
-        """Read the counters of the agent's ports by name from the server.
-
-        Raises BackendError when ovsdb-server cannot be reached.
-        """
+        """Read the counters of the agent's ports by name. BackendError: ovsdb-server cannot be reached."""
         return statistics.fetch(self._connection.remote, self.bridge)
 
     def close(self) -> None:

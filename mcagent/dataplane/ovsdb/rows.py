@@ -137,6 +137,10 @@ def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, st
             "ttl": str(port.ttl or ""),
             "dst_port": str(port.dst_port or ""),
             "key": "flow",
+            # The kernel's datapath looks up the route of each packet that has a mark, and otherwise of one packet
+            # of a datapath flow (ip_tunnel_dst_cache_usable in include/net/ip_tunnels.h). The userspace datapath
+            # drops packets with a mark: its copies of the kernel's routes are for mark 0 (lib/ovs-router.c).
+            "egress_pkt_mark": str(port.egress_mark or ""),
         }
         columns = {
             "type": str(port.type),
@@ -212,6 +216,7 @@ def _read_tunnel(bridge: str, name: str, ofport: int, values: Columns) -> Tunnel
         peer=external_ids.get(PEER, ""),
         bfd=_read_bfd(bfd) if bfd.get("enable") == "true" else None,
         bfd_seen=external_ids.get(BFD_SEEN) == "true",
+        egress_mark=int(options.get("egress_pkt_mark", "0")),
     )
 
 

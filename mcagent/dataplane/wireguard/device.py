@@ -48,7 +48,7 @@ def change_link(operation: str, name: str, requests: Sequence[NetlinkRequest]) -
 
 
 def configure(device: WireGuardDevice) -> None:
-    """Set mark, MTU, state and addresses of the device, and delete other addresses."""
+    """Set mark, MTU, state, check of sources and addresses of the device, and delete other addresses."""
     link = read_link(device.name)
     if link is None:
         raise wireguard_error("set up", f"device {device.name}", "was removed meanwhile")
@@ -56,15 +56,20 @@ def configure(device: WireGuardDevice) -> None:
     desired = {(address, address.max_prefixlen) for address in device.addresses}
     requests = [links.delete_address(link.index, *address) for address in present - desired]
     requests += [links.put_address(link.index, *address) for address in desired - present]
-    if (link.alias, link.state.mtu, link.state.up) != (LINK_ALIAS, device.mtu, True):
-        requests.insert(0, links.bring_up(link.index, device.mtu))  # the mark comes first
+    strict = device.loose_source_check and not is_loose(link)
+    if strict or (link.alias, link.state.mtu, link.state.up) != (LINK_ALIAS, device.mtu, True):
+        # The mark comes first.
+        requests.insert(0, links.bring_up(link.index, device.mtu, loose=device.loose_source_check))
     change_link("set up", device.name, requests)
 
 
 def device_resource(
-    link: RawLink, implementation: WireGuardImplementation, raw: RawDevice | None
+    link: RawLink, implementation: WireGuardImplementation, raw: RawDevice | None, *, loose: bool
 ) -> WireGuardDevice:
-    """Convert the device to a resource; `raw` is None if it does not run. Raises BackendError."""
+    """Convert the device to a resource; `raw` is None if it does not run. Raises BackendError.
+
+    `loose`: its check of sources is loose, as it should be.
+    """
     addresses = read_addresses(link)
     hosts = all(length == address.max_prefixlen for address, length in addresses)
     running = raw is not None
@@ -77,8 +82,14 @@ def device_resource(
         addresses=tuple(address for address, _ in addresses),
         implementation=implementation,
         fwmark=raw.fwmark,
+        loose_source_check=loose,
         intact=running and link.state.up and hosts,
     )
+
+
+def is_loose(link: RawLink) -> bool:
+    """Return whether the device has the loose check of sources of RFC 3704."""
+    return link.state.rp_filter == links.LOOSE
 
 
 @contextlib.contextmanager

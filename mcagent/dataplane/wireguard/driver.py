@@ -67,23 +67,18 @@ class Driver(Protocol):
 
     def available(self) -> bool:
         """Return whether this implementation can be used on this Node."""
-        ...
 
     def create(self) -> None:
         """Create the device, down and without a key; or complete an existing one."""
-        ...
 
     def read(self) -> RawDevice | None:
         """Read the device, which exists; None: its process does not run."""
-        ...
 
     def write(self, change: DeviceChange) -> None:
         """Change the device. After an error a part of the change may be done."""
-        ...
 
     def remove(self) -> None:
         """Delete the device, if it exists."""
-        ...
 
 
 def wireguard_error(operation: str, obj: str, reason: str, *, retryable: bool = True) -> BackendError:

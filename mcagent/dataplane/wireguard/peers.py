@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from mcagent.dataplane.wireguard.driver import (
@@ -34,6 +34,9 @@ from mcagent.model.plan import Step
 # A session ends 180 s after its handshake (whitepaper, section 6.1, Reject-After-Time). During a session the
 # endpoint is the source of authenticated packets.
 SESSION = 180.0  # seconds
+ANSWERS_WITHIN = 20.0  # seconds until a peer that is sent data counts as silent: two answers are missing
+DATA = 1000  # bytes, without keepalives: more than the handshakes between two answers of a peer without traffic
+KEEPALIVE = 32  # bytes of a packet without data
 _NOWHERE: Endpoint = (parse_address("0.0.0.0"), 0)  # of another program's peer without endpoint
 
 Peers = Mapping[str, WireGuardPeer]  # of one device, by public key
@@ -84,6 +87,44 @@ def observed_peers(device: str, raw: Mapping[str, RawPeer], applied: Peers, now:
     return [*peers, *strangers]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What a peer's counters have shown: bytes received, when they last grew, and bytes sent until then.
+
+    `unanswered_since`: when data was first seen unanswered; None: nothing is. Times are seconds of a clock that is
+    never set back.
+    """
+
+    received: int
+    at: float
+    sent: int
+    unanswered_since: float | None = None
+
+
+def exchanges_after(before: Mapping[str, Exchange], raw: Mapping[str, RawPeer], now: float) -> dict[str, Exchange]:
+    """Return the exchanges with the peers of a device, by key, after a reading of their counters.
+
+    A peer answers data within 10 s, at least by an empty packet (whitepaper, section 6.5). Without data it may be
+    silent until the next handshake.
+    """
+    exchanges = {}
+    for key, peer in raw.items():
+        last = before.get(key) or Exchange(received=-1, at=now, sent=0)
+        keepalives = KEEPALIVE * (now - last.at) / peer.keepalive if peer.keepalive else 0.0
+        if last.received != peer.received:
+            last = Exchange(received=peer.received, at=now, sent=peer.sent)
+        elif last.unanswered_since is None and peer.sent - last.sent >= DATA + keepalives:
+            last = replace(last, unanswered_since=now)
+        exchanges[key] = last
+    return exchanges
+
+
+def silent_peers(exchanges: Mapping[str, Exchange], now: float) -> frozenset[str]:
+    """Return the keys of peers that data is sent to and that do not answer."""
+    waiting = ((key, exchange.unanswered_since) for key, exchange in exchanges.items())
+    return frozenset(key for key, since in waiting if since is not None and now - since > ANSWERS_WITHIN)
+
+
 def key_in_use(peer: WireGuardPeer, raw: Mapping[str, RawPeer]) -> str:
     """Return the key that has, or should have, the peer's networks on the device."""
     live = raw.get(peer.successor)
@@ -122,6 +163,15 @@ def change_peers(
             if key in before:
                 desired[key] = before[key]
     return desired, errors
+
+
+def live_peers(raw: Mapping[str, RawPeer], applied: Peers, now: float) -> frozenset[str]:
+    """Return the public keys of peers in a session; of one that uses its announced key, both keys.
+
+    `now` is in seconds since the epoch.
+    """
+    live = {key for key, peer in raw.items() if 0 <= now - peer.last_handshake < SESSION}
+    return frozenset(live | {peer.public_key for peer in applied.values() if peer.successor in live})
 
 
 def peer_changes(

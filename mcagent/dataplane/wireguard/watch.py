@@ -23,13 +23,14 @@ TICK = 0.25  # seconds between checks of the key file and of wireguard-go's proc
 # Seconds between checks while a peer may begin to use its announced key: until then its packets are lost.
 AWAITING = 0.05
 SHARE = 4  # least pause, as a multiple of the duration of such a check (0.1 s with a thousand peers)
-PERIOD = 5.0  # seconds between checks of the peers, which take 20 to 100 ms with a thousand peers
+PERIOD = 5.0  # seconds between checks of the peers, which take 20 to 100 ms for each device with a thousand peers
+REST = 50  # least pause, as a multiple of the duration of such a check
 
 FORMER_TABLE = "mcagent-rekey"  # of family inet, created by earlier agents; its rules have expired
 
 
 class WireGuardWatch:
-    """A thread that calls `wake` when device or peers differ from those that the backend last applied or observed.
+    """A thread that calls `wake` when devices or peers differ from those the backend last applied or observed.
 
     It uses the network namespace of the thread that starts it. `wake` has to return at once. The agent's own
     changes do not wake.
@@ -62,9 +63,13 @@ class WireGuardWatch:
             keys_before, keys = keys, self._keys()
             process_before, process = process, self._backend.process()
             check_peers = process_before not in {None, process} or time.monotonic() >= check_at
+            changed = keys != keys_before
             if check_peers:
-                check_at = time.monotonic() + self._period
-            if keys != keys_before or (check_peers and self._differs()):
+                began = time.monotonic()
+                changed = self._differs() or changed
+                ended = time.monotonic()
+                check_at = ended + max(self._period, REST * (ended - began))
+            if changed:
                 self._wake()
 
     def _keys(self) -> tuple[str, str]:

@@ -30,7 +30,7 @@ _TUNNEL_ENDS = 240  # least first byte of addresses outside of the underlay (mca
 class Underlay:
     """The host port and the device to the peers. `wanted_mtu`: the largest for every tunnel; 0: unknown."""
 
-    host_mtu: int = 0  # 0: there is no such device
+    host_mtu: int = 0  # of the routes by it; 0: there is no such device
     wanted_mtu: int = 0
     uplink: str = ""
     uplink_mtu: int = 0
@@ -38,8 +38,13 @@ class Underlay:
 
 
 def gateway_addresses(status: Status) -> dict[Address, Address]:
-    """Return the gateway's address of each tunnel endpoint that differs from it: inside WireGuard, or mapped."""
-    addresses: dict[Address, Address] = {}
+    """Return the peer's address of each tunnel endpoint that differs from it: inside WireGuard, or mapped."""
+    encrypted = status.encryption.peers if status.encryption is not None else ()
+    addresses = {
+        ip_address(peer.tunnel_endpoint): ip_address(peer.gateway)
+        for peer in encrypted
+        if peer.node and peer.tunnel_endpoint not in {"", peer.gateway}
+    }
     gateways = status.gateways_by_tunnel
     for tunnel in status.tunnels:
         gateway = gateways.get(tunnel.name)
@@ -74,19 +79,20 @@ def underlay(node: ExaminedNode) -> Underlay:
         index = next((entry.index for entry in read_addresses(netlink) if entry.address == own), 0)
         index = index or next((device for peer in addresses if (device := lookup(netlink, peer)[0])), 0)
         link = read_link(netlink, index=index) if index else None
-    host_mtu = host.state.mtu if host is not None else 0
     if link is None:
-        return Underlay(host_mtu=host_mtu)
+        return Underlay(host_mtu=config.mtu or host.state.mtu if host is not None else 0)
     ports = (tunnel.port for tunnel in node.read(switch).tunnels)
-    to_nodes = (port for port in ports if port.peer_kind != PeerKind.REMOTE)
+    outer = gateway_addresses(node.status)
+    to_nodes = (port.remote_ip for port in ports if port.peer_kind != PeerKind.REMOTE)
+    wanted_mtu = largest_mtu(
+        link.state.mtu,
+        replace(config, mtu=0),
+        within=max((outer.get(end, end).version for end in to_nodes), default=4),
+        between=max((address.version for address in addresses), default=4),
+    )
     return Underlay(
-        host_mtu=host_mtu,
-        wanted_mtu=largest_mtu(
-            link.state.mtu,
-            replace(config, mtu=0),
-            within=max((port.remote_ip.version for port in to_nodes), default=4),
-            between=max((address.version for address in addresses), default=4),
-        ),
+        host_mtu=(config.mtu or wanted_mtu) if host is not None else 0,
+        wanted_mtu=wanted_mtu,
         uplink=link.state.name,
         uplink_mtu=link.state.mtu,
         strict=max(_rp_filter_of_all(), link.state.rp_filter) == 1,

@@ -76,7 +76,7 @@ class DirectorySource:
         self._error = ""  # of the directory itself
         self._problems: tuple[Problem, ...] = ()
         self._last_event = 0.0
-        self._loop = BackgroundLoop(self._check, name="manifests")
+        self._loop = BackgroundLoop(self._check, name="manifests", patience=1.0)
 
     def start(self, kinds: Sequence[Kind]) -> None:
         """Begin to read these kinds. Returns at once."""
@@ -102,7 +102,7 @@ class DirectorySource:
 
     def stop(self) -> None:
         """Stop at once; nothing is delivered afterwards."""
-        self._loop.stop(timeout=1.0)
+        self._loop.stop()
         with self._lock:  # a delivery under way ends
             pass
 

@@ -135,17 +135,19 @@ class Informer:
 
     def state(self) -> InformerState:
         """Return how reading goes."""
-        broken = self._thread.cause
+        interrupted = self._thread.interrupted
         with self._lock:
             state = self._state
-        if broken:
-            return replace(state, connected=False, error=f"the informer's thread failed: {broken}")
+        if interrupted:
+            return replace(state, connected=False, error=f"the informer's thread failed: {interrupted}")
         return state
 
     # --- the loop -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._version = ""  # also when it is run again
+        # Also when it is run again: the watch that broke is gone.
+        self._version = ""
+        self._connected(None)
         while not self._stopping.is_set():
             self._stopping.wait(self._turn())
         self._connected(None)

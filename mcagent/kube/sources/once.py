@@ -31,10 +31,7 @@ def read_once(client: Client, config: Config, facts: Facts, start: Snapshot) -> 
 
 
 def relist(client: Client, kind: Kind, namespace: str) -> Relist:
-    """List all objects of a kind, as agents read them; none if the kind is optional and the API server lacks it.
-
-    Raises SourceError.
-    """
+    """List all objects of a kind, as agents read them; none of a missing optional kind. Raises SourceError."""
     path = object_path(kind, namespace if kind in IN_NAMESPACE else "")
     try:
         objects, _ = Lister(client, kind, path, timeout=_TIMEOUT, keep=partial(read_object, kind)).read()

@@ -6,9 +6,9 @@ Source: multicluster.crd.antrea.io/v1alpha1 and v1alpha2, multicluster.x-k8s.io/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from msgspec import field
+from msgspec import Meta, field
 
 from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart, Condition, Conditions
 from mcagent.model.api.kubernetes import ApiServiceSpec, PortNumber, ServiceFields, Subsets
@@ -23,12 +23,19 @@ class WireGuard(ApiPart, frozen=True):
     public_key: str = ""
     next_public_key: str = ""
     port: PortNumber | None = None
+    devices: Annotated[int, Meta(ge=1)] | None = None
 
 
 class ApiGatewayStatus(ApiPart, frozen=True):
-    """What an agent reports of the links of its gateway (`mcagent.model.parsing.links`)."""
+    """What an agent reports: its `clusterID`, and what its gateway observes (`mcagent.model.parsing.links`)."""
 
+    cluster_id: str = ""
+    export_addresses: bool = False
+    pod_prefixes: bool = False
     links: tuple[Mapping[str, Any], ...] = ()
+    antrea_clusters: tuple[str, ...] = ()
+    unreachable_gateways: tuple[str, ...] = ()
+    tunnel_mtu: int = field(default=0, name="tunnelMTU")
 
 
 class ApiGateway(ApiObject, frozen=True):
@@ -110,6 +117,18 @@ class ClusterSet(ApiObject, frozen=True):
 
     spec: ClusterSetSpec = ClusterSetSpec()
     status: ApiClusterSetStatus = ApiClusterSetStatus()
+
+    @property
+    def is_leaders(self) -> bool:
+        """Whether it is a leader's: its leader is this cluster, without server and Secret.
+
+        In a cluster that is leader and member, the member's ClusterSet has both.
+        """
+        own = self.spec.cluster_id
+        return any(
+            (not own or leader.cluster_id == own) and not leader.server and not leader.secret
+            for leader in self.spec.leaders
+        )
 
     @property
     def leader_id(self) -> str:

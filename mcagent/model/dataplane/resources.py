@@ -64,9 +64,8 @@ class HostPort:
     name: str
     ofport: int
     mac: str
-    mtu: int = (
-        0  # bytes; Open vSwitch sets it, and undoes what others set (ofproto.c, update_mtu_ofproto); 0: its own
-    )
+    # Bytes; Open vSwitch sets it, and undoes what others set (ofproto.c, update_mtu_ofproto); 0: its own
+    mtu: int = 0
     intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.OVSDB
@@ -108,6 +107,7 @@ class TunnelPort:
     peer: str  # Node name or cluster ID
     bfd: Bfd | None = None
     bfd_seen: bool = False  # the peer has answered BFD once; kept here over a restart
+    egress_mark: int = 0  # of encapsulated packets; 0: none. For the kernel's datapath only: see `rows`
     intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.OVSDB
@@ -255,6 +255,7 @@ class Route:
     device: str = ""
     via: Address | None = None  # always on-link
     source: Address | None = None
+    mtu: int = 0  # bytes of the largest IP packet; 0: that of the device
     intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.NETLINK
@@ -275,6 +276,9 @@ class Rule:
     family: int = 4
     fwmark: int = 0
     fwmask: int = 0
+    destination: Network | None = None
+    protocol: int = 0  # number in the IP header; 0: any
+    source_ports: tuple[int, int] | None = None  # first and last, of 1 to 65534: the kernel refuses others
     intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.NETLINK

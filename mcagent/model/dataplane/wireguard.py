@@ -12,6 +12,23 @@ from enum import StrEnum
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.net import Address, Network
 
+MAX_DEVICES = 4  # of a gateway
+NAME_MAX = 15  # characters of a device's name (linux/if.h, IFNAMSIZ)
+
+
+def device_names(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of so many devices: `name`, and names with greater numbers at the end.
+
+    mc-wg0 is followed by mc-wg1, mc-wg2; a name without a number by itself with 1, 2. At most ten.
+    """
+    stem = name.rstrip("0123456789")
+    first = int(name[len(stem) :] or "0")
+    names = [name]
+    for number in range(first + 1, first + count):
+        text = str(number)[-NAME_MAX:]
+        names.append(f"{stem[: NAME_MAX - len(text)]}{text}")
+    return tuple(names)
+
 
 class WireGuardImplementation(StrEnum):
     """What encrypts: the kernel's module, or wireguard-go in a process."""
@@ -35,6 +52,9 @@ class WireGuardDevice:
     addresses: tuple[Address, ...]  # each assigned as a /32 or /128; sorted by family, then value
     implementation: WireGuardImplementation
     fwmark: int = 0  # of the encrypted packets
+    # IPv4 packets whose source has its route by another device are taken, too (rp_filter, loose mode of RFC 3704).
+    # False: the namespace's setting decides.
+    loose_source_check: bool = False
     intact: bool = True  # False: a detail that no field shows was changed by another program; only `observe` tells
 
     backend = Backend.WIREGUARD
@@ -84,5 +104,7 @@ class WireGuardPeerStatus:
     last_handshake: float = 0.0  # seconds since the epoch; 0: never
     received: int = 0  # bytes
     sent: int = 0  # bytes
+    silent: bool = False  # data is sent to it, and nothing comes back
+    device: str = ""  # its name
     device_key: str = ""  # the device's own public key
     device_port: int = 0  # UDP, on which the device listens

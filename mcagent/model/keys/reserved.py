@@ -1,12 +1,5 @@
 """Numbers and names that other programs on a Node use, which no key may have. Constants only."""
 
-MARK_BITS = (
-    (7, "the AWS VPC CNI (0x80)"),
-    *((bit, "Cilium (0xf00)") for bit in range(8, 12)),
-    (13, "the CNI plugin portmap (0x2000)"),
-    (14, "kube-proxy (0x4000)"),
-    (15, "kube-proxy (0x8000)"),
-)
 ROUTE_PROTOCOLS = (  # /etc/iproute2/rt_protos
     *((number, "the kernel or by hand-made routes") for number in range(5)),
     (8, "gated"), (9, "router advertisements"), (10, "mrt"), (11, "zebra"), (12, "bird"), (13, "dnrouted"),

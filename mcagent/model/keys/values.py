@@ -18,7 +18,16 @@ from mcagent.model.traffic import read_traffic
 
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NUMBER, _UNIT = r"\d+(?:\.\d+)?", "(ms|s|m|h)"
-_CIDR = r"[0-9.]+/[0-9]{1,2}"
+_OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+# what `safe_network` accepts; 169.254.0.0/16 is link-local, a larger network around it is not
+_CIDR = (
+    rf"((([1-9]\d?|1[01]\d|12[0-689]|1[3-57-9]\d|16[0-8]|2[01]\d|22[0-3])(\.{_OCTET}){{3}}"
+    rf"|169\.(25[0-35]|2[0-4]\d|1\d\d|[1-9]?\d)(\.{_OCTET}){{2}})/(0?[89]|[12]\d|3[0-2])"
+    rf"|169\.254(\.{_OCTET}){{2}}/(0?[89]|1[0-5]))"
+)
+# the form alone: that each cluster is named once is no pattern
+_SHARE = r"\s*([a-z0-9.-]{1,253}|\*)\s*(=\s*\d{1,4}\s*)?"
+_TRAFFIC = rf"|\s*any\s*|{_SHARE}([>,]{_SHARE})*"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -97,7 +106,9 @@ def integer(low: int, high: int, *, also: tuple[int, ...] = (), never: Iterable[
             raise _wrong(allowed, text)
         return parse(int(text, 16 if text.startswith("0x") else 10))
 
-    bounds = {"type": "integer", "minimum": low, "maximum": high}
+    bounds: dict[str, Any] = {"type": "integer", "minimum": low, "maximum": high}
+    if reserved:
+        bounds["not"] = {"enum": sorted(reserved)}
     schema = {"anyOf": [{"enum": list(also)}, bounds]} if also else bounds
     return Value(allowed=allowed, parse=parse, parse_text=parse_text, schema=schema)
 
@@ -113,9 +124,10 @@ def text(pattern: str, allowed: str, *, never: Iterable[tuple[str, str]] = (), m
             raise ValueError(f'"{value}" is {reserved[value]}: choose another')
         return value
 
-    return Value(
-        allowed=allowed, parse=parse, parse_text=parse, schema=_matching(pattern) | {"maxLength": max_length}
-    )
+    schema = _matching(pattern) | {"maxLength": max_length}
+    if reserved:
+        schema["not"] = {"enum": sorted(reserved)}
+    return Value(allowed=allowed, parse=parse, parse_text=parse, schema=schema)
 
 
 def _matching(pattern: str) -> dict[str, Any]:
@@ -180,18 +192,9 @@ def _seconds(value: object) -> float | None:
 
 
 def networks() -> Value:
-    """Make the type of a list of CIDRs for Pods or Services; "" is dropped, as in Antrea."""
-    return _list_of("a list of CIDRs", f"|{_CIDR}", lambda entry: None if entry == "" else safe_network(entry))
-
-
-def masked_networks() -> Value:
-    """Make the type of a list of CIDRs with host bits allowed, as in Antrea's samples: they are masked."""
-    return replace(
-        _list_of(
-            "a list of CIDRs", f"|{_CIDR}", lambda entry: None if entry == "" else safe_network(entry, mask=True)
-        ),
-        remark=_masked,
-    )
+    """Make the type of a list of CIDRs for Pods or Services; "" is dropped, as in Antrea. Host bits are masked."""
+    listed = _list_of("a list of CIDRs", f"|{_CIDR}", lambda entry: None if entry == "" else safe_network(entry))
+    return replace(listed, remark=_masked)
 
 
 def as_text(networks: Value) -> Value:
@@ -250,18 +253,39 @@ def _list_of(allowed: str, pattern: str, read: Callable[[object], Any], *, uniqu
     )
 
 
-def cidr() -> Value:
-    """Make the type of one CIDR for Pods or Services, or "", which is None; the value is text."""
+def cidr(*words: str) -> Value:
+    """Make the type of one CIDR for Pods or Services, or one of `words`; without any also "", which is None."""
 
     def parse(value: object) -> str | None:
-        return None if value == "" else str(safe_network(value))
+        if value in words:
+            return str(value)
+        return None if value == "" and not words else str(safe_network(value))
 
     return Value(
-        allowed='a CIDR or ""',
+        allowed=f"{', '.join(words)}, or a CIDR" if words else 'a CIDR or ""',
         parse=parse,
         parse_text=parse,
-        show=lambda value: _quoted(value or ""),
-        schema=_matching(f"|{_CIDR}"),
+        show=lambda value: value if words else _quoted(value or ""),
+        schema=_matching(f"{'|'.join(words)}|{_CIDR}"),
+        remark=lambda raw: "" if raw in words else _masked(raw),
+    )
+
+
+def cidrs(*words: str) -> Value:
+    """Make the type of one of `words`, or of CIDRs for Pods, separated by commas; the value is text."""
+
+    def parse(value: object) -> str:
+        if value in words:
+            return str(value)
+        texts = value.split(",") if isinstance(value, str) else [value]
+        return ",".join(str(safe_network(text.strip() if isinstance(text, str) else text)) for text in texts)
+
+    return Value(
+        allowed=f"{', '.join(words)}, or CIDRs separated by commas",
+        parse=parse,
+        parse_text=parse,
+        show=str,
+        schema=_matching(f"{'|'.join(words)}|{_CIDR}(,{_CIDR})*"),
     )
 
 
@@ -274,21 +298,16 @@ def traffic() -> Value:
         return str(read_traffic(value)) if value else ""
 
     allowed = '"", "any", or clusters in order and with weights, as "local > east=3, west=1"'
-    return Value(allowed=allowed, parse=parse, parse_text=parse, schema={"type": "string"})
+    return Value(allowed=allowed, parse=parse, parse_text=parse, schema=_matching(_TRAFFIC))
 
 
-def safe_network(value: object, *, mask: bool = False) -> Network:
-    """Parse an IPv4 CIDR of unicast addresses, /8 or longer, without host bits unless `mask`.
-
-    Raises ValueError.
-    """
+def safe_network(value: object) -> Network:
+    """Parse an IPv4 CIDR of unicast addresses, /8 or longer; host bits are masked. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"not a CIDR: {_quoted(value)}")
-    network, masked = parse_network(value)
+    network, _ = parse_network(value)
     if network.version != 4:
         raise ValueError(f"IPv6 is not available in this version: {value}")
-    if masked and not mask:
-        raise ValueError(f"{value} has host bits set: did you mean {network}?")
     unsafe = {
         "loopback": network.is_loopback,
         "multicast": network.is_multicast,
@@ -321,7 +340,9 @@ DEVICE_NAME = text(
     "a device name of at most 15 letters, digits, _ . -",
     never=(("lo", "the loopback"),),
 )
-_LISTEN = r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:.]+\]|localhost)?:\d{1,5}"
+_PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[0-5]?\d{1,4})"
+_LISTEN = rf"({_OCTET}(\.{_OCTET}){{3}}|\[[0-9a-fA-F:.]+\]|localhost)?:{_PORT}"
+IP_ADDRESS = text(rf"|{_OCTET}(\.{_OCTET}){{3}}|[0-9a-fA-F]*:[0-9a-fA-F:.]*", "an IP address")
 LISTEN = text(_LISTEN, "address:port")
 LISTEN_OR_OFF = text(rf"0|{_LISTEN}", 'address:port, or "0" for none')
 ABSOLUTE_PATH = text(r"|/[A-Za-z0-9_./@:+-]*", "an absolute path")
@@ -331,10 +352,3 @@ def listen_address(address: str) -> tuple[str, int]:
     """Split a valid "address:port" into host and port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]") or "0.0.0.0", int(port)
-
-
-def listen_problem(address: str) -> str:
-    """Return the error of an "address:port" with numbers out of range; "": none."""
-    host, _, port = address.rpartition(":")
-    wrong = int(port) > 65535 or any(int(part) > 255 for part in host.split(".") if part.isdigit())
-    return f'must be address:port, not "{address}"' if wrong else ""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mcagent.model.api import admission, kubernetes, multicluster
+from mcagent.model.api import admission, kubernetes, multicluster, policies
 from mcagent.model.api.base import ApiObject, ApiPart, Fault
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
@@ -21,7 +21,7 @@ from mcagent.model.parsing.field import printable
 
 TYPES: Mapping[Kind, type[ApiObject]] = {
     struct.KIND: struct
-    for module in (admission, kubernetes, multicluster)
+    for module in (admission, kubernetes, multicluster, policies)
     for struct in vars(module).values()
     if isinstance(struct, type) and issubclass(struct, ApiObject) and "KIND" in vars(struct)
 }

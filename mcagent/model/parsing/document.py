@@ -15,6 +15,7 @@ CUT = "(nested too deeply)"  # stands for what was deeper
 TOO_LONG = "(too long a number)"
 _BRACKETS = b"[]{}"
 _OTHERS = bytes(set(range(256)) - set(_BRACKETS))
+_AS_SQUARE = bytes.maketrans(b"{}", b"[]")
 # A string, or one bracket. Possessive: no backtracking, whatever the text.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 # A pair of surrogates, half of one, any other escape.
@@ -62,11 +63,11 @@ def was_cut(value: object) -> bool:
 
 def _may_be_deep(text: bytes) -> bool:
     """Tell whether there may be more than MAX_DEPTH levels: quick, and exact unless strings hold odd brackets."""
-    brackets = text.translate(None, _OTHERS)
+    brackets = text.translate(_AS_SQUARE, _OTHERS)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")  # the innermost level goes
+        brackets = brackets.replace(b"[]", b"")  # the innermost level goes
     return bool(brackets)
 
 

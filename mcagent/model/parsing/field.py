@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from mcagent.model.errors import InputError
@@ -27,6 +27,12 @@ def printable(text: str, limit: int = SHOWN) -> str:
     """Return the text with at most `limit` characters, unprintable ones escaped, fit for a log or a terminal."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
     return shown if len(text) <= limit and len(shown) <= limit else shown[:limit] + "..."
+
+
+def listed(items: Sequence[str], most: int) -> str:
+    """Return the first `most` items, and the number of the others: "a, b and 3 more"."""
+    omitted = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + omitted
 
 
 def describe(value: object) -> str:

@@ -28,6 +28,7 @@ from mcagent.model.parsing.fields import (
     optional_network,
     read_or,
 )
+from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION, read_node_key
 from mcagent.model.policies import PROTOCOLS
 from mcagent.model.problem import Problem
 from mcagent.model.traffic import READY_ANNOTATION, read_ready
@@ -69,6 +70,9 @@ def parse_node(meta: Meta, obj: api.ApiNode, problems: list[Problem]) -> Node:
         gateway_ip=optional_address(annotation(obj, GATEWAY_IP_ANNOTATION), problems),
         drain=obj.annotation(DRAIN_ANNOTATION) == "true",
         zone=printable(obj.labels.get(ZONE_LABEL, "")),
+        wireguard=read_or(
+            annotation(obj, NODE_KEY_ANNOTATION), problems, lambda text: read_node_key(text, subject), None
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """How well this cluster reaches another one: what gateways report, members pass on, and the leader shows.
 
-Owns the form in the API: `status.links` of a Gateway, and the annotation `mcagent.io/links` of a
+Owns the form in the API: the status of a Gateway, and the annotation `mcagent.io/links` of a
 MemberClusterAnnounce, which comes from other clusters and is not trusted. Knows no tunnel and no page.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mcagent.model.errors import InputError
 from mcagent.model.parsing.document import decode
 from mcagent.model.parsing.field import Field, printable
+from mcagent.model.parsing.granted import MAX_REFUSED
 
 ANNOTATION = "mcagent.io/links"
 MAX_REPORTED = 64  # links that a member reports to the leader: those that tell most
@@ -22,6 +23,7 @@ MAX_TEXT = 32 * 1024  # characters of the annotation that are read
 MAX_WHY = 160
 MAX_ANSWERS = 8  # gateways of a link whose answers are reported
 _MAX_RATE = 10**15
+_MAX_ROUND_TRIP = 10**9  # microseconds
 _FINGERPRINT = re.compile("[0-9a-f]{12}")
 _MAX_TUNNELS = 10_000
 
@@ -30,9 +32,10 @@ _MAX_TUNNELS = 10_000
 class ClusterLink:
     """The way to another cluster. `since`: when a tunnel last went up or down (RFC 3339, UTC; "" if not known).
 
-    `bytes_per_second` is of both directions together, and only about right: it is written rarely. `answers`: the
+    `bytes_per_second` is of both directions together, and only about right, as `round_trip_micros` is, of the
+    slowest tunnel (0: not measured): they are written rarely. `answers`: the
     addresses of gateways that answer probes, each with the fingerprint of the cluster that answers there
-    (`fingerprint_text`), sorted.
+    (`fingerprint_text`), sorted. `refused`: the Pod CIDRs of the cluster that this gateway does not use, sorted.
     """
 
     cluster: str
@@ -41,12 +44,29 @@ class ClusterLink:
     since: str = ""
     why: str = ""  # a tunnel that is not live: what is the matter
     bytes_per_second: int = 0
+    round_trip_micros: int = 0
     answers: tuple[tuple[str, str], ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def up(self) -> bool:
         """Whether all tunnels are live, and there is one."""
         return 0 < self.live == self.tunnels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayReport:
+    """What an agent reports beside links: fields of a Gateway's status, sorted; the CRD describes them."""
+
+    cluster_id: str = ""
+    antrea_clusters: tuple[str, ...] = ()
+    unreachable_gateways: tuple[str, ...] = ()
+    tunnel_mtu: int = 0  # bytes; 0: unknown
+    export_addresses: bool = False  # it serves exported Services at their export addresses
+    pod_prefixes: bool = False  # it translates Pod CIDRs to virtual ones
+
+
+NO_REPORT = GatewayReport()
 
 
 def fingerprint_text(fingerprint: int) -> str:
@@ -63,8 +83,12 @@ def to_json(link: ClusterLink) -> dict[str, object]:
         fields["why"] = link.why[:MAX_WHY]
     if link.bytes_per_second:
         fields["bytesPerSecond"] = link.bytes_per_second
+    if link.round_trip_micros:
+        fields["roundTripMicros"] = link.round_trip_micros
     if link.answers:
         fields["answers"] = dict(link.answers[:MAX_ANSWERS])
+    if link.refused:
+        fields["refused"] = list(link.refused[:MAX_REFUSED])
     return fields
 
 
@@ -111,7 +135,7 @@ def most_telling(links: Iterable[ClusterLink], limit: int = MAX_REPORTED) -> tup
 
 
 def settled(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    """Return rates by cluster that change only when they changed by more than half: each change is a write."""
+    """Return numbers by cluster that change only when they changed by more than half: each change is a write."""
     return {cluster: _settled(before.get(cluster, 0), rate) for cluster, rate in now.items()}
 
 
@@ -131,12 +155,14 @@ def _one(cluster: str, links: list[ClusterLink]) -> ClusterLink:
         since=max(link.since for link in links),
         why=worst.why,
         bytes_per_second=sum(link.bytes_per_second for link in links),
+        round_trip_micros=max(link.round_trip_micros for link in links),
         answers=tuple(sorted({answer for link in links for answer in link.answers}))[:MAX_ANSWERS],
+        refused=tuple(sorted({cidr for link in links for cidr in link.refused}))[:MAX_REFUSED],
     )
 
 
 def _link(field: Field) -> ClusterLink:
-    rate = field.get("bytesPerSecond")
+    rate, round_trip = field.get("bytesPerSecond"), field.get("roundTripMicros")
     tunnels = field.get("tunnels").integer(0, _MAX_TUNNELS)
     return ClusterLink(
         cluster=field.get("clusterID").name(),
@@ -145,7 +171,9 @@ def _link(field: Field) -> ClusterLink:
         since=field.get("since").timestamp(),
         why=printable(field.get("why").text(""), MAX_WHY),
         bytes_per_second=0 if rate.absent else rate.integer(0, _MAX_RATE),
+        round_trip_micros=0 if round_trip.absent else round_trip.integer(0, _MAX_ROUND_TRIP),
         answers=_answers(field.get("answers")),
+        refused=_refused(field.get("refused")),
     )
 
 
@@ -161,3 +189,10 @@ def _answers(field: Field) -> tuple[tuple[str, str], ...]:
         if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
             raise field.error("must have 12 hexadecimal digits for each address, as 1a2b3c4d5e6f")
     return tuple(answers)
+
+
+def _refused(field: Field) -> tuple[str, ...]:
+    """Return the CIDRs that are not used. Raises InputError."""
+    if field.absent:
+        return ()
+    return tuple(sorted(str(item.network()[0]) for item in field.each(MAX_REFUSED)))

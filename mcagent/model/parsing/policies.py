@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
-from mcagent.model.api import kubernetes as api
+from mcagent.model.api import policies as api
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind, Meta
 from mcagent.model.parsing.field import Field, printable
@@ -44,17 +44,9 @@ _SIDES = {Direction.INGRESS: "from", Direction.EGRESS: "to"}
 _LOCAL_PEERS = ("nodeSelector", "serviceAccount", "externalEntitySelector")
 
 
-class _Fault(Exception):  # noqa: N818 - no error of the program: why a rule cannot be enforced
-    """Why a rule cannot be enforced, and where that stands."""
-
-    def __init__(self, field: Field, why: str) -> None:
-        super().__init__(f"{field.path} {why}")
-        self.problem = Problem(
-            subject=field.subject,
-            path=field.path,
-            reason="NotEnforceable",
-            message=f"{why}: the rule is not enforced",
-        )
+def _fault(field: Field, why: str) -> InputError:
+    """Return the error of a rule that cannot be enforced."""
+    return field.error(why, "NotEnforceable")
 
 
 def parse_tier(meta: Meta, obj: api.ApiTier, problems: list[Problem]) -> Tier:  # noqa: ARG001
@@ -90,9 +82,9 @@ def parse_network_policy(meta: Meta, obj: api.NetworkPolicy, problems: list[Prob
 def parse_antrea_policy(meta: Meta, obj: api.PolicyObject, problems: list[Problem]) -> Policy:
     """crd.antrea.io/v1beta1 ClusterNetworkPolicy and NetworkPolicy."""
     spec = Field(meta.subject, obj.spec, "spec")
-    priority = spec.get("priority").value
-    if isinstance(priority, bool) or not isinstance(priority, (int, float)):
-        raise spec.get("priority").error("must be a number")
+    priority = spec.get("priority")
+    value = priority.value
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     whole, tier = _applied_to(spec.get("appliedTo"), meta), spec.get("tier").text("").lower() or DEFAULT_TIER
     rules: list[NetworkPolicyRule] = []
     for direction in Direction:
@@ -101,22 +93,31 @@ def parse_antrea_policy(meta: Meta, obj: api.PolicyObject, problems: list[Proble
             rule = NetworkPolicyRule(
                 name=f"{direction}[{index}]" + (f" {called}" if called else ""),
                 direction=direction,
-                verdict=_verdict(item.get("action")),
+                verdict=Verdict.DROP,
                 applied_to=_applied_to(item.get("appliedTo"), meta) or whole,
                 log_label=printable(item.get("logLabel").text("")) if item.get("enableLogging").flag() else None,
             )
-            rules.append(_complete(rule, item, meta, problems, tier=tier))
+            try:
+                if number is None:
+                    raise priority.error("must be a number")
+                rule = replace(rule, verdict=_verdict(item.get("action")))
+            except InputError as error:
+                rules.append(_faulty(rule, error, meta, problems))
+            else:
+                rules.append(_complete(rule, item, meta, problems, tier=tier))
     return Policy(
         meta=meta,
         rules=tuple(rules),
         tier=tier,
-        priority=float(priority),
+        priority=number or 0.0,  # without a number, and in closed mode, it drops before all others
         applied_to=whole,
     )
 
 
 def _verdict(field: Field) -> Verdict:
     text = field.text()
+    if text == "Deny":  # in Antrea's guide of stretched policies
+        return Verdict.DROP
     if text not in set(Verdict):
         raise field.error(f'must be one of {", ".join(Verdict)}, is "{printable(text)}"')
     return Verdict(text)
@@ -135,7 +136,7 @@ def _complete(
     side = _SIDES[rule.direction]
     try:
         if rule.verdict is Verdict.PASS and tier == BASELINE:
-            raise _Fault(item.get("action"), "Pass is not valid in the Baseline tier: no policy comes after it")
+            raise _fault(item.get("action"), "Pass is not valid in the Baseline tier: no policy comes after it")
         if meta.kind is Kind.NETWORK_POLICY:
             _only(item, side, "ports")
             return _with_peers(
@@ -157,14 +158,20 @@ def _complete(
         if not item.get("toServices").absent:
             return replace(rule, services=tuple(_services(item.get("toServices"), meta)), ports=ports)
         return _with_peers(replace(rule, ports=ports), item.get(side), meta, everywhere)
-    except _Fault as fault:
-        problems.append(fault.problem)
-        return replace(rule, fault=str(fault))
     except InputError as error:
-        problems.append(
-            Problem(error.subject, error.path, error.code, f"{error.reason}: the rule is not enforced")
-        )
-        return replace(rule, fault=f"{error.path} {error.reason}")
+        return _faulty(rule, error, meta, problems)
+
+
+def _faulty(rule: NetworkPolicyRule, error: InputError, meta: Meta, problems: list[Problem]) -> NetworkPolicyRule:
+    """Return a rule that cannot be enforced, and add the problem."""
+    closed, left_out = "all packets between clusters are dropped in its place", "it is left out"
+    if meta.kind is Kind.NETWORK_POLICY:
+        closed, left_out = "it allows nothing", "it allows everything"
+    effect = f"the rule cannot be enforced: {closed} (policyFailureMode closed, the default), or {left_out} (open)"
+    problem = Problem(error.subject, error.path, error.code, f"{error.reason}: {effect}")
+    if problem not in problems:  # of the whole policy: once, not for each rule
+        problems.append(problem)
+    return replace(rule, fault=f"{error.path} {error.reason}")
 
 
 def _only(field: Field, *names: str) -> None:
@@ -172,7 +179,7 @@ def _only(field: Field, *names: str) -> None:
     field.get("")
     for name in field.value if isinstance(field.value, Mapping) else ():
         if name not in names and not field.get(str(name)).absent:
-            raise _Fault(field.get(str(name)), "is not supported")
+            raise _fault(field.get(str(name)), "is not supported")
 
 
 # --- peers ------------------------------------------------------------------------------------------------
@@ -195,25 +202,25 @@ def _peer(item: Field, meta: Meta, everywhere: bool) -> Iterator[Peer]:
         _only(block, "cidr", "except")
         without = tuple(network.network()[0] for network in block.get("except").each())
         if len(without) > MAX_EXCEPTIONS:
-            raise _Fault(block.get("except"), f"has {len(without)} networks, at most {MAX_EXCEPTIONS} allowed")
+            raise _fault(block.get("except"), f"has {len(without)} networks, at most {MAX_EXCEPTIONS} allowed")
         yield Peer(network=block.get("cidr").network()[0], without=without)
         return
     for name in ("fqdn", "group"):
         if not item.get(name).absent:
-            raise _Fault(item.get(name), "cannot be matched by address and label alone")
+            raise _fault(item.get(name), "cannot be matched by address and label alone")
     selector = _pods(item, meta)
     if not (everywhere or selector.names_clusters or item.get("scope").text("") == CLUSTER_SET):
         return
     for name in _LOCAL_PEERS:
         if not item.get(name).absent:
-            raise _Fault(item.get(name), f"has no meaning in other clusters: not valid with scope {CLUSTER_SET}")
+            raise _fault(item.get(name), f"has no meaning in other clusters: not valid with scope {CLUSTER_SET}")
     if item.path.startswith("spec.egress"):
-        raise _Fault(item, "is Pods of other clusters by label, whose addresses are not known here")
+        raise _fault(item, "is Pods of other clusters by label, whose addresses are not known here")
     namespaces = item.get("namespaces")
     _only(namespaces, "match", "sameLabels")
     match = namespaces.get("match").text("")
     if match not in ("", "Self"):
-        raise _Fault(namespaces.get("match"), f'must be Self, is "{printable(match)}"')
+        raise _fault(namespaces.get("match"), f'must be Self, is "{printable(match)}"')
     labels = tuple(key.text() for key in namespaces.get("sameLabels").each())
     yield Peer(pods=selector, same_namespace=match == "Self", same_labels=labels)
 
@@ -284,7 +291,7 @@ def _ports(field: Field, rule: NetworkPolicyRule) -> tuple[RulePort, ...]:
         _only(item, "protocol", "port", "endPort")
         text = item.get("protocol").text("") or "TCP"
         if text not in PROTOCOLS:
-            raise _Fault(item.get("protocol"), f'must be TCP, UDP or SCTP, is "{printable(text)}"')
+            raise _fault(item.get("protocol"), f'must be TCP, UDP or SCTP, is "{printable(text)}"')
         ports.append(_numbered(RulePort(protocol=PROTOCOLS[text]), item, rule))
     return tuple(ports)
 
@@ -296,7 +303,7 @@ def _numbered(port: RulePort, item: Field, rule: NetworkPolicyRule) -> RulePort:
         return port
     if isinstance(number.value, str):
         if rule.direction is Direction.EGRESS:
-            raise _Fault(number, "names a port of another cluster's Pod, which is unknown here")
+            raise _fault(number, "names a port of another cluster's Pod, which is unknown here")
         return replace(port, name=number.value)
     low = number.port()
     high = low if last.absent else last.integer(low, 65535)

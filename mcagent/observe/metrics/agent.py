@@ -19,12 +19,13 @@ from prometheus_client.registry import Collector
 from mcagent.api.status import BackendStatus
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.conntrack import TableUse
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import NodeRole
 from mcagent.model.plan import Desired
 from mcagent.observe.exports import export_metrics
-from mcagent.observe.gateways import LiveReport
+from mcagent.observe.gateways import LiveReport, TunnelCounters
 from mcagent.observe.metric_families import by_word, counter, gauge, single
 from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
 from mcagent.observe.metrics.policies import policy_metrics
@@ -40,14 +41,15 @@ _BACKEND_OF = {kind.__name__: str(kind.backend) for kind in get_args(Resource)}
 KINDS = tuple(_BACKEND_OF)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+_TWICE = "on the userspace datapath Open vSwitch 3.1 counts each packet twice"
 # Interface.statistics of ovs-vswitchd.conf.db(5) -> metric and its direction.
 _STATISTICS = (
     ("receive_bytes", "rx_bytes", "Bytes received through a tunnel."),
     ("receive_packets", "rx_packets", "Packets received through a tunnel."),
     ("receive_drops", "rx_dropped", "Received packets of a tunnel that were dropped."),
     ("receive_errors", "rx_errors", "Received packets of a tunnel that were bad."),
-    ("transmit_bytes", "tx_bytes", "Bytes sent through a tunnel."),
-    ("transmit_packets", "tx_packets", "Packets sent through a tunnel."),
+    ("transmit_bytes", "tx_bytes", f"Bytes sent through a tunnel; {_TWICE}."),
+    ("transmit_packets", "tx_packets", f"Packets sent through a tunnel; {_TWICE}."),
     ("transmit_drops", "tx_dropped", "Packets to a tunnel that were dropped."),
     ("transmit_errors", "tx_errors", "Packets to a tunnel that could not be sent."),
 )
@@ -65,12 +67,14 @@ class Sources:
     ready: Callable[[], bool]
     ports: Callable[[], Mapping[str, PortStatistics]]  # by name
     drops: Callable[[], Mapping[str, int]]  # packets by reason
+    recent: Callable[[], TunnelCounters] = dict  # what tunnels carried in the last seconds
     nft_drops: Callable[[], Mapping[str, int]] = dict
     rules: Callable[[], Mapping[int, int]] = dict  # packets by the number of the rule
     services: Callable[[], Mapping[int, int]] = dict  # connections by the ID of an exported Service's port
     live: Callable[[], LiveReport] = LiveReport
     probes: Callable[[], Mapping[str, ProbeState]] = dict  # by tunnel
     wireguard: Callable[[], WireGuardReport] = WireGuardReport
+    conntrack: Callable[[], TableUse | None] = lambda: None
 
 
 class Metrics:
@@ -183,6 +187,11 @@ class StateCollector(Collector):
             "fragments or 100 tunnel probes a second of one cluster)."
         )
         yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
+        if (use := sources.conntrack()) is not None:
+            text = "Entries of the connection tracking table that the bridge uses."
+            yield single("mcagent_conntrack_entries", text, use.entries)
+            text = "Limit of these entries; above it, new connections are dropped."
+            yield single("mcagent_conntrack_entries_limit", text, use.limit)
         text = "Packets that our nft chains dropped, by reason (operations.md), since the chain was last changed."
         yield counter("mcagent_nft_dropped_packets", text, ["reason"], by_word(sources.nft_drops()))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
+from mcagent.core.failover.detection import detection_time
 from mcagent.core.failover.draining import Phase
 from mcagent.core.failover.liveness import LivenessCause
 from mcagent.core.failover.observations import group_of
@@ -33,7 +34,7 @@ def probe_metrics(live: LiveReport, probed: Mapping[str, ProbeState]) -> Iterato
     yield counter(
         "mcagent_tunnel_probes_lost", text, _LABELS, [(values, result.lost) for values, result in results]
     )
-    text = "1 while packets of the host port's MTU pass a tunnel, 0 while only smaller ones do."
+    text = "1 while packets of the routes' MTU pass a tunnel, 0 while only smaller ones do."
     full = [(values, result.full) for values, result in results if result.full is not None]
     yield gauge("mcagent_tunnel_full_size_passes", text, _LABELS, full)
 
@@ -53,6 +54,13 @@ def liveness_metrics(live: LiveReport, counters: TunnelCounters) -> Iterator[Met
     yield gauge("mcagent_bfd_up", text, _LABELS, [(values, peer.answering) for values, peer in with_bfd])
     text = "Number of times that BFD of a tunnel went down."
     yield counter("mcagent_bfd_flaps", text, _LABELS, [(values, peer.flaps) for values, peer in with_bfd])
+    text = "Detection time of BFD of a tunnel to another cluster, which adapts to the path (bfd.remote.adapt)."
+    times = [
+        (values, detection_time(port.bfd))
+        for values, port, _ in tunnels
+        if port.bfd is not None and port.peer_kind is PeerKind.REMOTE
+    ]
+    yield gauge("mcagent_tunnel_bfd_detection_seconds", text, _LABELS, times)
     text = "1 when a tunnel's peer is used, by BFD, API and damping."
     yield gauge("mcagent_tunnel_live", text, _LABELS, [(values, peer.live) for values, _, peer in tunnels])
     text = "When a tunnel's peer was last put into use or taken out of use."

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from mcagent.model.dataplane.resources import TunnelPort
-from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.net import Address
 from mcagent.model.node_state import EncryptionState
 from mcagent.model.plan import Desired
-from mcagent.observe.wireguard import WireGuardReport, peer_status, summary_of
+from mcagent.observe.metric_families import counter, gauge, single
+from mcagent.observe.wireguard import WireGuardReport, peer_status, publications, session_ages, summary_of
 
 
 def wireguard_metrics(desired: Desired, report: WireGuardReport) -> Iterator[Metric]:
@@ -19,72 +20,70 @@ def wireguard_metrics(desired: Desired, report: WireGuardReport) -> Iterator[Met
     summary = summary_of(desired)
     if summary is None or str(summary.mode) == "none":
         return
-    info = GaugeMetricFamily(
-        "mcagent_encryption_info",
-        "1 for the mode and implementation of encryption between clusters.",
-        labels=["mode", "implementation"],
-    )
-    for implementation in (*WireGuardImplementation, None):
-        values = [str(summary.mode), str(implementation or "none")]
-        info.add_metric(values, float(summary.implementation is implementation))
-    published = GaugeMetricFamily(
-        "mcagent_wireguard_key_published",
-        "1 when WireGuard's key and port in this Node's Gateway object are up to date.",
-    )
-    publication = summary.publication
-    up_to_date = publication is not None and publication.there == publication.wanted
-    published.add_metric([], float(up_to_date))
-    created = GaugeMetricFamily(
-        "mcagent_wireguard_key_created_timestamp_seconds", "When this Node's key was generated."
-    )
-    if report.key_created:
-        created.add_metric([], report.key_created)
-    restarts = CounterMetricFamily(
-        "mcagent_wireguard_process_restarts", "wireguard-go processes that replaced one that died."
-    )
-    restarts.add_metric([], report.restarts)
-    yield from (info, published, created, restarts)
+    text = "1 for the mode and implementation of encryption between clusters."
+    in_use = [
+        ([str(summary.mode), str(implementation or "none")], summary.implementation is implementation)
+        for implementation in (*WireGuardImplementation, None)
+    ]
+    yield gauge("mcagent_encryption_info", text, ["mode", "implementation"], in_use)
+    text = "1 when WireGuard's keys and port in this Node's Gateway and Node objects are up to date."
+    of_node = publications(summary)
+    up_to_date = bool(of_node) and all(publication.published == publication.desired for publication in of_node)
+    yield single("mcagent_wireguard_key_published", text, up_to_date)
+    text = "When this Node's key was generated."
+    created = [((), report.key_created)] if report.key_created else []
+    yield gauge("mcagent_wireguard_key_created_timestamp_seconds", text, (), created)
+    text = "wireguard-go processes that replaced one that died."
+    yield counter("mcagent_wireguard_process_restarts", text, (), [((), report.restarts)])
     tunnels = {
         resource.remote_ip: resource.name
         for fragment in desired.fragments.values()
         for resource in fragment.resources
         if isinstance(resource, TunnelPort)
     }
-    yield from _of_peers(summary, tunnels, {peer.public_key: peer for peer in report.peers})
+    yield from _of_peers(summary, tunnels, report)
+    yield from _of_devices(summary, report)
 
 
 def _of_peers(
-    summary: EncryptionState, tunnels: Mapping[Address, str], status: Mapping[str, WireGuardPeerStatus]
-) -> Iterable[Metric]:
+    summary: EncryptionState, tunnels: Mapping[Address, str], report: WireGuardReport
+) -> Iterator[Metric]:
+    statuses = report.by_key()
+    of_nodes = {name: (end,) for name, end in summary.node_ends.items()}
+    ends = [
+        ([peer_name, tunnels.get(end.address, "")], end)
+        for peer_name, ends_of_peer in (*sorted(summary.ends.items()), *sorted(of_nodes.items()))
+        for end in ends_of_peer
+    ]
+    peers = [
+        (values, end, peer)
+        for values, end in ends
+        if end.public_key and (peer := peer_status(end, statuses)) is not None
+    ]
     labels = ["peer", "tunnel"]
-    handshake = GaugeMetricFamily(
-        "mcagent_wireguard_peer_last_handshake_timestamp_seconds",
-        "Time of the last handshake with a gateway of another cluster; 0: never.",
-        labels=labels,
-    )
-    received = CounterMetricFamily(
-        "mcagent_wireguard_peer_receive_bytes", "Encrypted bytes received.", labels=labels
-    )
-    sent = CounterMetricFamily("mcagent_wireguard_peer_transmit_bytes", "Encrypted bytes sent.", labels=labels)
-    where = GaugeMetricFamily(
-        "mcagent_wireguard_peer_endpoint_info",
-        "1 when a gateway's endpoint is the configured one, 0 when another (it roams).",
-        labels=labels,
-    )
-    clear = GaugeMetricFamily(
-        "mcagent_wireguard_peer_unencrypted",
-        "1 for a gateway to which traffic is unencrypted (encryptionFallback: allowClear).",
-        labels=labels,
-    )
-    for cluster_id, ends in sorted(summary.ends.items()):
-        for end in ends:
-            values = [cluster_id, tunnels.get(end.address, "")]
-            clear.add_metric(values, float(not end.public_key))
-            peer = peer_status(end, status)
-            if peer is None or not end.public_key:
-                continue
-            handshake.add_metric(values, peer.last_handshake)
-            received.add_metric(values, peer.received)
-            sent.add_metric(values, peer.sent)
-            where.add_metric(values, float(peer.endpoint == (end.gateway, end.port)))
-    return (handshake, received, sent, where, clear)
+    text = "Time of the last handshake with a peer: a gateway of another cluster, or a Node; 0: never."
+    handshakes = [(values, peer.last_handshake) for values, _, peer in peers]
+    yield gauge("mcagent_wireguard_peer_last_handshake_timestamp_seconds", text, labels, handshakes)
+    received = [(values, peer.received) for values, _, peer in peers]
+    yield counter("mcagent_wireguard_peer_receive_bytes", "Encrypted bytes received.", labels, received)
+    sent = [(values, peer.sent) for values, _, peer in peers]
+    yield counter("mcagent_wireguard_peer_transmit_bytes", "Encrypted bytes sent.", labels, sent)
+    text = "1 when a peer's endpoint is the configured one, 0 when another (it roams)."
+    where = [(values, peer.endpoint == (end.gateway, end.port)) for values, end, peer in peers]
+    yield gauge("mcagent_wireguard_peer_endpoint_configured", text, labels, where)
+    text = "1 for a peer to which traffic is unencrypted (encryptionFallback, nodeTrafficEncryption)."
+    clear = [(values, not end.public_key) for values, end in ends]
+    yield gauge("mcagent_wireguard_peer_unencrypted", text, labels, clear)
+    text = "WireGuard devices on which a peer has a session."
+    sessions = [(values, len(session_ages(end, statuses, report.now))) for values, end in ends if end.public_key]
+    yield gauge("mcagent_wireguard_peer_sessions", text, labels, sessions)
+
+
+def _of_devices(summary: EncryptionState, report: WireGuardReport) -> Iterator[Metric]:
+    by_device = {name: [peer for peer in report.peers if peer.device == name] for name in summary.devices}
+    received = [([name], sum(peer.received for peer in peers)) for name, peers in by_device.items()]
+    text = "Encrypted bytes that a WireGuard device received from its present peers."
+    yield counter("mcagent_wireguard_device_receive_bytes", text, ["device"], received)
+    sent = [([name], sum(peer.sent for peer in peers)) for name, peers in by_device.items()]
+    text = "Encrypted bytes that a WireGuard device sent to its present peers."
+    yield counter("mcagent_wireguard_device_transmit_bytes", text, ["device"], sent)

@@ -4,7 +4,8 @@
 "use strict";
 
 const EVERY = 3000; // milliseconds between two questions
-const FEW = 24; // clusters up to which every link is drawn
+const FEW = 9; // clusters up to which every link is drawn; more are a matrix
+const WIDTHS = { down: 8, degraded: 6, unknown: 3 }; // of lines: what is broken is the thickest
 const FRESH = 10000; // milliseconds for which a change is shown as new
 const TOKEN = "mcagent-token";
 const byId = (id) => document.getElementById(id);
@@ -49,7 +50,7 @@ function failed(why) {
 function signIn(status, token) {
   byId("sign-in").hidden = false;
   byId("trouble").hidden = !token;
-  if (token) byId("trouble").textContent = status === 401 ? "This token is not taken, or no longer."
+  if (token) byId("trouble").textContent = status === 401 ? "The server rejects this token: it is invalid, or has expired."
     : "The owner of this token may not get this page (get of the non-resource URL /topology).";
 }
 
@@ -119,11 +120,12 @@ function draw() {
   chooseSets();
   const scope = last.scope === "node" ? `Node ${last.name}` : set ? `ClusterSet ${set.name}` : "no ClusterSet yet";
   byId("title").textContent = document.title = `mcagent: ${scope}`;
-  byId("asked").textContent = `${last.version} · ${clock(last.at)}`;
+  byId("asked").textContent = `Version ${last.version} · data of ${clock(last.at)}`;
   if (!set) return;
   const ways = pairs(set, chosenSet(before));
   const states = new Map(set.clusters.map((cluster) => [cluster.id, clusterState(cluster, ways)]));
   summarize(set, ways);
+  matrix(set, ways, states);
   picture(set, ways, states);
   details(set, ways, states);
   lists(set);
@@ -142,7 +144,7 @@ function chooseSets() {
 function summarize(set, ways) {
   const count = (state) => ways.filter((pair) => pair.state === state).length;
   const away = set.clusters.filter((cluster) => cluster.ready === false).length;
-  const parts = [counted(set.clusters.length, "cluster"), `${count("up")} of ${ways.length} links up`];
+  const parts = [counted(set.clusters.length, "cluster"), `${count("up")} of ${counted(ways.length, "link")} up`];
   if (count("degraded")) parts.push(`${count("degraded")} degraded`);
   if (count("down")) parts.push(`${count("down")} down`);
   if (away) parts.push(`${counted(away, "cluster")} away`);
@@ -163,9 +165,24 @@ function chosen() {
 
 const address = (kind, name) => `#${kind}=${encodeURIComponent(name)}`;
 
-function places(clusters, many) {
+function focus(set, { kind, name }) {
+  if (kind === "cluster") return set.clusters.find((cluster) => cluster.id === name)?.id ?? null;
+  if (kind === "link") return set.clusters.find((cluster) => name?.split("~").includes(cluster.id))?.id ?? null;
+  return set.clusters.find((cluster) => cluster.own)?.id ?? null;
+}
+
+function neighbours(set, ways, center) {
+  const near = new Set([center, ...ways.filter((pair) => pair.ends.includes(center)).flatMap((pair) => pair.ends)]);
+  return set.clusters.filter((cluster) => near.has(cluster.id));
+}
+
+function places(clusters, many, center) {
   const [across, down] = many ? [225, 205] : [290, 215];
-  const found = new Map(), own = clusters.find((cluster) => cluster.own);
+  const found = new Map(), own = clusters.find((cluster) => (center ? cluster.id === center : cluster.own));
+  if (clusters.length === 2) {
+    clusters.forEach((cluster, index) => found.set(cluster.id, { x: 130 + 540 * index, y: 280, angle: Math.PI / 2 }));
+    return found;
+  }
   const around = own ? clusters.filter((cluster) => cluster !== own) : clusters;
   if (own) found.set(own.id, { x: 400, y: 280, angle: Math.PI / 2 });
   around.forEach((cluster, index) => {
@@ -176,26 +193,30 @@ function places(clusters, many) {
   return found;
 }
 
+// With many clusters the picture is that of one cluster: of the chosen one, or of a Node's own.
 function picture(set, ways, states) {
-  const many = set.clusters.length > FEW, at = places(set.clusters, many), choice = chosen();
-  const own = set.clusters.some((cluster) => cluster.own);
+  const choice = chosen(), center = set.clusters.length > FEW ? focus(set, choice) : null;
+  byId("topology").toggleAttribute("hidden", set.clusters.length > FEW && !center);
+  const clusters = center ? neighbours(set, ways, center) : set.clusters;
+  const many = clusters.length > FEW, two = clusters.length === 2, at = places(clusters, many, center);
+  const own = Boolean(center) || clusters.some((cluster) => cluster.own);
   const touches = (pair) => choice.kind === "cluster" && pair.ends.includes(choice.name);
-  const shown = ways.filter((pair) => pair.ends.every((end) => at.has(end))
-    && (!many || own || pair.state !== "up" || touches(pair) || (choice.kind === "link" && pair.key === choice.name)));
-  const lines = shown.map((pair) => line(pair, at, choice, { own, many, touched: touches(pair) }));
-  const dots = set.clusters.map((cluster) => dot(cluster, at.get(cluster.id), states.get(cluster.id), choice, many));
+  const shown = ways.filter((pair) => pair.ends.every((end) => at.has(end)) && (!center || pair.ends.includes(center)));
+  const lines = shown.map((pair) => line(pair, at, choice, { own, many, two, touched: touches(pair) }));
+  const dots = clusters.map((cluster) => dot(cluster, at.get(cluster.id), states.get(cluster.id), choice, { many, two }));
+  byId("topology").setAttribute("viewBox", two ? "0 150 800 260" : many ? "-150 -150 1100 860" : "0 0 800 560");
   const focused = document.activeElement?.getAttribute?.("href");
   byId("topology").setAttribute("class", many ? "many" : "");
   byId("topology").replaceChildren(element("g", {}, ...lines), element("g", {}, ...dots));
   if (focused) [...byId("topology").querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus();
 }
 
-function line(pair, at, choice, { own, many, touched }) {
+function line(pair, at, choice, { own, many, two, touched }) {
   const [a, b] = pair.ends.map((end) => at.get(end));
   const bend = own ? 0 : 0.18; // towards the middle: lines of neighbours keep apart
   const middle = { x: (a.x + b.x) / 2 * (1 - bend) + 400 * bend, y: (a.y + b.y) / 2 * (1 - bend) + 280 * bend };
   const d = `M${a.x.toFixed(1)},${a.y.toFixed(1)} Q${middle.x.toFixed(1)},${middle.y.toFixed(1)} ${b.x.toFixed(1)},${b.y.toFixed(1)}`;
-  const width = (2 + Math.min(6, Math.log10(1 + (pair.traffic ?? 0) / 1000))) * (many ? 0.3 : 1);
+  const width = (WIDTHS[pair.state] ?? 1.5 + Math.min(3, Math.log10(1 + (pair.traffic ?? 0) / 1000) / 2)) * (many ? 0.5 : 1);
   const isChosen = choice.kind === "link" && choice.name === pair.key;
   const fresh = pair.sides.some((side) => side.since && new Date(last.at) - new Date(side.since) < FRESH);
   const faint = choice.kind === "cluster" && at.has(choice.name) && !touched;
@@ -205,19 +226,28 @@ function line(pair, at, choice, { own, many, touched }) {
     class: classes.filter(Boolean).join(" "), href: address("link", pair.key), "aria-label": title,
     tabindex: pair.state === "up" && !isChosen ? "-1" : "0", // by keyboard: what is wrong first; all are in the table
   }, element("title", {}, title), element("path", { class: "way", d, "stroke-width": width }),
-  element("path", { class: "hit", d }), ...(pair.traffic > 1000 && !many ? [element("path", { class: "flow", d })] : []));
+  element("path", { class: "hit", d }), ...(two ? spans(pair) : []));
 }
 
-function dot(cluster, place, state, choice, many) {
+// What two clusters have on their line: tunnels and traffic, the round trip where a Node has measured it.
+function spans(pair) {
+  const live = pair.sides.map((side) => `${side.live} of ${side.tunnels}`), trips = pair.sides.map((side) => side.round_trip_seconds);
+  const trip = Math.max(...trips.map((seconds) => seconds ?? 0));
+  const texts = [`${new Set(live).size === 1 ? live[0] : live.join(", ")} tunnels live`, rate(pair.state === "down" ? 0 : pair.traffic)];
+  if (trip && pair.state !== "down") texts.push(`round trip ${fraction(trip, 1000, "ms")}`);
+  return [element("text", { x: 400, y: 262, class: "span" }, texts.join(" · "))];
+}
+
+function dot(cluster, place, state, choice, { many, two }) {
   const isChosen = choice.kind === "cluster" && choice.name === cluster.id;
-  const label = !many || state !== "up" || isChosen || cluster.own;
   const radius = many ? 5 : 14;
   const title = `Cluster ${cluster.id}: ${WORDS[state]}${cluster.why ? `: ${cluster.why}` : ""}`;
   return element("a:svg", {
     class: ["cluster", state, cluster.own && "own", isChosen && "chosen"].filter(Boolean).join(" "),
     href: address("cluster", cluster.id), "aria-label": title,
   }, element("title", {}, title), element("circle", { class: "dot", cx: place.x, cy: place.y, r: radius }),
-  ...(label ? [many ? spoke(cluster.id, place) : below(cluster.id, place)] : []));
+  many ? spoke(cluster.id, place) : below(cluster.id, place),
+  ...(two ? cluster.gateways.slice(0, 4).map((text, index) => element("text", { x: place.x, y: place.y + 58 + 18 * index, class: "gateway" }, text)) : []));
 }
 
 function below(text, { x, y, angle }) {
@@ -266,7 +296,8 @@ function details(set, ways, states) {
       ["Since", cluster.since && moment(cluster.since)], ["Gateways", cluster.gateways.join(", ")],
       ["Networks", cluster.networks.join(", ")], ["Exported Services", cluster.services]]),
     element("h3", {}, "Links"), element("ul", { class: "list" }, ...links), element("h3", {}, "Ask further"),
-    command(`mcagent doctor --context ${cluster.id}`), command("mcagent gateways"));
+    element("p", {}, "CONTEXT is that of the cluster in your kubeconfig, often its name."),
+    command(`mcagent status --context ${cluster.id}`), command(`mcagent doctor --all --context ${cluster.id}`));
   } else if (pair) {
     byId("details-title").textContent = `Link ${pair.ends.join(" – ")}`;
     const sides = pair.sides.map((side) => element("div", {}, element("h3", {}, `Seen from ${side.source}`),
@@ -296,15 +327,14 @@ function lists(set) {
   if (rest > 0) byId("problems").append(element("li", {}, `and ${rest} more: see /status`));
   fill(byId("changes"), set.changes.map((one) => element("li", { class: one.good ? "up" : "down" },
     element("small", {}, moment(one.at)), " ",
-    element("strong", {}, `${one.source} → ${one.target}`), ` ${one.text}`)), "None that is remembered.");
+    element("strong", {}, `${one.source} → ${one.target}`), ` ${one.text}`)), "No change since the server started.");
 }
 
 function table(set, ways, states) {
   const filter = byId("filter").value.trim().toLowerCase();
   const found = set.clusters.filter((cluster) => cluster.id.toLowerCase().includes(filter));
   byId("matches").textContent = filter ? `${found.length} of ${set.clusters.length}` : "";
-  const rank = { down: 0, degraded: 1, unknown: 2, up: 3 };
-  found.sort((a, b) => rank[states.get(a.id)] - rank[states.get(b.id)] || a.id.localeCompare(b.id));
+  found.sort((a, b) => RANK[states.get(a.id)] - RANK[states.get(b.id)] || a.id.localeCompare(b.id));
   if (byId("rows").contains(document.activeElement)) return; // the focus is in the table
   byId("rows").replaceChildren(...found.map((cluster) => {
     const mine = ways.filter((pair) => pair.ends.includes(cluster.id));
@@ -312,11 +342,13 @@ function table(set, ways, states) {
     const wrong = mine.filter((pair) => pair.state !== "up").slice(0, 4).flatMap((pair) => [" ",
       element("a", { href: address("link", pair.key), class: `state ${pair.state}` },
         pair.ends.find((end) => end !== cluster.id))]);
-    return element("tr", {}, element("td", {}, element("a", { href: address("cluster", cluster.id) }, cluster.id)),
-      element("td", {}, stateText(states.get(cluster.id))),
-      element("td", {}, `${mine.filter((pair) => pair.state === "up").length} of ${mine.length} up`, ...wrong),
-      element("td", {}, rate(traffic)), element("td", {}, String(cluster.gateways.length)),
-      element("td", {}, cluster.services ?? "–"));
+    // On a phone rows are wrapped: each field has its name then, and roles keep the table for screen readers.
+    const field = (name, ...children) => element("td", { role: "cell", "data-name": name }, ...children);
+    return element("tr", { role: "row" }, element("td", { role: "cell" }, element("a", { href: address("cluster", cluster.id) }, cluster.id)),
+      element("td", { role: "cell" }, stateText(states.get(cluster.id))),
+      field("links", `${mine.filter((pair) => pair.state === "up").length} of ${mine.length} up`, ...wrong),
+      field("traffic", rate(traffic)), field("gateways", String(cluster.gateways.length)),
+      field("services", cluster.services ?? "–"));
   }));
 }
 

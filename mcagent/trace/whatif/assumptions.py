@@ -16,7 +16,7 @@ from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Snapshot
-from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.field import listed, printable
 
 SHOWN = 8  # names in a message
 GRAMMAR = (
@@ -100,8 +100,7 @@ def read_assumption(text: str, snapshot: Snapshot, config: Config) -> Assumption
 def _list_of(kind: str, names: Sequence[str]) -> str:
     if not names:
         return f"no {kind} is known"
-    suffix = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"there are {', '.join(names[:SHOWN])}{suffix}"
+    return f"there are {listed(names, SHOWN)}"
 
 
 def assume(world: World, assumption: Assumption) -> World:

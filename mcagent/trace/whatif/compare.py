@@ -164,14 +164,18 @@ def _changes(before: EgressPaths, after: EgressPaths, *, all_translated: bool) -
         yield _Shift(Effect.LOST, decrease, "connections there, and answers from here, reach no gateway")
     elif decrease < 0:
         yield _Shift(Effect.GAINED, -decrease, "connections there find a gateway")
-    if (moved := _less(before, after) - lost_share) > 0:
+    translated = [_by(paths, lambda path: f"{path.leaves_by} {path.source}") for paths in (before, after)]
+    broken = _less(*translated) - lost_share
+    moved = _less(before, after) - lost_share
+    if all_translated:  # only connections that still leave by the same gateway stay open
+        moved -= max(broken, NOTHING)
+    if moved > 0:
         shown = [_by(paths, lambda path: path.leaves_by) for paths in (before, after)]
-        if shown[0] == shown[1]:
+        if all_translated or shown[0] == shown[1]:
             shown = [_by(paths, lambda path: path.far) for paths in (before, after)]
         sides = [tuple(sorted(shares.items())) for shares in shown]
         yield _Shift(Effect.MOVED, moved, "connections go another way and stay open", *sides)
-    translated = [_by(paths, lambda path: f"{path.leaves_by} {path.source}") for paths in (before, after)]
-    if (broken := _less(*translated) - lost_share) > 0:
+    if broken > 0:
         whose = "all of these are" if all_translated else "those of processes on the host's network are"
         text = f"connections that the gateway translates end with it ({whose}): their clients get a reset"
         yield _Shift(Effect.BROKEN, broken, text)
@@ -254,13 +258,13 @@ def _reached(view: Forecast, name: str) -> dict[str, int]:
 
 def _policies(before: Forecast, after: Forecast) -> Iterator[ForecastChange]:
     was, now = (set(view.desired.state.policy_rules.values()) for view in (before, after))
-    for rules, effect, word in (
-        (now - was, Effect.NOTED, "applies on this Node; one that forbids also ends open connections"),
-        (was - now, Effect.NOTED, "is gone from this Node"),
+    for rules, word in (
+        (now - was, "applies on this Node; one that forbids also ends open connections"),
+        (was - now, "is gone from this Node"),
     ):
         for rule in sorted(rules):
             text = f"rule {rule.rule or '(unnamed)'} of {rule.policy} ({rule.direction}, {rule.verdict}) {word}"
-            yield ForecastChange(effect=effect, text=text)
+            yield ForecastChange(effect=Effect.NOTED, text=text)
 
 
 def _problems(before: Forecast, after: Forecast) -> Iterator[ForecastChange]:

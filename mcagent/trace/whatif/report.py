@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mcagent.api.plan import ForecastChange, ForecastReport
 from mcagent.core.plan.render import api_plan
+from mcagent.model.parsing.field import listed
 from mcagent.model.plan import Op
 from mcagent.trace.whatif.compare import Comparison, Effect
 
@@ -47,9 +48,9 @@ def answer_text(
 def _lines(change: ForecastChange) -> Iterator[str]:
     subjects = []
     if change.clusters:
-        subjects.append(f"cluster {_some(change.clusters)}")
+        subjects.append(f"cluster {listed(change.clusters, _NAMED)}")
     if change.nodes and change.share is not None:
-        subjects.append(f"from {_some(change.nodes)}")
+        subjects.append(f"from {listed(change.nodes, _NAMED)}")
     share = "" if change.share is None else f"{_percent(change.share)}: "
     yield f"  {', '.join(subjects)}{': ' if subjects else ''}{share}{change.text}"
     gateways = sorted({*change.before, *change.after})
@@ -96,8 +97,3 @@ def api_forecast(
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if not share or share >= 0.01 else "under 1 %"
-
-
-def _some(names: Sequence[str]) -> str:
-    suffix = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + suffix

@@ -12,6 +12,9 @@ metadata:
   name: mcagent-controller
   namespace: {{ $ns }}
   labels: {app.kubernetes.io/name: mcagent}
+  {{- with $v.serviceAccount.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- if not $v.webhook.certSecret }}
 ---
 # Filled by the controller. No type and no data, so that applying this again changes nothing.
@@ -132,7 +135,12 @@ spec:
     rollingUpdate: {maxUnavailable: {{ ternary 0 1 $alone }}, maxSurge: 1}
   template:
     metadata:
-      labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+      labels:
+        app.kubernetes.io/name: mcagent
+        app.kubernetes.io/component: {{ $role }}
+        {{- with $v.podLabels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       annotations:
         checksum/config: {{ include (printf "mcagent.%s-config" $role) $root | sha256sum }} # a changed configuration restarts the Pods
         prometheus.io/scrape: "true"
@@ -158,6 +166,9 @@ spec:
         {{- with $v.nodeSelector }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+      {{- if $v.affinity }}
+      affinity: {{- toYaml $v.affinity | nindent 8 }}
+      {{- else }}
       affinity:
         podAntiAffinity: # preferred, so that a cluster of one Node can run it
           preferredDuringSchedulingIgnoredDuringExecution:
@@ -166,6 +177,7 @@ spec:
                 topologyKey: kubernetes.io/hostname
                 labelSelector:
                   matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+      {{- end }}
       {{- with $v.topologyKeys }}
       topologySpreadConstraints: # preferred too
         {{- range . }}
@@ -189,6 +201,9 @@ spec:
           image: {{ include "mcagent.image" (dict "root" $root "image" $root.Values.image) }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           args: [controller, {{ $role }}, --config, /etc/mcagent/controller.yaml]
+          {{- with $v.extraEnv }}
+          env: {{- toYaml . | nindent 12 }}
+          {{- end }}
           ports:
             - {name: health, containerPort: {{ add 8080 $more }}, protocol: TCP}
             - {name: metrics, containerPort: {{ add 8443 $more }}, protocol: TCP}

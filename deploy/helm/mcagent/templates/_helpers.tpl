@@ -1,6 +1,6 @@
 {{- /* An image by name: called with root and the image's values. Without a tag it has that of the agent. */}}
 {{- define "mcagent.image" -}}
-{{ .image.repository }}:{{ .image.tag | default .root.Values.image.tag | default .root.Chart.AppVersion }}{{ with .image.digest }}@{{ . }}{{ end }}
+{{ with .root.Values.image.registry }}{{ . }}/{{ end }}{{ .image.repository }}:{{ .image.tag | default .root.Values.image.tag | default .root.Chart.AppVersion }}{{ with .image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{- /* The key `webhook` of a controller's configuration: called with the role's values and its configuration. */}}
@@ -32,5 +32,21 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if and .Values.podMonitor.enabled (not .Values.podMonitor.tokenSecret) (not .Values.metricsReader.enabled) }}
 {{- fail "podMonitor.enabled needs metricsReader.enabled=true, or a Secret with a token in podMonitor.tokenSecret" }}
+{{- end }}
+{{- range $role, $durations := .Files.Get "files/durations.json" | fromJson }}
+{{- range $path, $bounds := $durations }}
+{{- $value := (index $.Values $role).config }}
+{{- range splitList "." $path }}{{ $value = get ($value | default dict) . }}{{ end }}
+{{- if kindIs "string" $value }}{{ if $value }}
+{{- $seconds := 0.0 }}
+{{- range regexFindAll "[0-9.]+(ms|s|m|h)?" $value -1 }}
+{{- $unit := regexFind "[a-z]+$" . }}
+{{- $seconds = addf $seconds (mulf (trimSuffix $unit . | float64) (get (dict "ms" 0.001 "" 1.0 "s" 1.0 "m" 60.0 "h" 3600.0) $unit)) }}
+{{- end }}
+{{- if or (lt $seconds (index $bounds 0 | float64)) (gt $seconds (index $bounds 1 | float64)) }}
+{{- fail (printf "%s.config.%s must be %s, not %q" $role $path (index $bounds 2) $value) }}
+{{- end }}
+{{- end }}{{ end }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from mcagent.controller.contract.annotations import carried_by, read_ready_of
 from mcagent.controller.contract.cidr_claims import MAX_CIDRS, MAX_GATEWAYS
 from mcagent.controller.contract.names import ExportKind
@@ -194,7 +196,7 @@ def _wireguard(obj: ApiObject, path: str, published_info: WireGuard | None) -> W
     following = Field(obj.subject, published_info.next_public_key, f"{path}.nextPublicKey").public_key()
     if not key:
         return None
-    return WireGuard(public_key=key, next_public_key=following, port=published_info.port)
+    return structs.replace(published_info, public_key=key, next_public_key=following)
 
 
 def _network(obj: ApiObject, path: str, text: str) -> Network:

@@ -29,7 +29,7 @@ from mcagent.controller.leader.exports.payloads import Backends
 from mcagent.controller.leader.exports.status import CONFLICT, Conflict
 from mcagent.model.net import Address
 from mcagent.model.objects import IpProtocol
-from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.field import listed, printable
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
 
 _SHOWN = 3  # clusters, or endpoints, that a message names
@@ -116,11 +116,9 @@ def _conflict(
         return None
     oldest, first = values[0]
     differing = [f"{_short(value)} in cluster {cluster}" for cluster, value in values[1:] if value != first]
-    named = ", ".join(differing[:_SHOWN])
-    named += f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-    return Conflict(
-        reason=reason, message=f"{what}: {_short(first)} in cluster {oldest}, which was first, but {named}"
-    )
+    differences = listed(differing, _SHOWN)
+    message = f"{what}: {_short(first)} in cluster {oldest}, which was first, but {differences}"
+    return Conflict(reason=reason, message=message)
 
 
 def _short(value: str) -> str:

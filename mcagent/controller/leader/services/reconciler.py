@@ -78,8 +78,6 @@ class ServiceMerge:
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the Services that a change touches."""
         area = change.object.namespace
-        if not self._settings.covers(area):
-            return []
         touched_exports: Iterable[ResourceExport]
         match change.object:
             case ResourceImport():
@@ -103,10 +101,9 @@ class ServiceMerge:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all Services that are exported or imported."""
-        area = self._settings.namespace or None
-        exports = view.list(ResourceExport, namespace=area)
+        exports = view.list(ResourceExport)
         keys = {target_key(export): None for export in exports if export.spec.kind in SERVICE_KINDS}
-        for resource_import in view.list(ResourceImport, namespace=area):
+        for resource_import in view.list(ResourceImport):
             keys |= dict.fromkeys(key_of_import(resource_import))
         return keys
 
@@ -114,10 +111,9 @@ class ServiceMerge:
         """Return the ResourceImports of a Service, and the status of its exports."""
         area, namespace, name = key.split("/", 2)
         if not namespace:
-            ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)
-            return self._nameless(view.get(ref, ResourceExport), view, now)
+            return self._nameless(key, view, now)
         named_exports = view.indexed(BY_IMPORT, f"{area}/{namespace}-{name}")
-        exports = [self._offers.read(view, export, target_key(export)) for export in named_exports]
+        exports, offers = self._offers.read(view, area, key, named_exports)
         own_exports = [export for export in exports if export.key == key]
         holder = _holder(exports)
         if holder is not None and holder.target != f"{namespace}/{name}":
@@ -125,7 +121,6 @@ class ServiceMerge:
             why = f"the ResourceImport's name, {import_name}, stands for Service {holder.target}, "
             merged = _refuse_all(own_exports, f"{why}which cluster {holder.cluster_id} exported first")
         else:
-            offers = self._offers.offers(view, area, own_exports)
             refuse, traffic = self._settings.limits.refuse_conflicts, self._settings.imported_traffic
             merged = merge(offers, refuse_conflicts=refuse, traffic=traffic)
         own = {"namespace": namespace, "name": name}
@@ -146,13 +141,15 @@ class ServiceMerge:
         steps += [step for export in own_exports if export.object.is_deleting for step in released(export.object)]
         return DesiredObjects(steps=steps, events=events)
 
-    def _nameless(self, resource_export: ResourceExport | None, view: View, now: float) -> DesiredObjects:
+    def _nameless(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the status of an export without a valid Service name."""
+        area, _, name = key.split("/", 2)
+        resource_export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name), ResourceExport)
         if resource_export is None:
             return DesiredObjects()
         if resource_export.is_deleting:
             return DesiredObjects(steps=released(resource_export))
-        export = self._offers.read(view, resource_export, target_key(resource_export))
+        ((export,), _) = self._offers.read(view, area, key, [resource_export])
         if export.header is None and export.refused is not None:
             return DesiredObjects(steps=[failed(resource_export, export.refused.note, now)])
         return DesiredObjects()  # its spec has a valid name now, so it has another key

@@ -29,10 +29,7 @@ class LeaderAddresses:
         self._running = False
 
     def of(self, server: str) -> tuple[str, ...]:
-        """Return the addresses in or behind a URL as far as they are known, sorted. Never waits.
-
-        What was found last stays while a name cannot be resolved.
-        """
+        """Return the known addresses of a URL's host, sorted; the last ones if resolving fails. Never waits."""
         host = urlsplit(server).hostname or ""
         try:
             return (str(parse_address(host)),)

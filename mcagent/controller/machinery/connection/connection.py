@@ -61,7 +61,7 @@ class ConnectionTiming:
     informers: Timing = field(default_factory=Timing)
 
 
-class LeaderConnection:
+class LeaderConnection(BackgroundLoop):
     """The connection of the member in `namespace`. `start`, then `stop`.
 
     `changed` is called, one call at a time, when `leader` is another value; its arguments are the old and the new
@@ -80,10 +80,11 @@ class LeaderConnection:
     ) -> None:
         self._cache, self._namespace, self._changed = cache, namespace, changed
         self._timing, self._clock = timing or ConnectionTiming(), clock
+        super().__init__(self._check, name="leader-connection", patience=self._timing.probe_timeout + 1.0)
         self._lock = threading.RLock()
         self._publishing = threading.Lock()  # so that changes are passed on in order
-        self._leader: Leader | None = None
-        self._epoch = 0  # counts the places that were connected to
+        self.leader: Leader | None = None  # None while there is no usable ClusterSet
+        self.epoch = 0  # counts the leaders that were connected to
         self._membership: Membership | None = None
         self._credentials: LeaderCredentials | None = None
         self._client: Client | None = None
@@ -94,46 +95,22 @@ class LeaderConnection:
         self._succeeded = 0.0  # monotonic
         self._failures = 0  # of probes, in a row
         self._next_probe = 0.0  # monotonic
-        self._loop = BackgroundLoop(self._check, name="leader-connection")
         self._addresses = LeaderAddresses(self.wake)
         self._secret = SecretWatch(local, namespace, self.wake, self._timing.informers)
 
     # --- any thread ---------------------------------------------------------------------------------------
 
-    @property
-    def leader(self) -> Leader | None:
-        """Return the membership and how the connection is; None while there is no usable ClusterSet."""
-        return self._leader
-
-    @property
-    def alive(self) -> bool:
-        """Tell whether its thread runs."""
-        return self._loop.alive
-
-    def start(self) -> None:
-        """Begin to follow the ClusterSet. Returns at once."""
-        self._loop.start()
-
     def stop(self) -> None:
         """Close the connection, within about a second."""
-        self._loop.stop(timeout=self._timing.probe_timeout + 1.0)
+        super().stop()
         self._disconnect()
         self._secret.stop()
-
-    def wake(self) -> None:
-        """Look at the ClusterSet again."""
-        self._loop.wake()
-
-    @property
-    def epoch(self) -> int:
-        """Return a number that is another one for another leader; what was decided for one is not for the next."""
-        return self._epoch
 
     def client(self, epoch: int) -> Client:
         """Return the client of the leader. Raises AwayError while it is away, or when it is another leader now."""
         with self._lock:
-            leader, client = self._leader, self._client
-            if epoch != self._epoch:
+            leader, client = self.leader, self._client
+            if epoch != self.epoch:
                 raise AwayError("the ClusterSet has another leader now")
         if leader is None or client is None or not leader.connected:
             raise AwayError("the leader is away" + (f": {leader.error}" if leader and leader.error else ""))
@@ -148,7 +125,7 @@ class LeaderConnection:
         if bad or (isinstance(error, ApiRefusalError) and error.code == 401):
             self._failure = str(error)
             self._publish()
-            self._loop.wake()
+            self.wake()
 
     def state(self) -> Sequence[InformerState]:
         """Return how reading goes, by kind."""
@@ -162,7 +139,7 @@ class LeaderConnection:
             self._next_probe = 0.0
         now = time.monotonic()
         if self._client is not None and now >= self._next_probe:
-            connected = self._leader is not None and self._leader.connected
+            connected = self.leader is not None and self.leader.connected
             if not connected or now - self._succeeded >= self._timing.probe_after:
                 self._next_probe = now + self._probe(self._client)
         self._publish()
@@ -237,10 +214,10 @@ class LeaderConnection:
         self._disconnect()
         if not same:
             with self._lock:
-                self._epoch += 1
+                self.epoch += 1
             # The empty cache must not be taken for the old leader's objects: first there is no leader.
             with self._publishing:
-                old, self._leader, self._membership = self._leader, None, None
+                old, self.leader, self._membership = self.leader, None, None
                 self._cache.clear(Side.LEADER)
                 if old is not None:
                     self._changed(old, None)
@@ -293,11 +270,11 @@ class LeaderConnection:
 
     def _publish(self) -> None:
         with self._publishing:
-            old = self._leader
+            old = self.leader
             new = self._present(old)
             if new == old:
                 return
-            self._leader = new
+            self.leader = new
             if new is not None and (old is None or old.connected != new.connected):
                 if new.connected:
                     log.info("ClusterSet %s: connected to the leader", new.cluster_set)

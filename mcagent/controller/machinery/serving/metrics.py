@@ -40,6 +40,13 @@ class _Collector(Collector):
             ["result"],
             by_word(process.events()),
         )
+        if process.members is not None:
+            yield gauge(
+                "mcagent_controller_members",
+                "Members of the ClusterSets that this cluster leads, by state: ready, away.",
+                ["state"],
+                by_word(process.members()),
+            )
         yield from _work(engine)
         yield from _requests(engine)
         yield from _informers(engine)

@@ -9,15 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from mcagent.controller.contract.cidr_claims import CidrClaim, claims_of, collide, gateway_claim
+from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, claims_of, collide, gateway_claim
 from mcagent.controller.machinery.reconciler import Index, Leader, Side, View
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
+from mcagent.core.addresses.rules import parts_outside
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
-from mcagent.model.api.multicluster import ApiClusterInfoImport, ResourceImport
-from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
+from mcagent.model.api.multicluster import ApiClusterInfoImport, ClusterInfo, ResourceImport
+from mcagent.model.net import host_network, parse_address, parse_network
+from mcagent.model.parsing.granted import (
+    CLAIMS_ANNOTATION,
+    REFUSED,
+    REFUSED_ANNOTATION,
+    at,
+    read_granted,
+    read_refused,
+    to_microseconds,
+)
 
 API_SERVER = "default/kubernetes"  # the Service whose endpoints are this cluster's API servers
+MAX_PARTS = 64  # of a Pod CIDR around API servers
 
 
 def granted_times(
@@ -26,20 +37,57 @@ def granted_times(
     imported: Iterable[CidrClaim],
     left_out: Iterable[str],
     now: float,
+    *,
+    parts: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, str]:
     """Return the claims of a ClusterInfoImport by their text, each with its time, or REFUSED.
 
     `present`: the ClusterInfoImport as it is. `left_out`: the texts of claims that this cluster refuses
-    (`protected`).
+    (`protected`). `parts`: the parts that are imported of a Pod CIDR (`divided`); they have its time.
     """
+    whole_by_part = {part: whole for whole, texts in (parts or {}).items() for part in texts}
     reported, own_times = _read(resource_import), _read(present)
     if present is not None and present.annotation(CLAIMS_ANNOTATION) is None:  # made by an early version
         created = to_microseconds(present.metadata.creation_timestamp)
         own_times = {claim.text: created for claim in claims_of(present.spec)}
     fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
-    times = {claim.text: reported.get(claim.text) or own_times.get(claim.text) or fresh for claim in imported}
+    times = {
+        claim.text: reported.get(whole_by_part.get(claim.text, claim.text)) or own_times.get(claim.text) or fresh
+        for claim in imported
+    }
     refused = {text for text, time in reported.items() if time == REFUSED and _is_claim(text)} | set(left_out)
     return dict.fromkeys(refused - times.keys(), REFUSED) | times
+
+
+def divided(view: View, leader: Leader, info: ClusterInfo) -> dict[str, tuple[str, ...]]:
+    """Return, for each Pod CIDR that holds API servers of the leader or of this cluster, the parts without them.
+
+    Where Pods have addresses of the Nodes' networks, as with the CNIs of clouds, API servers lie between them. A
+    CIDR that would need more than MAX_PARTS parts is not in the result.
+    """
+    claims = [*map(gateway_claim, leader.addresses), *_api_servers(view)]
+    servers = [claim for claim in claims if claim is not None and claim.range is not None]
+    parts_by_cidr: dict[str, tuple[str, ...]] = {}
+    for text in info.pod_cidrs:
+        claim = cidr_claim(text, "Pod CIDR")
+        inside = [server.text for server in servers if claim is not None and collide(claim, server)]
+        if inside:
+            parts = parts_outside(
+                parse_network(text)[0], [host_network(parse_address(server)) for server in inside]
+            )
+            if 0 < len(parts) <= MAX_PARTS:
+                parts_by_cidr[text] = tuple(map(str, parts))
+    return parts_by_cidr
+
+
+def refused_pod_cidrs(
+    own_import: ResourceImport | None, remote_import: ResourceImport, own_id: str, pod_cidrs: Iterable[str]
+) -> list[str]:
+    """Return the Pod CIDRs of this cluster that the leader, or the cluster of `remote_import`, does not use."""
+    refused = set(refused_by_leader(own_import)) if own_import is not None else set()
+    refused |= {*read_refused(remote_import.annotation(REFUSED_ANNOTATION) or "").get(own_id, ())}
+    claims = filter(None, (cidr_claim(text, "Pod CIDR") for text in pod_cidrs))
+    return [claim.text for claim in claims if claim.text in refused]
 
 
 def refused_by_leader(resource_import: ResourceImport) -> list[str]:

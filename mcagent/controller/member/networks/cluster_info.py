@@ -10,7 +10,10 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import complete
+from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION
+from mcagent.controller.contract.export_ranges import ALWAYS, AUTO, RANGE_ANNOTATION
 from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.contract.pod_ranges import POD_CIDRS_ANNOTATION, POD_RANGE_ANNOTATION
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, Leader, ObjectChange, Ref, View
 from mcagent.controller.member.exports import (
     export_ref,
@@ -19,16 +22,19 @@ from mcagent.controller.member.exports import (
     read_gateway,
     resource_export,
 )
-from mcagent.controller.member.membership import cluster_set_of, concerns_membership, joined_leader
+from mcagent.controller.member.membership import cluster_set_of, concerns_membership, exporting_leader
 from mcagent.controller.member.networks.election import relevant
 from mcagent.controller.member.networks.gateways import serving
+from mcagent.controller.member.published import published_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.model.api.multicluster import ApiGateway, ClusterInfo, GatewayInfo, ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, OUR_AGENTS
+from mcagent.model.parsing import links
+from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, MTU_ANNOTATION, OUR_AGENTS, SERVICE_CIDR_ANNOTATION
+from mcagent.model.parsing.granted import REFUSED_ANNOTATION, refused_text
 
 KEY = "cluster-info"
 
@@ -66,7 +72,7 @@ class ClusterInfoExport:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the ResourceExport, or its deletion if no Gateway has a usable address."""
-        leader, cluster_set = joined_leader(view), cluster_set_of(view)
+        leader, cluster_set = exporting_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None:
             return DesiredObjects()
         ref = export_ref(leader, names.cluster_info(leader.cluster_id))
@@ -89,27 +95,44 @@ class ClusterInfoExport:
             "name": leader.cluster_id,
             "namespace": view.namespace,
             "kind": ExportKind.CLUSTER_INFO,
-            "clusterInfo": self._info(leader, infos),
+            "clusterInfo": self._info(view, leader, infos),
         }
-        annotations = {**published_settings(self._settings), AGENTS_ANNOTATION: _agents(serving_gateways)}
+        annotations = {
+            **published_settings(self._settings),
+            AGENTS_ANNOTATION: _agents(serving_gateways),
+            MTU_ANNOTATION: _mtu(serving_gateways),
+            REFUSED_ANNOTATION: _refused(view),
+            SERVICE_CIDR_ANNOTATION: self._settings.service_cidr,
+            RANGE_ANNOTATION: mode if (mode := self._settings.export_cidr) in (AUTO, ALWAYS) else None,
+            POD_CIDRS_ANNOTATION: ",".join(self._settings.pod_cidrs) or None,
+            POD_RANGE_ANNOTATION: mode if (mode := self._settings.pod_export_cidr) in (AUTO, ALWAYS) else None,
+            CLUSTER_UID_ANNOTATION: self._settings.cluster_uid or None,
+        }
         return DesiredObjects(steps=[resource_export(ref, spec, present, annotations)], events=events)
 
     def _serving(self, view: View) -> list[ApiGateway]:
-        """Return the Gateway objects that other clusters should use, the longest-serving first."""
+        """Return the Gateway objects that other clusters should use, in their order."""
         refs = (
             Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name) for name in serving(view, self._settings)
         )
         return [gateway for ref in refs if (gateway := view.get(ref, ApiGateway)) is not None]
 
-    def _info(self, leader: Leader, infos: list[GatewayInfo]) -> Json:
+    def _info(self, view: View, leader: Leader, infos: list[GatewayInfo]) -> Json:
         info = ClusterInfo(
             cluster_id=leader.cluster_id,
-            service_cidr=self._settings.service_cidr or "",
-            pod_cidrs=self._settings.pod_cidrs,
+            service_cidr=published_cidr(view, self._settings),
+            pod_cidrs=published_pod_cidrs(view, self._settings),
             gateway_infos=tuple(infos),
             wireguard=infos[0].wireguard,
         )
         return complete(info)
+
+
+def _refused(view: View) -> str | None:
+    """Return the Pod CIDRs of other clusters that this cluster's gateways do not use, as REFUSED_ANNOTATION."""
+    gateways = view.list(ApiGateway, namespace=view.namespace)
+    merged_links = links.merged(links.read(gateway.status.links) for gateway in gateways)
+    return refused_text({link.cluster: link.refused for link in merged_links if link.refused})
 
 
 def _agents(gateways: Iterable[ApiGateway]) -> str | None:
@@ -121,6 +144,12 @@ def _agents(gateways: Iterable[ApiGateway]) -> str | None:
         if gateway.status.links or (gateway.wireguard is not None and gateway.wireguard.port):
             return OUR_AGENTS
     return None
+
+
+def _mtu(gateways: Iterable[ApiGateway]) -> str | None:
+    """Return the smallest MTU that the agents of the gateways report, as MTU_ANNOTATION."""
+    mtus = [gateway.status.tunnel_mtu for gateway in gateways if gateway.status.tunnel_mtu > 0]
+    return str(min(mtus)) if mtus else None
 
 
 def _gateway_infos(gateways: Iterable[ApiGateway]) -> list[GatewayInfo]:

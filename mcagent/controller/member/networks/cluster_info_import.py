@@ -2,14 +2,16 @@
 
 A key is the name of both. It owns the ClusterInfoImport and its condition Ready, which names the reasons why the
 cluster cannot be reached: overlapping CIDRs, different settings. The cluster is imported nevertheless, with the
-time of each claim, and agents decide which claims they use. Only claims with addresses of this cluster's API
-servers or Nodes, or of the leader's API server, are left out.
+time of each claim, and agents decide which claims they use. Pod CIDRs are imported without the addresses of API
+servers in them. Other claims with such an address, or with that of a Node of this cluster, are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, product
+
+from msgspec.structs import replace
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import (
@@ -42,11 +44,14 @@ from mcagent.controller.member.membership import (
 from mcagent.controller.member.networks.cidr_claims import (
     NODES_BY_PREFIX,
     addresses_of,
+    divided,
     granted_times,
     protected,
     refused_by_leader,
+    refused_pod_cidrs,
     since,
 )
+from mcagent.controller.member.published import export_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import objects
 from mcagent.model.api.base import ApiObject, Metadata
@@ -61,9 +66,15 @@ from mcagent.model.api.multicluster import (
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, OUR_AGENTS
-from mcagent.model.parsing.field import printable
-from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
+from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, MTU_ANNOTATION, OUR_AGENTS, read_mtu
+from mcagent.model.parsing.field import listed, printable
+from mcagent.model.parsing.granted import (
+    CLAIMS_ANNOTATION,
+    PROTECTED_ANNOTATION,
+    REFUSED_PODS_ANNOTATION,
+    claims_text,
+    granted_text,
+)
 from mcagent.model.parsing.parse import parse_object
 
 
@@ -89,6 +100,8 @@ class ClusterInfoImports:
                 kinds = [o.spec.kind for o in change.of(ResourceImport) if o is not None]
                 if ExportKind.CLUSTER_INFO not in kinds:
                     return []
+                if _refused_by_leader(change.old) != _refused_by_leader(change.new) and _is_own(name, view):
+                    return self.all_keys(view)  # each ClusterInfoImport names the refused Pod CIDRs
                 changed = set(claims_in(change.old)) ^ set(claims_in(change.new))
                 return {name, *(o.name for o in _colliding(changed, view))}
             case ApiNode() | ApiEndpointSlice():
@@ -138,22 +151,29 @@ class ClusterInfoImports:
                 message=f"{printable(key)} is ignored while invalid: {err.path}: {err.reason}",
             )
             return DesiredObjects(events=[invalid])
+        parts = divided(view, leader, info)
+        pod_cidrs = tuple(part for cidr in info.pod_cidrs for part in parts.get(cidr, (cidr,)))
+        info = replace(info, pod_cidrs=pod_cidrs)
         left_out = protected(view, leader, cluster_id, claims_of(info))
         info = without(info, left_out)
-        times = granted_times(resource_import, present, claims_of(info), left_out, now)
+        times = granted_times(resource_import, present, claims_of(info), left_out, now, parts=parts)
         problems = [("ProtectedAddress", text) for text in left_out.values()][:_SHOWN]
         problems += islice(self._problems(resource_import, info, times, leader, view), _SHOWN)
         reason = problems[0][0] if problems else "Imported"
-        message = "; ".join(text for _, text in problems)
+        notes = [f"Pod CIDR {cidr} is imported without the addresses of API servers in it" for cidr in parts]
+        message = "; ".join([*(text for _, text in problems), *notes[:_SHOWN]])
         before = present.status.conditions if present is not None else ()
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
         meta = {
             "labels": managed_labels(),
             "annotations": {
                 CLAIMS_ANNOTATION: granted_text(times),
+                PROTECTED_ANNOTATION: claims_text(left_out),
+                REFUSED_PODS_ANNOTATION: claims_text(self._refused_pods(resource_import, leader, view)),
                 AGENTS_ANNOTATION: OUR_AGENTS
                 if resource_import.annotation(AGENTS_ANNOTATION) == OUR_AGENTS
                 else None,
+                MTU_ANNOTATION: _mtu(resource_import),
             },
         }
         spec = complete(info)
@@ -165,14 +185,20 @@ class ClusterInfoImports:
             events=[Event(subject=str(ref), reason=reason, message=text) for reason, text in problems],
         )
 
+    def _refused_pods(self, source: ResourceImport, leader: Leader, view: View) -> list[str]:
+        """Return this cluster's Pod CIDRs that the leader or the imported cluster does not use."""
+        own_import = view.get(import_ref(leader, names.cluster_info(leader.cluster_id)), ResourceImport)
+        pod_cidrs = published_pod_cidrs(view, self._settings)
+        return refused_pod_cidrs(own_import, source, leader.cluster_id, pod_cidrs)
+
     def _problems(
         self, source: ResourceImport, info: ClusterInfo, times: Mapping[str, str], leader: Leader, view: View
     ) -> Iterator[tuple[str, str]]:
         """Yield reason and message of each problem between this cluster and the imported one."""
         cluster_id, claims = info.cluster_id, claims_of(info)
-        own = [
-            c for t in (self._settings.service_cidr, *self._settings.pod_cidrs) if (c := cidr_claim(t or "", ""))
-        ]
+        texts = {self._settings.service_cidr: None, export_cidr(view, self._settings): None}
+        texts |= dict.fromkeys((*self._settings.pod_cidrs, *published_pod_cidrs(view, self._settings)))
+        own = [c for text in texts if (c := cidr_claim(text or "", ""))]
         for own_claim, claim in product(own, claims):
             if not claim.gateway and collide(own_claim, claim):
                 yield (
@@ -231,10 +257,18 @@ def _checked(source: ResourceImport, name: str, namespace: str) -> ClusterInfo:
     )
 
 
+def _is_own(name: str, view: View) -> bool:
+    return view.leader is not None and name == names.cluster_info(view.leader.cluster_id)
+
+
+def _refused_by_leader(obj: ApiObject | None) -> list[str]:
+    return refused_by_leader(obj) if isinstance(obj, ResourceImport) else []
+
+
 def _own_events(resource_import: ResourceImport, subject: str) -> list[Event]:
     """Return the Event about own claims that the leader refuses."""
     refused = refused_by_leader(resource_import)
-    shown = ", ".join(refused[:_SHOWN]) + (f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else "")
+    shown = listed(refused, _SHOWN)
     message = f"the leader does not grant this cluster {shown}; the status of its ResourceExport there says why"
     return [Event(subject=subject, reason="ClaimRefused", message=message)] if refused else []
 
@@ -249,3 +283,11 @@ def _colliding(claims: Iterable[CidrClaim], view: View) -> list[ResourceImport]:
 
 def _encrypts(gateway: ApiObject | None) -> bool:
     return isinstance(gateway, ApiGateway) and gateway.wireguard is not None and bool(gateway.wireguard.public_key)
+
+
+def _mtu(source: ResourceImport) -> str | None:
+    """Return the MTU that the other cluster announces; None if it announces none, or an invalid one."""
+    try:
+        return str(read_mtu(source.annotation(MTU_ANNOTATION) or "") or "") or None
+    except ValueError:
+        return None

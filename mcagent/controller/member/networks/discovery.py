@@ -1,4 +1,4 @@
-"""The discovery of the cluster's Service CIDR, if the configuration does not have it.
+"""The discovery of the cluster's UID, and of its Service CIDR if the configuration does not have it.
 
 From Kubernetes 1.33 on the ServiceCIDR object "kubernetes" has it. Older API servers name it when they refuse a
 Service with a ClusterIP outside of it; the request is a dry run, so no Service is created.
@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from mcagent.controller.contract.cluster_uid import is_uid
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
-from mcagent.model.api.kubernetes import ServiceCidr
+from mcagent.model.api.kubernetes import ApiNamespace, ServiceCidr
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
-from mcagent.model.net import parse_network
+from mcagent.model.net import network_or_none
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
@@ -26,6 +27,18 @@ _RANGE = re.compile(r"The range of valid IPs is ([0-9a-fA-F:./, ]+)")
 
 class UnknownCidrError(SourceError):
     """The API server responds without its Service CIDR."""
+
+
+def discover_cluster_uid(client: Client) -> str:
+    """Return the UID of Namespace kube-system; "" if it cannot be read. Raises SourceError without a response."""
+    try:
+        answer = client.request("GET", object_path(Kind.NAMESPACE, "", "kube-system"))
+    except ApiRefusalError as err:
+        if err.code not in (403, 404):
+            raise
+        return ""
+    uid = read_as(ApiNamespace, answer).metadata.uid if isinstance(answer, dict) else ""
+    return uid if is_uid(uid) else ""
 
 
 def discover_service_cidr(client: Client, namespace: str = "default") -> str:
@@ -72,10 +85,7 @@ def cidr_in_refusal(text: str) -> str | None:
 def first_ipv4(cidrs: Iterable[str]) -> str | None:
     """Return the first CIDR that can be routed to, in its canonical form."""
     for text in cidrs:
-        try:
-            network, _ = parse_network(text.strip(" ."))
-        except ValueError:
-            continue
-        if refuse_network(network) is None:
+        network = network_or_none(text.strip(" ."))
+        if network is not None and refuse_network(network) is None:
             return str(network)
     return None

@@ -20,7 +20,7 @@ from mcagent.core.addresses.underlay import preferred_address, refuse_underlay
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway
-from mcagent.model.net import Address, parse_address
+from mcagent.model.net import Address, address_or_none
 from mcagent.model.parsing.field import printable
 from mcagent.model.parsing.kubernetes import DRAIN_ANNOTATION
 
@@ -81,7 +81,7 @@ def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | Non
     elif precedence is IpPrecedence.EXTERNAL:
         gateway = _address(node, "ExternalIP")
         if gateway is None:
-            reason = "NoUsableAddress"
+            reason = "NoExternalIP"
             why = "has no ExternalIP, which gatewayIPPrecedence: external asks for"
     return GatewayCandidate(
         name=node.name,
@@ -143,8 +143,5 @@ def _address(node: ApiNode, kind: str) -> Address | None:
 
 
 def _usable(text: str) -> Address | None:
-    try:
-        address = parse_address(text)
-    except ValueError:
-        return None
-    return address if refuse_underlay(address) is None else None
+    address = address_or_none(text)
+    return address if address is not None and refuse_underlay(address) is None else None

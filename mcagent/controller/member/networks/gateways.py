@@ -1,7 +1,8 @@
 """The reconciler of Gateway objects: one for each elected Node (`election`). Works without the leader.
 
-It owns all Gateways of its namespace, except `wireGuard`, which the agent of the Node writes. New gateways are
-created before old ones are deleted, so that there is always one.
+It owns all Gateways of its namespace, except `wireGuard` and `status`, which the agent of the Node writes. New
+gateways are created before old ones are deleted, so that there is always one. An annotation has their order
+(`demotion`).
 """
 
 from __future__ import annotations
@@ -11,21 +12,28 @@ from dataclasses import dataclass
 
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_joined, managed_labels
+from mcagent.controller.member.networks.demotion import dead_gateways, demotions, in_order
 from mcagent.controller.member.networks.election import (
     GatewayCandidate,
+    Standing,
     addresses,
     by_age,
     candidate,
     elect,
     relevant,
 )
+from mcagent.controller.member.published import pod_prefixes, published_cidr
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiNode
-from mcagent.model.api.multicluster import ApiGateway
+from mcagent.model.api.multicluster import ApiGateway, ClusterSet
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.clusters import DEMOTIONS_ANNOTATION, SERVICE_CIDR_ANNOTATION
+from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, prefixes_text
 
 KEY = "gateways"
+_SHOWN = 5  # gateways that are named in a message
 
 
 class GatewayElection:
@@ -73,17 +81,31 @@ class GatewayElection:
         if candidates and not chosen:
             message = f"no gateway: none of {len(candidates)} annotated Nodes is Ready with a usable address"
             events.append(Event(subject=cluster_set.subject, reason="NoGateway", message=message))
+        events += _other_ids(view, cluster_set)
+        numbers = demotions(election.ordered, chosen, election.dead)
+        for name, reporters in election.dead.items():
+            if numbers.get(name):
+                message = (
+                    f"it stopped answering BFD of {', '.join(reporters[:_SHOWN])}: it comes last in the order of "
+                    "gateways, of which Antrea's clusters use the first"
+                )
+                subject = str(self._ref(name, view))
+                events.append(Event(subject=subject, reason="GatewayDemoted", message=message))
         steps: list[Wanted | Ref] = []
+        real, published = self._settings.service_cidr, published_cidr(view, self._settings)
+        moved = published != (real or "")
         for name in chosen:
             fields = addresses(candidates[name])
             if not fields:
                 continue  # the Gateway keeps its addresses
-            cidr = {"serviceCIDR": self._settings.service_cidr} if self._settings.service_cidr else {}
-            steps.append(
-                Wanted(
-                    ref=self._ref(name, view), body={"metadata": {"labels": managed_labels()}, **fields, **cidr}
-                )
-            )
+            annotations = {
+                SERVICE_CIDR_ANNOTATION: real if moved else None,
+                PREFIXES_ANNOTATION: prefixes_text(pod_prefixes(view, self._settings)),
+                DEMOTIONS_ANNOTATION: str(number) if (number := numbers[name]) else None,
+            }
+            metadata = {"labels": managed_labels(), "annotations": annotations}
+            body = {"metadata": metadata, **fields, **({"serviceCIDR": published or None} if real else {})}
+            steps.append(Wanted(ref=self._ref(name, view), body=body))
         steps += [self._ref(name, view) for name in present if name not in chosen]
         return DesiredObjects(steps=steps, events=events)
 
@@ -91,13 +113,29 @@ class GatewayElection:
         return Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name)
 
 
+def _other_ids(view: View, cluster_set: ClusterSet) -> Iterable[Event]:
+    """Yield an Event for each cluster ID that agents of gateways have and the ClusterSet has not."""
+    gateways: dict[str, list[str]] = {}
+    for gateway in view.list(ApiGateway, namespace=view.namespace):
+        gateways.setdefault(gateway.status.cluster_id, []).append(gateway.name)
+    own = cluster_set.spec.cluster_id
+    for cluster_id in sorted(gateways.keys() - {"", own}) if own else ():
+        names = ", ".join(sorted(gateways[cluster_id])[:_SHOWN])
+        message = (
+            f'clusterID is "{printable(cluster_id)}" in the configuration of the agents of {names}, and "{own}" '
+            "in the ClusterSet: traffic distribution and metrics of agents name the wrong cluster"
+        )
+        yield Event(subject=cluster_set.subject, reason="ClusterIDDiffers", message=message)
+
+
 def serving(view: View, settings: MemberSettings) -> list[str]:
-    """Return the names of the Gateway objects that other clusters should use, the longest-serving first.
+    """Return the names of the Gateway objects that other clusters should use, in their order.
 
     Until a new Gateway exists, its predecessor is returned: the result is empty only if there is no Gateway.
     """
     election = _election(view, settings)
-    return [name for name in election.present if name in election.chosen] or election.present
+    names = [gateway.name for gateway in election.ordered]
+    return [name for name in names if name in election.chosen] or names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +143,17 @@ class _Election:
     candidates: Mapping[str, GatewayCandidate]  # by the name of their Node
     present: list[str]  # the names of the Gateways, the longest-serving first
     chosen: Sequence[str]  # the names of the elected Nodes
+    ordered: list[ApiGateway]  # the Gateways in the order that other clusters see
+    dead: Mapping[str, Sequence[str]]  # the gateways that others report as dead, with their names
 
 
 def _election(view: View, settings: MemberSettings) -> _Election:
     nodes = view.list(ApiNode)
     candidates = {c.name: c for node in nodes if (c := candidate(node, settings.gateway_ip_precedence))}
-    present = [gateway.name for gateway in by_age(view.list(ApiGateway, namespace=view.namespace))]
+    gateways = view.list(ApiGateway, namespace=view.namespace)
+    present = [gateway.name for gateway in by_age(gateways)]
     chosen = elect(candidates.values(), present, settings.max_active_gateways)
-    return _Election(candidates=candidates, present=present, chosen=chosen)
+    ready = {c.name for c in candidates.values() if c.standing is not Standing.UNFIT}
+    ordered = in_order(gateways)
+    dead = dead_gateways(ordered, ready)
+    return _Election(candidates=candidates, present=present, chosen=chosen, ordered=ordered, dead=dead)

@@ -26,7 +26,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.exports import BY_CLUSTER, OWN_BY_KIND, RETRY, Quota, export_ref
-from mcagent.controller.member.membership import concerns_membership, joined_leader
+from mcagent.controller.member.membership import concerns_membership, exporting_leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiNamespace, ApiPod
@@ -84,7 +84,7 @@ class LabelExports:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the export while a Pod has these labels, else its deletion."""
-        leader = joined_leader(view)
+        leader = exporting_leader(view)
         if leader is None:
             return DesiredObjects()
         if key.startswith("#"):

@@ -39,8 +39,9 @@ from mcagent.controller.member.membership import (
 from mcagent.controller.member.policies.consent import read_kinds, refusal, written_kinds
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.kubernetes import ApiNamespace, ApiTier, ClusterNetworkPolicy, PolicyObject
+from mcagent.model.api.kubernetes import ApiNamespace
 from mcagent.model.api.multicluster import ResourceImport
+from mcagent.model.api.policies import ApiTier, ClusterNetworkPolicy, PolicyObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import TYPES
@@ -159,7 +160,7 @@ def _obstacle(view: View, policy: Carried, key: str) -> str:
     if policy.kind is Kind.CLUSTER_NETWORK_POLICY:
         tier = policy.spec.get("tier")
         if not view.list(ApiTier):
-            return "the cluster has no Antrea: there are no Tiers"
+            return "the cluster has no Tiers: neither Antrea nor mcagent deploy --with-policies has installed them"
         if isinstance(tier, str) and tier and view.get(Ref(kind=Kind.TIER, name=tier), ApiTier) is None:
             return f"there is no Tier {tier}"
     elif ref.namespace and view.get(Ref(kind=Kind.NAMESPACE, name=ref.namespace), ApiNamespace) is None:

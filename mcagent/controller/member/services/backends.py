@@ -7,7 +7,7 @@ still serve, as in kube-proxy (KEP-1669).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address
 
 from mcagent.controller.contract import names
@@ -25,7 +25,7 @@ from mcagent.controller.machinery.reconciler import Json
 from mcagent.core.addresses.rules import refuse_address
 from mcagent.model.api.base import as_json
 from mcagent.model.api.kubernetes import ApiEndpoint, ApiEndpointSlice, ApiService
-from mcagent.model.net import parse_address
+from mcagent.model.net import address_or_none
 
 MAX_SIZE = 240_000  # bytes of JSON that the subsets may have: leaders refuse exports of more than 256 KiB
 
@@ -63,9 +63,10 @@ def cluster_ips(service: ApiService) -> list[str]:
     return [text for text in dict.fromkeys(addresses) if _address(text) is not None]
 
 
-def cluster_ip_subsets(service: ApiService) -> PortSubsets:
-    """Return the subset for endpointIPType ClusterIP: the ClusterIPs with all ports."""
-    return _subsets({ip: set(ports_of(service)) for ip in cluster_ips(service)})
+def cluster_ip_subsets(service: ApiService, export_address: str = "") -> PortSubsets:
+    """Return the subset for endpointIPType ClusterIP: the export address, or the ClusterIPs, with all ports."""
+    addresses = [export_address] if export_address else cluster_ips(service)
+    return _subsets({ip: set(ports_of(service)) for ip in addresses})
 
 
 def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> PortSubsets:
@@ -113,15 +114,27 @@ def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, Json]:
     }
 
 
-def count_ready(slices: Iterable[ApiEndpointSlice]) -> int:
-    """Return the number of endpoints that accept connections, of the address family that has more."""
-    ready: dict[str, set[str]] = {}
-    serving: dict[str, set[str]] = {}
+def count_ready(
+    slices: Iterable[ApiEndpointSlice], is_served: Callable[[ApiEndpointSlice, ApiEndpoint], bool]
+) -> tuple[int, int]:
+    """Return the number of IPv4 endpoints that accept connections, and of those that gateways do not serve."""
+    ready: set[str] = set()
+    serving: set[str] = set()
+    not_served: set[str] = set()
     for endpoint_slice in slices:
+        if endpoint_slice.address_type != "IPv4":
+            continue
         for endpoint in endpoint_slice.endpoints:
-            counted = ready if endpoint.is_ready else serving if _serves(endpoint) else {}
-            counted.setdefault(endpoint_slice.address_type, set()).update(endpoint.addresses[:1])
-    return max(map(len, (ready if any(ready.values()) else serving).values()), default=0)
+            if not endpoint.is_ready and not _serves(endpoint):
+                continue
+            addresses = endpoint.addresses[:1]
+            if not is_served(endpoint_slice, endpoint):
+                not_served.update(addresses)
+            elif endpoint.is_ready:
+                ready.update(addresses)
+            else:
+                serving.update(addresses)
+    return len(ready or serving), len(not_served)
 
 
 def limited(subsets: PortSubsets, hostnames: Hostnames) -> tuple[PortSubsets, int]:
@@ -162,8 +175,5 @@ def _subsets(ports_by_address: Mapping[str, set[EndpointPort]]) -> PortSubsets:
 
 
 def _address(text: str) -> IPv4Address | None:
-    try:
-        address = parse_address(text)
-    except ValueError:
-        return None
+    address = address_or_none(text)
     return address if isinstance(address, IPv4Address) and refuse_address(address) is None else None

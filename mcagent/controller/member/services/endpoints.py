@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.annotations import carried_by, ready_by_cluster, traffic_of
+from mcagent.controller.contract.export_ranges import is_export_address
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, address_of, networks_of, range_of
 from mcagent.controller.contract.services import (
@@ -245,17 +246,21 @@ def _named(addresses: list[str]) -> str:
     return f"endpoints {shown}" + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def behind_own_address(groups: Groups, own: frozenset[str] | None, view: View, leader: Leader, key: str) -> Groups:
+def behind_own_address(
+    groups: Groups, own: frozenset[str] | None, view: View, leader: Leader, key: str, *, export_range: str = ""
+) -> Groups:
     """Return the endpoints of the Service `key` ("namespace/name"), its Pods in place of its own ClusterIP.
 
     The ClusterIP of each exporter is an endpoint of the imported Service. kube-proxy, in each mode, translates a
     connection once, so a connection to the ClusterIP of the own cluster would leave with that destination
     address, and be lost. So the exporting cluster imports the Service's ready endpoints in its place, with the
-    ports that it has in the ClusterSet. `own`: the addresses that this cluster exports; None: it exports none.
+    ports that it has in the ClusterSet. The same applies to the Service's address in the `export_range` of this
+    cluster, which leads nowhere here. `own`: the addresses that this cluster exports; None: it exports none.
     """
     namespace, _, name = key.partition("/")
     service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name), ApiService)
     own_ips = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
+    own_ips |= {text for text in own or () if export_range and is_export_address(text, export_range)}
     if service is None or not any(own_ips.intersection(addresses) for addresses in groups.values()):
         return groups
     with_pods: dict[Group, dict[str, None]] = {}

@@ -16,30 +16,58 @@ from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.kubernetes import ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.clusters import ADDRESS_CONDITION
 from mcagent.model.parsing.field import printable
 
 VALID, NO_SERVICE, INVALID_TYPE = "Valid", "NoService", "InvalidServiceType"
-_TYPES = ("Valid", "Ready", "Conflict")
+NO_CLUSTER_SET = "NoClusterSet"
+_TYPES = ("Valid", "Ready", "Conflict", ADDRESS_CONDITION)
 _SHOWN = 512  # characters of a leader's message that are copied
 
 
 def export_status(
-    export: ApiServiceExport, refusal: tuple[str, str] | None, message: str, conditions: Sequence[Json], now: float
+    export: ApiServiceExport,
+    refusal: tuple[str, str] | None,
+    message: str,
+    conditions: Sequence[Json],
+    now: float,
+    *,
+    address: str = "",
 ) -> Wanted:
     """Return the status of a ServiceExport.
 
     `refusal`: reason and message if nothing is exported. `conditions`: Ready and Conflict (`leaders_conditions`).
+    `address`: the Service's export address; agents read it from the condition's message, which users cannot write.
     """
     before = export.status.conditions
     reason, why = refusal or (VALID, message)
     valid = condition(before, "Valid", FALSE if refusal else TRUE, reason=reason, message=why, now=now)
     if refusal:
         conditions = [condition(before, "Ready", FALSE, reason="Failed", message=why, now=now)]
+    elif address:
+        assigned = condition(before, ADDRESS_CONDITION, TRUE, reason="Assigned", message=address, now=now)
+        conditions = [*conditions, assigned]
     # metav1.Condition requires a message, empty or not
     stamp = {"message": "", "observedGeneration": export.metadata.generation}
     own = [stamp | fields for fields in (valid, *conditions)]
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
     return Wanted(ref=ref, status={"conditions": [*own, *others(before, *_TYPES)]}, create=False)
+
+
+def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
+    """Return the status of a ServiceExport after its cluster has left the ClusterSet; None: no change."""
+    before = export.status.conditions
+    if condition_of(before, "Ready").reason in ("", NO_CLUSTER_SET):
+        return None
+    stamp = {"observedGeneration": export.metadata.generation}
+    why = "this cluster is in no ClusterSet: the Service is not exported"
+    ready = stamp | condition(before, "Ready", FALSE, reason=NO_CLUSTER_SET, message=why, now=now)
+    ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
+    return Wanted(
+        ref=ref,
+        status={"conditions": [ready, *others(before, "Ready", "Conflict", ADDRESS_CONDITION)]},
+        create=False,
+    )
 
 
 def leaders_conditions(

@@ -135,10 +135,7 @@ def _marks() -> Json:
 
 
 def service_object(target: ImportedService, definition: ServiceSpec) -> Wanted:
-    """Return the Service.
-
-    It has no internalTrafficPolicy: with Local, Nodes without an endpoint would drop connections.
-    """
+    """Return the Service. internalTrafficPolicy Local would drop connections on Nodes without endpoints."""
     ports = [entry | {"targetPort": entry["port"]} for entry in service_ports(definition)]
     spec = {
         "type": "ClusterIP",

@@ -18,6 +18,7 @@ from mcagent.controller.contract.annotations import (
     ready_of,
     traffic_of,
 )
+from mcagent.controller.contract.export_ranges import ADDRESS_ANNOTATION
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.services import Hostnames, PortSubsets, endpoint_subsets
 from mcagent.controller.machinery.reconciler import (
@@ -41,8 +42,9 @@ from mcagent.controller.member.exports import (
     export_ref,
     resource_export,
 )
-from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
-from mcagent.controller.member.membership import concerns_membership, joined_leader
+from mcagent.controller.member.indexes import NODES_BY_ADDRESS, SLICES_BY_SERVICE, service_of
+from mcagent.controller.member.membership import concerns_membership, exporting_leader
+from mcagent.controller.member.published import export_cidr, pod_prefixes, published_address, published_subsets
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
@@ -54,14 +56,16 @@ from mcagent.controller.member.services.backends import (
     ports_of,
     service_spec,
 )
+from mcagent.controller.member.services.export_addresses import OWN_BY_ADDRESS, address_of_service, same_address
 from mcagent.controller.member.services.export_conditions import (
     INVALID_TYPE,
     NO_SERVICE,
     export_status,
     leaders_conditions,
 )
+from mcagent.controller.member.services.served import network_changed, served_endpoints
 from mcagent.controller.settings import EndpointIpType, MemberSettings
-from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService, ApiServicePort
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode, ApiService, ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -90,6 +94,7 @@ class ExportDecision:
     ports: Sequence[ApiServicePort] = ()
     subsets: PortSubsets = field(default_factory=dict)
     hostnames: Hostnames = field(default_factory=dict)
+    address: str = ""  # the Service's export address, where this cluster has an export range
     ready: int | None = None  # endpoints behind the ClusterIP; None: the endpoints are exported themselves
     metadata: ExportedMetadata = field(default_factory=ExportedMetadata)
     traffic: str = ""
@@ -107,11 +112,11 @@ class ServiceExports:
     name = "service-export"
     needs_leader = True
     reads = Access(
-        local={Kind.SERVICE_EXPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.CLUSTER_SET},
+        local={Kind.SERVICE_EXPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.CLUSTER_SET, Kind.NODE},
         leader={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT},
     )
     writes = Access(local={Kind.SERVICE_EXPORT}, leader={Kind.RESOURCE_EXPORT})
-    indexes = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER, OWN_BY_KIND)
+    indexes = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER, OWN_BY_KIND, NODES_BY_ADDRESS, OWN_BY_ADDRESS)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
@@ -130,8 +135,12 @@ class ServiceExports:
                     if endpoint_slice is not None
                 }
                 return [key for owner in owners for key in self._exported(view, namespace, owner)]
+            case ApiNode():
+                old, new = change.of(ApiNode)
+                return self.all_keys(view) if network_changed(old, new) else []
             case ResourceExport() as written:
-                return _key_of_export(written, view.leader)
+                exports = (written, *same_address(view, view.leader, written))
+                return dict.fromkeys(key for export in exports for key in _key_of_export(export, view.leader))
             case _:
                 return self.all_keys(view) if concerns_membership(change) else []
 
@@ -149,7 +158,7 @@ class ServiceExports:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the two ResourceExports, and the status of the ServiceExports."""
-        leader = joined_leader(view)
+        leader = exporting_leader(view)
         if leader is None:
             return DesiredObjects()
         staying = (export for export in view.indexed(BY_EXPORT_NAME, key) if not export.is_deleting)
@@ -165,7 +174,7 @@ class ServiceExports:
         if not exports:
             return DesiredObjects(steps=[*_removals(view, leader, refs)])
         export = exports[0]
-        decision, again = self._judge(export, view, refs), None
+        decision, again = self._judge(export, view, leader, refs), None
         if not decision.refusal:
             place = QUOTA.place(view, leader, refs[0].name, export.namespace)
             if place.refusal:
@@ -174,14 +183,15 @@ class ServiceExports:
                 steps += _removals(view, leader, _refs(leader, other))
         resource_exports = [view.get(ref, ResourceExport) for ref in refs]
         conditions = leaders_conditions(export, resource_exports, decision.ports, view, now)
-        steps.append(export_status(export, decision.refusal, decision.message, conditions, now))
+        address = decision.address
+        steps.append(export_status(export, decision.refusal, decision.message, conditions, now, address=address))
         events += _events(export, decision, refs, view)
         if decision.refusal:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events, again=again)
         own = {"clusterID": leader.cluster_id, "namespace": export.namespace, "name": export.name}
         subsets = endpoint_subsets(decision.subsets, decision.hostnames)
         metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
-        metadata[TRAFFIC_ANNOTATION] = decision.traffic or None
+        metadata |= {TRAFFIC_ANNOTATION: decision.traffic or None, ADDRESS_ANNOTATION: decision.address or None}
         ready = str(told_ready(ready_of(resource_exports[1]), decision.ready)) if decision.ready else None
         payloads: tuple[tuple[Json, dict[str, str | None]], ...] = (
             ({"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}}, metadata),
@@ -204,7 +214,7 @@ class ServiceExports:
             steps.append(resource_export(ref, spec, present, notes))
         return DesiredObjects(steps=steps, events=events)
 
-    def _judge(self, export: ApiServiceExport, view: View, refs: Iterable[Ref]) -> ExportDecision:
+    def _judge(self, export: ApiServiceExport, view: View, leader: Leader, refs: Sequence[Ref]) -> ExportDecision:
         """Return the payload, or the reason why nothing is exported: KEP-1645's reasons where it has one."""
         namespace, name = export.namespace, export.name
         service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name), ApiService)
@@ -228,18 +238,33 @@ class ServiceExports:
                 f"together about {names.MAX_NAME - len('---endpoints')}"
             )
             return ExportDecision(reason="NameTooLong", message=message)
+        address, cidr = "", export_cidr(view, self._settings)
+        if cidr and not by_pod_ip:
+            address = address_of_service(view, leader, refs[0], f"{namespace}/{name}", cidr)
+            if not address:
+                message = f"the export range {cidr} of this cluster has no free address"
+                return ExportDecision(reason="NoExportAddress", message=message)
         slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
         hostnames = hostnames_of(slices) if is_headless(service) else {}
-        ready = None if by_pod_ip else count_ready(slices)
+        ready, not_served = None, 0
+        if not by_pod_ip:
+            ready, not_served = count_ready(slices, served_endpoints(view, self._settings, namespace, name))
         if by_pod_ip:
-            subsets, dropped = limited(pod_ip_subsets(service, slices), hostnames)
+            prefixes = pod_prefixes(view, self._settings)
+            hostnames = {published_address(text, prefixes): hostname for text, hostname in hostnames.items()}
+            subsets, dropped = limited(published_subsets(pod_ip_subsets(service, slices), prefixes), hostnames)
         else:
-            subsets, dropped = limited(cluster_ip_subsets(service) if ready else {}, {})
+            subsets, dropped = limited(cluster_ip_subsets(service, address) if ready else {}, {})
         metadata = asked_for(export)
         traffic, error = traffic_of(export)
         notes = [error] if error else []
         if dropped:
             notes.append(f"{dropped} endpoints are left out: an API object holds no more")
+        if not_served:
+            notes.append(
+                f"{not_served} endpoints are not at addresses of this cluster's Pods, or are at a Node's address "
+                "without a reference to a Pod (targetRef): gateways do not serve them"
+            )
         if metadata.left_out:
             shown = ", ".join(printable(key) for key in metadata.left_out[:_SHOWN])
             notes.append(f"exportedLabels or exportedAnnotations are reserved, malformed or too many: {shown}")
@@ -250,9 +275,10 @@ class ServiceExports:
             subsets=subsets,
             hostnames=hostnames,
             ready=ready,
+            address=address,
             metadata=metadata,
             traffic=traffic,
-            left_out="EndpointsLeftOut" if dropped else "MetadataLeftOut" if notes else "",
+            left_out="EndpointsLeftOut" if dropped or not_served else "MetadataLeftOut" if notes else "",
         )
 
 

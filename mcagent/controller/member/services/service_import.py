@@ -37,6 +37,7 @@ from mcagent.controller.member.indexes import (
     service_of,
 )
 from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_for, joined_leader
+from mcagent.controller.member.published import export_cidr, local_endpoints, pod_prefixes
 from mcagent.controller.member.services.backends import places_of
 from mcagent.controller.member.services.endpoints import (
     ImportedEndpoints,
@@ -192,13 +193,15 @@ class ServiceImports:
             return DesiredObjects(events=[obstacle])
         own = own_addresses(view, leader, namespace, name)
         accepted = accept(endpoints.groups, own, view, leader, self._known, exporters=exporters_of(backends))
-        groups = behind_own_address(accepted.groups, own, view, leader, key)
+        own_range = export_cidr(view, self._settings)
+        groups = behind_own_address(accepted.groups, own, view, leader, key, export_range=own_range)
+        groups, hostnames = local_endpoints(groups, endpoints.hostnames, own, pod_prefixes(view, self._settings))
         clusters = _clusters(imports) or accepted.clusters
         ready = {cluster: number for cluster, number in endpoints.ready.items() if cluster != leader.cluster_id}
         places = places_of(view.indexed(SLICES_BY_SERVICE, key)) if own else {}
         objects = _Objects(
-            slices=slices(target, groups, Details(hostnames=endpoints.hostnames, ready=ready, places=places)),
-            endpoints=endpoints_of(target, groups, endpoints.hostnames),
+            slices=slices(target, groups, Details(hostnames=hostnames, ready=ready, places=places)),
+            endpoints=endpoints_of(target, groups, hostnames),
             service_import=service_import_of(
                 target,
                 service_spec,

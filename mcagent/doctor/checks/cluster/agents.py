@@ -29,7 +29,11 @@ CHECK = DoctorCheck(
             "only API data is available for that Node",
             "kubectl exec in the agent's Pod, or on the Node itself: mcagent doctor",
         ),
-        "NoAgents": failed("no Node of this cluster takes part", "mcagent deploy member --apply"),
+        "NoAgents": failed(
+            "no Node of this cluster takes part",
+            "kubectl get daemonset -A -l app.kubernetes.io/name=mcagent; where there is none, install mcagent "
+            "(docs/deploy.md); otherwise: kubectl describe daemonset -A -l app.kubernetes.io/name=mcagent",
+        ),
         "VersionsDiffer": warning(
             "agents of two versions run side by side, which is intended only during a roll-out",
             "kubectl -n {namespace} rollout status daemonset mcagent-agent",

@@ -18,18 +18,20 @@ from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
+_APPLY = (
+    "upgrade to this version again (docs/upgrade.md): helm upgrade, or mcagent deploy --role {role} --image IMAGE "
+    "--apply"
+)
 CHECK = DoctorCheck(
     name="crds",
     order=210,
     summary="CRDs exist and are established, with the versions and fields of this mcagent",
     causes={
-        "CrdMissing": failed(
-            "the API server lacks a kind that mcagent reads and writes", "mcagent deploy {role} --apply"
-        ),
-        "CrdVersion": failed("that version is not served: requests for it fail", "mcagent deploy {role} --apply"),
+        "CrdMissing": failed("the API server lacks a kind that mcagent reads and writes", _APPLY),
+        "CrdVersion": failed("that version is not served: requests for it fail", _APPLY),
         "CrdFields": warning(
             "the API server drops fields that this version writes (another version's CRD was applied)",
-            "mcagent deploy {role} --apply; then find the program that applies the other one",
+            f"{_APPLY}; then find the program that applies the other one",
         ),
     },
 )

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin.fields import text_at
+from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE
 from mcagent.doctor.check import DoctorCheck, failed, warning
+from mcagent.doctor.checks.cluster.leader import cluster_sets
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import condition_of
@@ -27,6 +29,14 @@ CHECK = DoctorCheck(
             "other clusters do not have this Service, or none of its endpoints",
             f"kubectl describe serviceexport; {_FLAT}",
         ),
+        "NoExportRange": warning(
+            "other clusters reach exported Services by their ClusterIPs, if these are in no network of theirs",
+            "exportCIDR of the controller, or exportCIDRs of the leader's (docs/multicluster.md)",
+        ),
+        "NoVirtualPodCIDR": warning(
+            "gateways translate sources towards clusters with the same Pod CIDR, whose Pods are not reached",
+            "podExportCIDR of the controller, or podExportCIDRs of the leader's (docs/multicluster.md)",
+        ),
         "EndpointsRefused": warning(
             "this cluster sends no connections to that endpoint (an Event of the last hour)",
             f"podCIDRs of the exporting cluster's controller; {_FLAT}",
@@ -46,7 +56,7 @@ def refusals(cluster: ExaminedCluster) -> list[RawObject]:
 
 
 def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
-    """Report the refusals of the leader and of this cluster."""
+    """Report the refusals of the leader and of this cluster, and missing export ranges."""
     conditions = [(export, condition_of(export.status.conditions, "Ready")) for export in cluster.read(exports)]
     refused = [(export, ready) for export, ready in conditions if ready.reason == "Failed"]
     for export, ready in refused:
@@ -56,5 +66,13 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
         kind, namespace, name = (text_at(event, "involvedObject", key) for key in ("kind", "namespace", "name"))
         subject = f"{kind} {namespace}/{name}"
         yield CHECK.finding("EndpointsRefused", text_at(event, "message"), subject=subject)
-    if not refused and not events:
+    missing = [
+        (cause, cluster_set.subject, condition)
+        for cluster_set in cluster.read(cluster_sets)
+        for cause, name in (("NoExportRange", EXPORT_RANGE), ("NoVirtualPodCIDR", POD_RANGE))
+        if (condition := condition_of(cluster_set.status.conditions, name)).is_false
+    ]
+    for cause, subject, condition in missing:
+        yield CHECK.finding(cause, f"{condition.reason}: {condition.message}", subject=subject)
+    if not refused and not events and not missing:
         yield CHECK.passed(f"{len(conditions)} exported, none is refused")

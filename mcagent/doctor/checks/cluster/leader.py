@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from mcagent.api.doctor import CheckFinding
+from mcagent.controller.contract.cluster_uid import DUPLICATE
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.clock import clock_finding
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
@@ -27,6 +28,12 @@ CHECK = DoctorCheck(
         "LeaderAway": failed(
             "updates from and to other clusters stop; forwarding continues",
             "curl -k {server}/readyz from this cluster; mcagent get clusterset",
+        ),
+        "LeaderRefusesToken": failed(
+            "updates from and to other clusters stop; after a day the leader removes what this cluster exported; "
+            "forwarding continues",
+            "on the leader, create a new token under the same name (docs/multicluster.md, A new token); here: "
+            "kubectl apply -n {namespace} -f new-token.yaml; mcagent get clusterset",
         ),
         "NotJoined": warning("the cluster is in no ClusterSet", "mcagent clusterset join --help"),
         "LeaderClockOff": warning(
@@ -123,9 +130,12 @@ def _connection(cluster_set: ClusterSet, server: str) -> Iterator[CheckFinding]:
     ready = condition_of(cluster_set.status.conditions, "Ready")
     if not ready.type:
         yield CHECK.skipped(f"{cluster_set.subject} has no condition Ready: not processed yet")
-    elif not ready.is_true:
+    elif not ready.is_true and ready.reason != DUPLICATE:  # check `cluster-ids` reports it
         text = f"{ready.reason}: {ready.message}"
-        yield CHECK.finding("LeaderAway", text, subject=cluster_set.subject, server=server)
+        reason = "LeaderRefusesToken" if "Unauthorized" in ready.message else "LeaderAway"
+        yield CHECK.finding(
+            reason, text, subject=cluster_set.subject, server=server, namespace=cluster_set.namespace
+        )
 
 
 def _certificate(cluster: ExaminedCluster, server: LeaderServer) -> Iterator[CheckFinding]:

@@ -30,8 +30,8 @@ CHECK = DoctorCheck(
     causes={
         "AccountForbidden": failed(
             "that account lacks a permission that its role needs",
-            "kubectl auth can-i {verb} {resource} --as={account} -n {namespace}; then mcagent deploy {role} "
-            "--apply",
+            "kubectl auth can-i {verb} {resource} --as={account} -n {namespace}; then apply "
+            "the manifests of this version again, as they were installed (docs/upgrade.md)",
         ),
     },
 )
@@ -55,10 +55,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviews:
-    """Of `checked` permissions, the missing ones: account, namespace, verb, resource.
-
-    `error`: why not all were checked.
-    """
+    """Of `checked` permissions the missing ones: account, namespace, verb, resource. `error`: why not all."""
 
     forbidden: tuple[tuple[Account, str, str, str], ...] = ()
     checked: int = 0
@@ -109,13 +106,15 @@ def _config(cluster: ExaminedCluster, account: Account) -> Mapping[str, Any]:
         return {}
     replicated = value_at(content, "replicatedPolicies")
     values = replicated if isinstance(replicated, dict) else {}
-    return {"replicatedPolicies": {str(key): str(value) for key, value in values.items()}}
+    node_keys = value_at(content, "nodeTrafficEncryption")
+    keys_of_agents = {} if node_keys is None else {"nodeTrafficEncryption": str(node_keys)}
+    return {"replicatedPolicies": {str(key): str(value) for key, value in values.items()}} | keys_of_agents
 
 
 def _rights(account: Account, config: Mapping[str, Any]) -> set[tuple[str, str, str, str]]:
     """Return the rights in the roles of a part: namespace ("" for all), verb, group, resource.
 
-    Those of a member depend on its configuration (`replicatedPolicies`).
+    Those of a member and of agents depend on their configuration (`replicatedPolicies`, `nodeTrafficEncryption`).
     """
     part, home = _ROLES[account.role], account.namespace
     site = manifests.Site(

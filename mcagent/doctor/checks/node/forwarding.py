@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from mcagent.api.doctor import CheckFinding
+from mcagent.dataplane.netlink.connection import NetlinkSocket
+from mcagent.dataplane.netlink.links import read_links
+from mcagent.dataplane.netlink.routes import RT_TABLE_MAIN, read_routes
 from mcagent.dataplane.nft.observe import ForeignChain
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.node.masquerade import published_pods
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.chains import chains
 from mcagent.doctor.readings.underlay import SYSCTL, read_file
+from mcagent.model.net import Network
 
 CHECK = DoctorCheck(
     name="forwarding",
@@ -21,7 +27,7 @@ CHECK = DoctorCheck(
     causes={
         "ForwardingOff": failed(
             "the kernel does not forward packets between Pods and other clusters",
-            "sysctl -w net.ipv4.ip_forward=1 (and in /etc/sysctl.d)",
+            "sysctl -w {setting}=1 (and in /etc/sysctl.d)",
         ),
         "ForwardPolicyDrop": warning(
             "the chain drops packets that no rule accepts, and none names our device or this Node's Pods",
@@ -31,19 +37,52 @@ CHECK = DoctorCheck(
     },
 )
 _ACCEPTS = re.compile(r"\b(accept|jump|goto)\b|-j (?!DROP|REJECT)", re.IGNORECASE)
+_NAMED = 3  # devices
 _NETWORK = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}/\d{1,2}\b")
 
 
-def ip_forward(_: ExaminedNode) -> bool:
-    """Tell whether the kernel forwards at all."""
-    return read_file(SYSCTL / "ip_forward") != "0"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardingSwitches:
+    """net.ipv4.ip_forward, and the devices whose own switch is off: our host port, and those of Pods.
+
+    The kernel decides by the switch of the device that a packet arrives on (IN_DEV_FORWARD in net/ipv4/route.c);
+    net.ipv4.ip_forward is the default, and sets all devices when it is written.
+    """
+
+    globally: bool = True
+    off: tuple[str, ...] = ()
+
+
+def forwarding(node: ExaminedNode) -> ForwardingSwitches:
+    """Read the switches. Raises BackendError."""
+    devices = sorted({node.config.host_port, *_devices_to(node.read(published_pods))})
+    off = tuple(device for device in devices if read_file(SYSCTL / "conf" / device / "forwarding") == "0")
+    return ForwardingSwitches(globally=read_file(SYSCTL / "ip_forward") != "0", off=off)
+
+
+def _devices_to(pods: Iterable[Network]) -> Iterator[str]:
+    """Yield the devices of this Node's routes to its Pods. Raises BackendError."""
+    networks = [network for network in pods if isinstance(network, IPv4Network)]
+    with closing(NetlinkSocket()) as netlink:
+        names = {link.index: link.state.name for link in read_links(netlink)}
+        for route in read_routes(netlink, RT_TABLE_MAIN):
+            to = route.destination
+            if isinstance(to, IPv4Network) and route.gateway is None and any(map(to.subnet_of, networks)):
+                yield names.get(route.oif, "")
 
 
 def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
     """Judge whether the kernel passes packets on between Pods and our device."""
-    forwards = node.read(ip_forward)
-    if not forwards:
-        yield CHECK.finding("ForwardingOff", "net.ipv4.ip_forward is 0")
+    reading = node.read(forwarding)
+    forwards = not reading.off
+    if not forwards and not reading.globally:
+        setting = "net.ipv4.ip_forward"
+        text = f"{setting} is 0, and so is the switch of {', '.join(reading.off[:_NAMED])}"
+        yield CHECK.finding("ForwardingOff", text, setting=setting)
+    elif not forwards:
+        for device in reading.off[:_NAMED]:
+            setting = f"net.ipv4.conf.{device}.forwarding"
+            yield CHECK.finding("ForwardingOff", f"{setting} is 0", subject=device, setting=setting)
     dropping = [chain for chain in node.read(chains) if (chain.hook, chain.policy) == ("forward", "drop")]
     dropping = [chain for chain in dropping if chain.family in {"ip", "inet"} and not _lets_through(chain, node)]
     for chain in dropping:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.dataplane.conntrack import Translated, connections_to
+from mcagent.dataplane.netlink.connection import NetlinkSocket
+from mcagent.dataplane.netlink.links import read_addresses
 from mcagent.dataplane.nft.observe import NftTable, parse_listing
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.node.routes import lookups
@@ -52,7 +55,9 @@ def published_pods(node: ExaminedNode) -> tuple[Network, ...]:
 def connections(node: ExaminedNode) -> Connections:
     """Read the connections of Pods to other clusters. Raises BackendError."""
     remote = [result.destination for result in node.read(lookups).lookups]
-    count, translated = connections_to(remote, node.read(published_pods))
+    with closing(NetlinkSocket()) as netlink:
+        own = {entry.address for entry in read_addresses(netlink)}
+    count, translated = connections_to(remote, node.read(published_pods), own)
     return Connections(count=count, translated=translated)
 
 

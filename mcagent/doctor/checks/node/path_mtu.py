@@ -23,7 +23,7 @@ CHECK = DoctorCheck(
             "packets of {needed} bytes",
         ),
         "MtuDiffers": warning(
-            "the device's MTU exceeds the uplink's MTU minus the tunnel's headers: large packets are lost",
+            "mtu exceeds the uplink's MTU minus the tunnel's headers: large packets are lost",
             "mtu: 0 in the configuration, which takes the uplink's",
         ),
     },
@@ -45,7 +45,7 @@ def _findings(node: ExaminedNode) -> Iterator[CheckFinding]:
     reading, host_port = node.read(underlay), node.config.host_port
     if reading.host_mtu and reading.wanted_mtu and reading.host_mtu > reading.wanted_mtu:
         allowed = f"{reading.uplink} ({reading.uplink_mtu}) allows {reading.wanted_mtu}"
-        yield CHECK.finding("MtuDiffers", f"{host_port} has {reading.host_mtu}; {allowed}")
+        yield CHECK.finding("MtuDiffers", f"routes by {host_port} have {reading.host_mtu}; {allowed}")
     for path in node.read(paths) if reading.host_mtu else ():
         if path.small and not path.full:
             mtu = reading.host_mtu - (path.size - max(path.passes, path.reported_mtu))
@@ -66,11 +66,11 @@ def _result(node: ExaminedNode) -> CheckFinding:
     if not reading.host_mtu:
         absent = f"there is no device {host_port}"
         return CHECK.skipped(absent) if node.read(switch).tunnels else CHECK.passed(f"{absent}, and no tunnel")
-    probed = node.read(paths)
+    probed, routes = node.read(paths), f"routes by {host_port} have {reading.host_mtu}"
     answered = [path for path in probed if path.small]
     if answered:
         size = max(path.size for path in answered)
-        return CHECK.passed(f"{host_port} has {reading.host_mtu}; {size} bytes pass to {len(answered)} peers")
+        return CHECK.passed(f"{routes}; {size} bytes pass to {len(answered)} peers")
     if not probed:
-        return CHECK.passed(f"{host_port} has {reading.host_mtu}; there is no peer")
+        return CHECK.passed(f"{routes}; there is no peer")
     return CHECK.skipped(f"no peer answers probes: {', '.join(str(path.address) for path in probed[:5])}")

@@ -17,7 +17,7 @@ CHECK = DoctorCheck(
         "NotAllowed403": failed(
             "the agent lacks a permission that its role on this Node needs",
             "kubectl auth can-i {verb} {resource} --as=system:serviceaccount:kube-system:mcagent-agent; then "
-            "apply the manifests of this version again: mcagent deploy member --apply",
+            "apply the manifests of this version again, as they were installed (docs/upgrade.md)",
         ),
     },
 )

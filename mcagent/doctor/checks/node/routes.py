@@ -69,7 +69,8 @@ def lookups(node: ExaminedNode) -> RouteLookups:
             device, table = lookup(netlink, address)
             name = names.get(device, "")
             results.append(RouteLookup(destination=destination, address=address, device=name, table=table))
-        exists = any(True for _ in read_rules(netlink, config.route_protocol))
+        rules = read_rules(netlink, config.route_protocol)
+        exists = any(rule.table == config.route_table for rule, _ in rules)
     return RouteLookups(lookups=tuple(results), rule_exists=exists)
 
 

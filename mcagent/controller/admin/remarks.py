@@ -1,0 +1,65 @@
+"""What `mcagent get clusterset` prints below its table: what other objects say about ClusterSets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcagent.controller.admin.cluster import Cluster
+from mcagent.controller.contract import names
+from mcagent.controller.contract.pod_ranges import configured_pod_cidrs, read_pod_ranges
+from mcagent.kube.source import RawObject
+from mcagent.model.api.multicluster import ApiGateway, ClusterSet, MemberClusterAnnounce, ResourceExport
+from mcagent.model.objects import Kind
+from mcagent.model.parsing import links
+from mcagent.model.parsing.decode import read_as
+from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.links import ClusterLink
+
+
+def unreachable(cluster: Cluster, cluster_sets: Iterable[RawObject]) -> list[str]:
+    """Return a line for each cluster that another one does not reach. Raises SourceError."""
+    lines = []
+    for cluster_set in (read_as(ClusterSet, obj) for obj in cluster_sets):
+        namespace = cluster_set.namespace
+        if cluster_set.is_leaders:
+            announces = cluster.objects(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
+            for announce in (read_as(MemberClusterAnnounce, obj) for obj in announces):
+                reported = links.read_text(announce.annotation(links.ANNOTATION) or "")
+                lines += unreachable_lines(cluster_set.name, announce.cluster_id, reported)
+        else:
+            gateways = (read_as(ApiGateway, obj) for obj in cluster.objects(Kind.GATEWAY, namespace))
+            reported = links.merged(links.read(gateway.status.links) for gateway in gateways)
+            lines += unreachable_lines(cluster_set.name, cluster_set.spec.cluster_id, reported)
+    return lines
+
+
+def unreachable_lines(cluster_set: str, source: str, reported: Iterable[ClusterLink]) -> list[str]:
+    """Return a line for each link of cluster `source` without a live tunnel."""
+    return [
+        f"WARNING: ClusterSet {cluster_set}: {printable(source)} has no live tunnel to {link.cluster} since "
+        f"{link.since or 'an unknown time'}: {link.why or 'no reason is given'}. "
+        "Next: mcagent doctor, on its gateways"
+        for link in reported
+        if link.tunnels and not link.live
+    ]
+
+
+def configured_ranges(cluster: Cluster, cluster_sets: Iterable[RawObject]) -> list[str]:
+    """Return a line for each virtual Pod CIDR that a member has configured itself. Raises SourceError."""
+    lines = []
+    for cluster_set in (read_as(ClusterSet, obj) for obj in cluster_sets):
+        if not cluster_set.is_leaders:
+            continue
+        assigned = {str(pair.virtual) for pods in read_pod_ranges(cluster_set).values() for pair in pods.pairs}
+        exports = (
+            read_as(ResourceExport, obj) for obj in cluster.objects(Kind.RESOURCE_EXPORT, cluster_set.namespace)
+        )
+        lines += [
+            f"ClusterSet {cluster_set.name}: virtual Pod CIDR {printable(virtual)} for {real} of "
+            f"{printable(export.spec.cluster_id)}, configured by that cluster"
+            for export in exports
+            if export.spec.kind == names.ExportKind.CLUSTER_INFO
+            for virtual, real in configured_pod_cidrs(export).items()
+            if virtual not in assigned
+        ]
+    return lines

@@ -1,0 +1,50 @@
+"""The connection tracking table that the bridge uses: entries, limit, and open TCP connections of a zone.
+
+Of the kernel's datapath this is the table of the Node's network namespace (nf_conntrack), which the CNI and
+kube-proxy use, too; of the userspace datapath it is a table of ovs-vswitchd. Reads on request; every read of a
+zone walks the whole table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from mcagent.model.dataplane.conntrack import TableUse
+from mcagent.model.dataplane.facts import DatapathType
+
+SYSCTL = Path("/proc/sys/net/netfilter")
+Control = Callable[..., str]  # runs a command of ovs-appctl(8) and returns its output, or raises BackendError
+# Names of ct_dpif_tcp_state (lib/ct-dpif.c of Open vSwitch) of connections that still carry data.
+_OPEN_STATES = frozenset({"SYN_SENT", "SYN_RECV", "ESTABLISHED", "CLOSE_WAIT", "FIN_WAIT_1"})
+_STATE = re.compile(r"\[(\w+)\]\s*=\s*(\d+)")
+_FULL = re.compile(r"^conntrack_full\s.*?([\d.]+)/sec\s+total:", re.M)
+
+
+def table_use(control: Control, datapath: DatapathType) -> TableUse | None:
+    """Return the use of the table; None where the kernel tracks no connections. Raises BackendError."""
+    if datapath is DatapathType.SYSTEM:
+        entries, limit = _number(SYSCTL / "nf_conntrack_count"), _number(SYSCTL / "nf_conntrack_max")
+        return TableUse(entries=entries, limit=limit) if limit else None
+    name = _name(datapath)
+    entries, limit = (int(control(f"dpctl/ct-get-{item}", name)) for item in ("nconns", "maxconns"))
+    match = _FULL.search(control("coverage/show"))  # no line: the table was never full
+    return TableUse(entries=entries, limit=limit, refused=round(float(match[1]) * 3600) if match else 0)
+
+
+def open_connections(control: Control, datapath: DatapathType, zone: int) -> int:
+    """Return the number of open TCP connections of a zone. Raises BackendError."""
+    shown = control("dpctl/ct-stats-show", "-m", _name(datapath), f"zone={zone}")
+    return sum(int(count) for state, count in _STATE.findall(shown) if state in _OPEN_STATES)
+
+
+def _name(datapath: DatapathType) -> str:
+    return f"{datapath}@ovs-{datapath}"
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0

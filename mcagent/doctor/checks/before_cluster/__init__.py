@@ -1,0 +1,1 @@
+"""Checks of a cluster's API before the installation: each module has `CHECK` and `examine(cluster)`."""

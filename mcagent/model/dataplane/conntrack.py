@@ -1,0 +1,19 @@
+"""The use of a connection tracking table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableUse:
+    """Entries and limit (0: none). `refused`: entries that found no place in the last hour; None: not counted."""
+
+    entries: int
+    limit: int
+    refused: int | None = None
+
+    @property
+    def share(self) -> float:
+        """The used part of the table."""
+        return self.entries / self.limit if self.limit else 0.0

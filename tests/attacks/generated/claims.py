@@ -1,0 +1,309 @@
+"""Attacks on claims: what a member writes to take what another one has, or will have.
+
+Judged by the leader's reconcilers over objects in memory. A third member reports honestly which cluster answers at
+each gateway that it is told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_network
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+from mcagent.controller.contract import names
+from mcagent.controller.leader import ledger
+from mcagent.controller.leader.ranking import TRIAL, ClaimStanding, Ranking
+from mcagent.controller.settings import LeaderSettings, MemberLimits
+from mcagent.kube.source import RawObject
+from tests.attacks.generated.search import AttackClass
+from tests.unit.leader_world import FLAT, Leader, account, cluster_info, gateway_of, reporting
+
+KEYS = {
+    "attacker": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "victim": "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A=",
+    "third": "ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj8=",
+}
+SERVICE_CIDRS = {"attacker": "10.1.0.0/16", "victim": "10.2.0.0/16", "third": "10.3.0.0/16"}
+VICTIM_PODS = "10.20.0.0/16"
+NEXT = "192.168.77.7"  # the Node that becomes the victim's gateway when it fails over
+MAX_GATEWAYS = MemberLimits().max_gateways
+GATEWAYS = (
+    NEXT,
+    gateway_of("attacker"),
+    gateway_of("victim"),
+    gateway_of("third"),
+    "10.2.0.80",  # a Service of the victim
+    "10.20.1.5",  # a Pod of the victim
+    *(f"192.168.78.{number}" for number in range(1, 11)),
+)
+CIDRS = (
+    "10.30.0.0/16",
+    VICTIM_PODS,
+    "10.2.7.0/24",
+    "10.0.0.0/8",
+    f"{gateway_of('victim')}/32",
+    f"{NEXT}/32",
+    "192.168.0.0/16",
+    "192.168.50.0/24",  # a network that is no cluster's
+    "203.0.113.0/24",
+    "0.0.0.0/0",
+)
+ALLOWED_CIDRS = "10.30.0.0/15"  # where an administrator limits the attacker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publish:
+    """The attacker writes its ClusterInfo."""
+
+    service_cidr: str
+    gateways: tuple[str, ...]
+    pod_cidrs: tuple[str, ...]
+    key: str  # whose; "": none
+
+    def __str__(self) -> str:
+        key = f" and the WireGuard key of the {self.key}" if self.key else ""
+        cidrs = f"Service CIDR {self.service_cidr}, Pod CIDRs {_listed(self.pod_cidrs)}"
+        return f"the attacker publishes gateways {_listed(self.gateways)}, {cidrs}{key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The attacker reports which cluster answers at addresses."""
+
+    answers: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        said = ", ".join(f"the {cluster} answers at {address}" for address, cluster in self.answers)
+        return f"the attacker reports: {said or 'nothing'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailOver:
+    """The victim's gateway fails, and another Node becomes its gateway."""
+
+    def __str__(self) -> str:
+        return f"the victim's gateway moves to {NEXT}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Time passes."""
+
+    seconds: int
+
+    def __str__(self) -> str:
+        return f"{self.seconds} seconds pass"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """A sequence of steps. `limited`: an administrator has named the attacker's CIDRs."""
+
+    encrypted: bool
+    limited: bool
+    steps: tuple[Publish | Report | FailOver | Wait, ...]
+
+    def __str__(self) -> str:
+        head = f"tunnels are {'encrypted' if self.encrypted else 'not encrypted'}"
+        head += f", the attacker may claim {ALLOWED_CIDRS}" if self.limited else ""
+        return "; ".join([head, *map(str, self.steps)])
+
+
+_GATEWAYS = st.one_of(
+    st.lists(st.sampled_from(GATEWAYS[:6]), max_size=4, unique=True).map(tuple),
+    st.lists(st.sampled_from(GATEWAYS), max_size=len(GATEWAYS), unique=True).map(tuple),
+    st.just(GATEWAYS[6:]),
+)
+
+
+def _listed(items: tuple[str, ...]) -> str:
+    return ", ".join(items) or "none"
+
+
+@st.composite
+def _publications(draw: st.DrawFn) -> Publish:
+    return Publish(
+        service_cidr=draw(st.sampled_from(("10.1.0.0/16", "10.1.0.0/16", "10.2.0.0/16"))),
+        gateways=draw(_GATEWAYS),
+        pod_cidrs=tuple(draw(st.lists(st.sampled_from(CIDRS), max_size=4, unique=True))),
+        key=draw(st.sampled_from(("attacker", "", "victim"))),
+    )
+
+
+def _steps() -> st.SearchStrategy[Publish | Report | FailOver | Wait]:
+    answers = st.tuples(st.sampled_from(GATEWAYS), st.sampled_from(("attacker", "victim")))
+    reports = st.builds(Report, answers=st.lists(answers, max_size=4).map(tuple))
+    waits = st.sampled_from((Wait(seconds=10), Wait(seconds=200)))
+    return st.one_of(_publications(), _publications(), st.just(FailOver()), reports, waits)
+
+
+def _sequences(limited: st.SearchStrategy[bool]) -> st.SearchStrategy[Claims]:
+    steps = st.lists(_steps(), min_size=2, max_size=5).map(tuple)
+    return st.builds(Claims, encrypted=st.booleans(), limited=limited, steps=steps)
+
+
+class ClaimsWorld:
+    """A leader with attacker, victim and an honest third member."""
+
+    def __init__(self, *, encrypted: bool, limited: bool) -> None:
+        self.encrypted = encrypted
+        self.victims_gateway = gateway_of("victim")
+        self.leader = Leader(*SERVICE_CIDRS, settings=LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT))
+        if limited:
+            self.leader.put(account("attacker", allowed_cidrs=ALLOWED_CIDRS))
+        for cluster in SERVICE_CIDRS:
+            self.leader.put(self._info(cluster))
+            self.leader.clock.forward(60)
+        self.report()
+
+    def _info(self, cluster: str) -> RawObject:
+        key = KEYS[cluster] if self.encrypted else ""
+        raw = cluster_info(cluster, SERVICE_CIDRS[cluster], [VICTIM_PODS] if cluster == "victim" else (), key=key)
+        if cluster == "victim":
+            raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": self.victims_gateway}]
+        return raw
+
+    def imported(self, cluster: str) -> Any:
+        """Return what all members are told of a cluster; {}: nothing."""
+        spec = self.leader.imported(names.cluster_info(cluster))
+        return spec["clusterinfo"] if spec else {}
+
+    def gateways(self, cluster: str) -> list[str]:
+        """Return the gateways of a cluster of which all members are told."""
+        return [gateway["gatewayIP"] for gateway in self.imported(cluster).get("gatewayInfos") or ()]
+
+    def take(self, step: Publish | Report | FailOver | Wait) -> None:
+        """Carry out a step; the third member then reports what it sees."""
+        match step:
+            case Publish():
+                raw = cluster_info("attacker", step.service_cidr, step.pod_cidrs, key=KEYS.get(step.key, ""))
+                info = raw["spec"]["clusterInfo"]
+                info["gatewayInfos"] = [{"gatewayIP": address} for address in step.gateways]
+                self.leader.put(raw)
+            case Report():
+                self.leader.put(reporting("attacker", dict(step.answers)))
+            case FailOver():
+                self.victims_gateway = NEXT
+                self.leader.put(self._info("victim"))
+            case Wait():
+                self.wait(step.seconds)
+        self.report()
+
+    def report(self) -> None:
+        """Let victim and third member report who answers: behind encryption only with the key that is claimed."""
+        owners = {gateway_of(cluster): cluster for cluster in ("attacker", "third")} | {
+            self.victims_gateway: "victim"
+        }
+        for reporter in ("victim", "third"):
+            answers = {
+                address: owners[address]
+                for cluster in SERVICE_CIDRS
+                for address in self.gateways(cluster)
+                if cluster != reporter and address in owners and (not self.encrypted or owners[address] == cluster)
+            }
+            self.leader.put(reporting(reporter, answers))
+
+    def settle(self) -> None:
+        """Let gateways prove themselves."""
+        for _ in range(3):
+            self.wait(TRIAL + 1)
+            self.report()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass at once, and the leader do what has become due."""
+        self.leader.clock.forward(seconds)
+        self.leader.controller.due()
+        self.leader.controller.run()
+
+    def lost(self) -> str:
+        """Return what the victim or the third member has not, in words; "" if they have everything."""
+        told = self.imported("victim")
+        if told.get("serviceCIDR") != SERVICE_CIDRS["victim"] or told.get("podCIDRs") != [VICTIM_PODS]:
+            return "the victim has lost its CIDRs"
+        if self.victims_gateway not in self.gateways("victim"):
+            return f"the victim's gateway {self.victims_gateway} is refused"
+        if gateway_of("third") not in self.gateways("third"):
+            return f"the third member's gateway {gateway_of('third')} is refused"
+        return ""
+
+    def taken(self, *, limited: bool) -> str:
+        """Return what the attacker has and must not have, in words; "": nothing."""
+        told = self.imported("attacker")
+        cidrs = [text for text in (told.get("serviceCIDR"), *(told.get("podCIDRs") or ())) if text]
+        gateways_of_others = (self.victims_gateway, gateway_of("third"))
+        protected = [SERVICE_CIDRS["victim"], VICTIM_PODS, SERVICE_CIDRS["third"], *gateways_of_others]
+        for cidr in map(ip_network, cidrs):
+            holder = next((text for text in protected if cidr.overlaps(ip_network(text))), "")
+            if holder:
+                return f"the attacker is granted {cidr}, which overlaps {holder} of another member"
+            private = any(cidr.subnet_of(ip_network(text)) for text in ledger.PRIVATE)  # type: ignore[arg-type]
+            if not private or (limited and not cidr.subnet_of(ip_network(ALLOWED_CIDRS))):  # type: ignore[arg-type]
+                return f"the attacker is granted {cidr}, which no administrator has allowed"
+        gateways = self.gateways("attacker")
+        if len(gateways) > MAX_GATEWAYS:
+            return f"the attacker has {len(gateways)} gateways, more than {MAX_GATEWAYS}"
+        inside = [
+            text for text in gateways if any(ip_network(text).overlaps(ip_network(net)) for net in protected)
+        ]
+        return f"the attacker's gateway {inside[0]} has an address of another member" if inside else ""
+
+
+def _judge(attack: Claims) -> str:
+    world = ClaimsWorld(encrypted=attack.encrypted, limited=attack.limited)
+    for step in attack.steps:
+        had_everything = world.lost() == ""
+        world.take(step)
+        if had_everything and not isinstance(step, FailOver) and (lost := world.lost()):
+            return f"{lost}, after: {step}"
+    world.settle()
+    return world.lost() or world.taken(limited=attack.limited)
+
+
+def _first_claim_stands(self: Ranking, cluster: Any, claim: Any, rivals: object) -> ClaimStanding:
+    return ClaimStanding.REQUESTED if cluster.granted.get(claim) is None else ClaimStanding.GRANTED
+
+
+@contextmanager
+def _no_grants() -> Iterator[None]:
+    """Let every claim be as good as every other: the older export wins."""
+    with (
+        patch.object(Ranking, "_standing", lambda *_: ClaimStanding.REQUESTED),
+        patch.object(ledger, "losing_claims", lambda _: {}),
+    ):
+        yield
+
+
+A1 = AttackClass(
+    name="A1",
+    title="a member claims addresses that another member has, or will have when its gateway fails over",
+    grammar=_sequences(st.just(False)),
+    judge=_judge,
+    property="no member loses a CIDR or the gateway that answers in its name, and none has another's, or too many",
+    protections={
+        "a gateway must prove itself": partial(patch.object, Ranking, "_standing", _first_claim_stands),
+        "a claim has one owner": _no_grants,
+        "a member has so many gateways": partial(patch.object, ledger, "_refuse_gateway", lambda *_: ""),
+    },
+    examples=150,
+    short=12,
+)
+A14 = AttackClass(
+    name="A14",
+    title="a member claims networks that are no cluster's",
+    grammar=_sequences(st.booleans()),
+    judge=_judge,
+    property="a CIDR that is granted lies in private ranges, and in those that an administrator has named, if any",
+    protections={
+        "the leader keeps to the ranges that are allowed": partial(
+            patch.object, ledger, "_refuse_cidr", lambda *_: ""
+        )
+    },
+    examples=150,
+    short=12,
+)

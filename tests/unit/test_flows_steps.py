@@ -1,0 +1,150 @@
+"""Single flows of the pipeline's steps whose loss a packet shows only in rare states of a connection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_network
+from itertools import product
+
+import pytest
+
+from flows import Flow, FlowError, pipeline
+from flows import actions as act
+from flows.pipeline import declaration as d
+from flows.pipeline import registers as r
+from flows.pipeline import tables as t
+from mcagent.model.net import PodPrefix
+from tests import small_topology as small
+from tests.unit.test_flows_pipeline import ROLES, texts
+
+
+def implies(flow: Flow, wider: Flow) -> bool:
+    """Tell whether every packet that matches `flow` matches `wider`, too."""
+    terms = {term.field: term for term in flow.match.terms}
+    return all(
+        (own := terms.get(term.field)) is not None
+        and not term.mask & ~own.mask
+        and own.value & term.mask == term.value
+        for term in wider.match.terms
+    )
+
+
+@pytest.mark.parametrize(("gateway", "siblings"), ROLES)
+def test_no_flow_is_hidden_by_one_with_a_higher_priority(gateway: bool, siblings: tuple[int, ...]) -> None:
+    """Each flow gets packets, except the lowest of a table, which only counts what no other flow wants."""
+    for snat in (False, True):
+        flows = small.flows_of(small.parts(gateway=gateway, siblings=siblings, snat=snat))
+        hidden = [
+            (flow.table, flow.priority, flow.match_text, wider.match_text)
+            for flow, wider in product(flows, flows)
+            if wider.table == flow.table
+            and flow.priority
+            and wider.priority > flow.priority
+            and implies(flow, wider)
+        ]
+        assert hidden == []
+
+
+def test_every_flow_has_a_text_with_policies_and_virtual_pod_cidrs() -> None:
+    """Each action can be written for Open vSwitch."""
+    prefix = PodPrefix(real=ip_network("10.10.0.0/16"), virtual=ip_network("100.72.0.0/16"))
+    for identities, prefixes in product((False, True), ((), (prefix,))):
+        shared = replace(small.env(gateway=True, siblings=(3,)), identities=identities, prefixes=prefixes)
+        assert all(flow.match_text + flow.actions_text for flow in small.base(shared).flows)
+
+
+def test_a_longer_prefix_of_the_node_comes_first() -> None:
+    """Networks of a Node may lie in each other."""
+    node = pipeline.LocalNode(
+        id=1, ofport=1, gateway=True, networks=(ip_network("10.10.0.0/16"), ip_network("10.10.1.0/24"))
+    )
+    part = pipeline.node(small.env(gateway=True, siblings=()), node)
+    priorities = {flow.match_text: flow.priority for flow in part.flows if flow.table == t.SOURCE.number}
+    assert priorities["ip,reg0=0x1/0xf,nw_src=10.10.1.0/24"] == d.PREFIX + 24
+    assert priorities["ip,reg0=0x1/0xf,nw_src=10.10.0.0/16"] == d.PREFIX + 16
+
+
+def test_packets_of_unknown_connections_are_asked_about_at_the_nodes_with_endpoints() -> None:
+    """One Node first where there is a choice, else all; the answer must come by the endpoint's tunnel."""
+    shared = small.env(gateway=True, siblings=())
+    for endpoints, group in ((3, d.GROUP_ASK), (1, None)):
+        part = pipeline.service(shared, small.service(5, "tcp", endpoints=endpoints))
+        (asked,) = [
+            text
+            for text in texts(part, t.SERVICE.number)
+            if ",tp_dst=80,tcp_flags=-syn ->" in text and "nw_tos" not in text
+        ]
+        assert ("group:" in asked) is (group is not None)
+        assert group is None or asked.endswith(f"group:{group.group_id(5)}")
+    part = pipeline.service(shared, small.service(5, "tcp", endpoints=3))
+    answers = [text for text in texts(part, t.LOOKUP_RESULT.number) if "nw_dst=" in text]
+    assert {port for port in (2, 3) for text in answers if f"reg2={port:#x}/0xffff" in text} == {2, 3}
+    assert len(answers) == 3
+
+
+def test_an_established_connection_to_a_service_keeps_its_service() -> None:
+    """The flow for translated packets marks them as translated, with the Service of the connection."""
+    flows = [
+        text
+        for text in texts(small.base(small.env(gateway=True, siblings=())), t.SERVICE.number)
+        if "dnat" in text
+    ]
+    assert flows
+    assert all(f"->{r.TRANSLATED.field.set_name}," in text and "move:" in text for text in flows)
+
+
+def test_rejected_requests_are_stored_and_connections_of_other_addresses_are_marked() -> None:
+    """Conntrack has the request that is answered with a reset, and what a gateway translates anew is marked."""
+    shared = replace(small.env(gateway=True, siblings=()), identities=True)
+    rejected = [flow for flow in small.base(shared).flows if flow.table == t.REJECT_STATE.number and flow.actions]
+    assert rejected
+    for flow in rejected:
+        assert any(isinstance(action, act.Ct) and action.commit for action in flow.actions), flow.match_text
+    marked = [text for text in texts(small.base(shared), t.SNAT_STATE.number) if "tcp_flags=-syn" in text]
+    assert marked
+    assert all("nw_tos" in text and "ct(commit" in text and "nat(src=" in text for text in marked)
+
+
+def test_the_reason_names_the_bounds_of_a_conjunction() -> None:
+    """Clauses are few, and IDs have 32 bits."""
+    for clause in (act.Conjunction(7, 3, 2), act.Conjunction(1 << 32, 1, 2), act.Conjunction(0, 1, 2)):
+        with pytest.raises(FlowError, match="is no clause of 2 to 64, or no ID of 32 bits"):
+            pipeline.PIPELINE.flow(t.OUTPUT, 1, (), (clause,))
+
+
+def leads_on(action: act.Action) -> bool:
+    """Tell whether a packet goes on after an action, or a connection is stored."""
+    on = act.Goto | act.Resubmit | act.Output | act.OutputBits | act.ToGroup | act.ToController | act.Conjunction
+    return isinstance(action, on) or (isinstance(action, act.Ct) and (action.table is not None or action.commit))
+
+
+@pytest.mark.parametrize(("gateway", "siblings"), ROLES)
+def test_every_flow_that_does_not_drop_leads_on(gateway: bool, siblings: tuple[int, ...]) -> None:
+    """A flow that only changes a packet would drop it, uncounted; a drop has the category of drops."""
+    categories = {category.number: category for category in pipeline.PIPELINE.categories}
+    for snat, identities in product((False, True), (False, True)):
+        shared = replace(small.env(gateway=gateway, siblings=siblings), identities=identities)
+        flows = small.flows_of([*small.parts(gateway=gateway, siblings=siblings, snat=snat), small.base(shared)])
+        for flow in flows:
+            split = pipeline.PIPELINE.cookies.split(flow.cookie)
+            assert split is not None
+            where = (flow.table, flow.priority, flow.match_text, flow.actions_text)
+            assert any(map(leads_on, flow.actions)) is not categories[split[0]].drops, where
+
+
+def test_answers_of_nodes_have_their_origin() -> None:
+    """The registers of a packet that came by a tunnel tell the origin to all tables that follow."""
+    part = pipeline.node(small.env(gateway=True, siblings=()), small.nodes(gateway=True, siblings=())[1])
+    answers = [text for text in texts(part, t.CLASSIFY.number) if "dl_dst=" in text]
+    assert answers
+    assert all("set_field:0x5/0xf->reg0" in text and "set_field:0x2/0xffff->reg2" in text for text in answers)
+
+
+@pytest.mark.parametrize("snat", [False, True])
+def test_only_routes_to_clusters_with_source_translation_mark_packets_for_it(snat: bool) -> None:
+    """The bit is what table SnatTable matches."""
+    part = pipeline.cluster(small.env(gateway=True, siblings=()), small.remote(1, gateway=True, snat=snat))
+    routes = [text for text in texts(part, t.ROUTE.number) if "nw_dst=10.21.0.0/16" in text]
+    assert routes
+    marked = f"set_field:{r.SNAT.is_(1).value:#x}/{r.SNAT.is_(1).mask:#x}->{r.SNAT.field.set_name}"
+    assert all((marked in text) is snat for text in routes)
