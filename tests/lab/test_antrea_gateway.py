@@ -207,7 +207,7 @@ def test_another_first_gateway(lab: Lab) -> None:
     gone, left = east.gateways
     clients = _pods(lab, "east")
     with TcpClient(lab.namespace(clients[-1]), str(west.services[0].cluster_ip), 80) as connection:
-        lab.mcagent(gone.name, "drain", "--local")
+        lab.mcagent(gone.name, "drain", "--local", "--grace", "0")  # not until `connection` has ended
         assert _seen(lab, clients[-1], west.services[0].cluster_ip) == {str(gone.tunnel_address)}
         connection.exchange(b"still here")
     lab.api("east").delete("Gateway", gone.name, objects.NAMESPACE)
