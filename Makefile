@@ -2,21 +2,12 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 STEP := .ci/step
-PYTEST := $(PY) -m pytest -q
-# What computes: one process for each processor, which takes over tests of another that has more left.
-EACH := -n $(shell nproc) --dist worksteal
-# Twice the processors: many of these tests wait, for a deadline or the loopback.
-MANY := -n $(shell echo $$((2 * $$(nproc))))
-# Labs wait for timers, too, but they count packets; API servers are busy.
-SOME := -n $(shell echo $$(($$(nproc) * 3 / 2)))
+SUITES := $(PY) -m tests.suites
 # Tests start very many processes of the same modules: compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
-# Names this run of make: the flaky tests of all its suites are counted together (tests/flaky.py).
-MCAGENT_TEST_RUN := $(or $(MCAGENT_TEST_RUN),$(shell date +%Y%m%d-%H%M%S)-$(shell echo $$PPID))
-export MCAGENT_TEST_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-all test-rest flaky lint inventory language unit properties embedded kube antrea antrea-if-there contract lab attacks test-failover test-planned \
+.PHONY: help setup demo quick test test-all test-rest test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
 	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench bench-compare image sbom release test-release chart docs site lock clean
 
 help: ## This list
@@ -30,15 +21,16 @@ demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controll
 
 quick: lint unit ## Static checks and unit tests: two minutes
 
-test: lint unit properties embedded kube contract lab attacks flaky ## Tests of everything that runs on this machine's own kernel: 25 minutes on two processors
+test: lint ## Tests of everything that runs on this machine's own kernel, as CI runs them: 25 minutes on two processors
+	@$(SUITES) unit properties embedded kube contract lab attacks
 
 test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 80 minutes
 
-# What CI runs after `make test`. Programs of others that are not there are named, with the tests that need them.
-test-rest: test-release antrea-if-there kernel-if-there test-planned e2e-if-there flaky
+# Programs of others that are not there are named, with the tests that need them.
+test-rest: test-quarantined test-release antrea kernel-if-there test-planned e2e-if-there
 
-flaky: setup
-	@$(PY) -m tests.flaky
+test-quarantined: setup ## Tests that fail without a fault of the code (tests/quarantine.txt)
+	@$(SUITES) quarantined
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -55,58 +47,47 @@ language: setup ## Lower the list of names and words that are still to be replac
 	@$(PY) -m devtools.language --update
 
 unit: setup ## Unit tests: values only, no root
-	@$(STEP) -v "unit tests" -- $(PYTEST) $(EACH) -m "not costly" tests/unit
+	@$(SUITES) unit
 
 properties: setup ## Properties of whole worlds and of sequences of steps: values only, no root
-	@$(STEP) -v "properties" -- $(PYTEST) $(EACH) -m costly tests/unit
+	@$(SUITES) properties
 
 embedded: setup ## The control plane, informers and admin commands on embedded API servers, over the loopback
-	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]
-	@.ci/setup browser
-	@$(STEP) -v "embedded API server tests" -- $(PYTEST) $(MANY) tests/embedded
+	@$(SUITES) embedded
 
 contract: setup ## Each backend against the real thing, in namespaces (root)
-	@$(STEP) -v "contract tests" -- $(PYTEST) -n auto --dist loadfile tests/contract
+	@$(SUITES) contract
 
 lab: setup ## Packets through labs of namespaces with real agents, `mclab demo --all-cnis` among them (root)
-	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "lab tests" -- $(PYTEST) $(SOME) --dist loadfile -m "not failover" tests/lab
+	@$(SUITES) lab
 
 attacks: setup ## What hostile clusters, Pods and users try (docs/security.md; root); BUDGET=5m generates attacks for so long
 ifdef BUDGET
 	@$(PY) -m tests.attacks.generated --budget $(BUDGET) $(ATTACKS)
 else
-	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "attacks" -- $(PYTEST) -n auto --dist loadfile tests/attacks
+	@$(SUITES) attacks
 endif
 
 kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
-	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "API server tests" -- $(PYTEST) $(SOME) --dist loadfile tests/kube
+	@$(SUITES) kube
 
-# Its worlds wait for Antrea's timers most of the time: all at once.
-BESIDE_ANTREA := $(STEP) -v "beside Antrea" -- $(PYTEST) $(MANY) --dist loadfile tests/antrea
 antrea: setup ## Beside Antrea's own controllers, real ones (left out where they are not: tests/antrea/programs.py) (root)
-	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
-	@$(BESIDE_ANTREA)
-
-antrea-if-there: setup
-	@$(BESIDE_ANTREA)
+	@$(SUITES) antrea
 
 test-failover: setup ## Faults of gateways under load, against the clock: wants an idle machine (root)
-	@$(STEP) -v "failover tests" -- $(PYTEST) -m failover tests/lab
+	@$(SUITES) failover
 
 # They count every datagram, so they run alone.
 test-planned: setup ## Gateways that are drained, cordoned, deleted and created again lose no packet (root)
-	@$(STEP) -v "planned changes of gateways" -- $(PYTEST) -m failover tests/lab/test_drain.py tests/lab/test_gateways_planned.py
+	@$(SUITES) planned
 
 test-kernel: setup ## Tests that depend on the datapath, on the kernel datapath, in test kernels (builds one if there is none)
 	@$(STEP) "a test kernel" -- tests/kernel/find-kernel --build
-	@$(STEP) -v "kernel lane" -- $(PY) tests/kernel/lane.py
+	@$(STEP) -v "kernel lane" -- $(PY) -m tests.kernel.lane
 
 kernel-if-there: setup
 	@tests/kernel/find-kernel --build >/dev/null || true
-	@$(STEP) -v "kernel lane" -- $(PY) tests/kernel/lane.py --optional
+	@$(STEP) -v "kernel lane" -- $(PY) -m tests.kernel.lane --optional
 
 lab-shell: setup ## A shell in a running lab on the kernel datapath, in a test kernel (LAB=arguments of lab up)
 	@tests/kernel/lab-shell $(LAB)
@@ -122,12 +103,12 @@ k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gat
 e2e: setup ## The user guide, conformance and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
 	@devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance)
 	@tests/helm/find-helm --build >/dev/null
-	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
+	@$(SUITES) e2e
 
 # Only where the programs are already; the image is of this tree, so it is built.
 e2e-if-there: setup
 	@! devtools/k8s/find-programs >/dev/null 2>&1 || devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance) >/dev/null
-	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
+	@$(SUITES) e2e
 
 conformance: setup ## The MCS API's conformance suite on two clusters of real Kubernetes (MCS_CONFORMANCE=its program; root)
 	@[ -z "$(MCS_CONFORMANCE)" ] || devtools/mck8s setup --conformance
@@ -158,12 +139,10 @@ release: setup ## The files of a release, from HEAD: dist/release (RELEASE=--wit
 	@$(PY) -m devtools.release $(RELEASE)
 
 test-release: setup ## That two builds of a release have the same bytes, and that its files work
-	@tests/helm/find-helm --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "release" -- $(PYTEST) tests/release
+	@$(SUITES) release
 
 chart: setup ## The Helm chart: linted, rendered, its manifests compared (builds Helm once if there is Go)
-	@tests/helm/find-helm --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "chart" -- $(PYTEST) tests/unit/test_chart.py tests/kube/test_chart.py
+	@$(SUITES) chart
 
 docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m devtools.pipeline_tables docs/pipeline.md

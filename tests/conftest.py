@@ -7,14 +7,14 @@ import os
 import pytest
 
 from mcagent.model.dataplane.facts import DatapathType
-from tests import flaky, properties, unchanged
+from tests import failures, properties, unchanged
 
 __all__ = ["properties"]  # imported for the hypothesis profile
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let failed tests that depend on timing run once more, and leave out tests of unchanged API servers."""
-    flaky.register(config)
+    """Record what fails, to be repeated, and leave out tests of unchanged API servers."""
+    failures.register(config)
     unchanged.register(config)
 
 

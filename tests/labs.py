@@ -19,6 +19,7 @@ from devtools.lab.topology import Topology
 from devtools.traffic import evidence
 from mcagent.model.config import DatapathChoice
 from mcagent.model.dataplane.facts import DatapathType
+from tests import alarm
 
 OWN_NAMES = f"t{os.getpid()}-"
 """How the name of every lab of this test process begins, and of no other's."""
@@ -34,12 +35,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Keep logs, flows, statuses and packets of every lab that runs when a test fails, and say where."""
     report = yield
     if report.failed and report.when in ("setup", "call"):
-        for lab in (one for one in _LABS if one.state.exists):
-            name = item.name.replace("/", "_").replace("[", "-").replace("]", "")
-            folder = FAILURES / f"{time.strftime('%H%M%S')}-{name}-{lab.name}"
-            report.sections.append(
-                ("lab", f"logs, flows, statuses and packets are in {evidence.collect(lab, folder)}")
-            )
+        name = item.name.replace("/", "_").replace("[", "-").replace("]", "")
+        with alarm.time_limit(alarm.EVIDENCE_SECONDS):
+            for lab in (lab for lab in _LABS if lab.state.exists):
+                folder = FAILURES / f"{time.strftime('%H%M%S')}-{name}-{lab.name}"
+                report.sections.append(("lab", f"logs, flows, statuses and packets are in {folder}"))
+                evidence.collect(lab, folder)
     return report
 
 

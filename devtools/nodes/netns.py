@@ -45,6 +45,9 @@ def run(
                 output, errors = process.communicate(stdin or "", timeout)
             except subprocess.TimeoutExpired:
                 output, errors = _late(process, timeout * (slowness() - 1))
+            except BaseException:  # a time limit of the caller: `with` would wait for the process
+                process.kill()
+                raise
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LabError(f"{' '.join(argv)}: {error}") from None
     if check and process.returncode:

@@ -21,6 +21,7 @@ from devtools.k8s.lab import STATE, K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
 from devtools.k8s.programs import mcagent_images, require
 from devtools.lab.progress import Progress
+from tests import alarm
 from tests.e2e.guide import INSTALL, Guide
 from tests.e2e.world import Suite, World, dataplane_of
 
@@ -104,5 +105,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         place = EVIDENCE / item.name
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        item.funcargs["world"].write_evidence(place)  # type: ignore[attr-defined]
+        with alarm.time_limit(alarm.EVIDENCE_SECONDS):
+            item.funcargs["world"].write_evidence(place)  # type: ignore[attr-defined]
     return report

@@ -1,9 +1,9 @@
 """Run the tests whose result depends on the datapath on the kernel datapath, in test kernels: one per file.
 
 These are the tests with the marker `datapath`, without those of `make test-failover`. As many files run at a time
-as there are CPUs. A test that depends on timing and fails runs again in its file's kernel (`tests/flaky.py`).
+as there are CPUs. Failed tests run again, in a kernel of their own, when all files are done (`tests/repeats.py`).
 
-    python tests/kernel/lane.py [--jobs N] [--limit SECONDS] [--out DIR] [PYTEST ARGUMENT...]
+    python -m tests.kernel.lane [--jobs N] [--limit SECONDS] [--out DIR] [PYTEST ARGUMENT...]
 
 Where the machine's own kernel has openvswitch, geneve and vxlan, the tests run on it directly. Otherwise each test
 file gets a User Mode Linux kernel of its own (`run-in-kernel`), which starts in under a second. Per file a folder
@@ -22,15 +22,21 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import failures, quarantine, repeats, suites
+from tests.failures import Failure
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MARKED = "datapath and not failover"
 MODULES = ("openvswitch", "geneve", "vxlan", "vport_geneve", "vport_vxlan")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--datapath=system")
+FAILURES = "failures"
+REPORT = "junit.xml"
 DURATIONS = ROOT / ".cache" / "kernel-lane-seconds.json"
 LONGEST = {  # seconds, measured on a busy machine: a fresh clone has no DURATIONS, and these are not to begin last
     "tests/lab/test_matrix.py": 590,
@@ -45,19 +51,17 @@ LONGEST = {  # seconds, measured on a busy machine: a fresh clone has no DURATIO
     "tests/lab/test_policies.py": 223,
     "tests/lab/test_antrea_gateway.py": 209,
 }
-FLAKY = ROOT / ".cache" / "flaky"  # written through, for the records of tests/flaky.py
+NAME = "kernel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one test file: counts by pytest's words, seconds, and where its output is."""
+    """What became of one test file: counts by pytest's words, what failed, seconds, and where its output is."""
 
     file: str
-    status: int
     passed: int
-    failed: int
-    flaky: int
     skipped: int
+    failures: tuple[Failure, ...]
     seconds: float
     folder: Path
 
@@ -102,58 +106,58 @@ def durations() -> dict[str, float]:
     return dict(json.loads(DURATIONS.read_text())) if DURATIONS.exists() else {}
 
 
-def counts(report: Path, status: int) -> tuple[int, int, int, int]:
-    """Return passed, failed, flaky and skipped tests of a JUnit report and pytest's exit status.
-
-    A report has the first run of a test only. If pytest succeeds nevertheless, its failed tests are flaky:
-    they passed when they ran alone (`tests/flaky.py`). Without a report, one test counts as failed.
-    """
-    passed = failed = skipped = 0
-    suites = ET.parse(report).getroot().iter("testsuite") if report.exists() else ()
-    for suite in suites:
-        total, bad = int(suite.get("tests", 0)), int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+def counts(report: Path) -> tuple[int, int]:
+    """Return how many tests passed and were skipped, of a JUnit report; none if it is missing."""
+    passed = skipped = 0
+    for suite in ET.parse(report).getroot().iter("testsuite") if report.exists() else ():
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         left_out = int(suite.get("skipped", 0))
-        passed, failed, skipped = passed + total - bad - left_out, failed + bad, skipped + left_out
-    if status == 0 and report.exists():
-        return passed, 0, failed, skipped
-    return passed, failed if status == 5 else max(failed, 1), 0, skipped
+        passed, skipped = passed + int(suite.get("tests", 0)) - failed - left_out, skipped + left_out
+    return passed, skipped
 
 
-def run_file(name: str, kernel: str, base: Path, limit: int, arguments: list[str]) -> Outcome:
-    """Run one file's tests in a kernel of its own."""
-    folder = base / name.removesuffix(".py").replace("/", "-")
+def failures_of(name: str, status: int, folder: Path) -> tuple[Failure, ...]:
+    """Return what failed in a file: the file itself if the kernel or pytest ended before it was done."""
+    recorded = failures.read(folder / FAILURES)
+    if status in (0, 5) and (folder / REPORT).exists():
+        return ()
+    if status == 1 and recorded:
+        return recorded
+    log = folder / "pytest.log"
+    last = log.read_text(errors="replace").splitlines()[-60:] if log.exists() else []
+    return (Failure(test=name, output="\n".join((f"ended with status {status}", *last))),)
+
+
+def run_file(
+    name: str, tests: Sequence[str], *, kernel: str, folder: Path, limit: int, arguments: Sequence[str]
+) -> Outcome:
+    """Run one file's tests (`tests`: its name, or node IDs) in a kernel of its own."""
     folder.mkdir(parents=True)
     started = time.monotonic()
     with (folder / "pytest.log").open("wb") as log:
         boot = [f"{HERE}/run-in-kernel", "-k", kernel, "-t", f"{limit}", "-m", "3072"]
-        keep = ["-o", f"{folder}", "-o", f"{FLAKY}", "-l", f"{folder}/kernel.log"]
-        environment = ["-e", "MCAGENT_LAB_FAILURES", "-e", "MCAGENT_TEST_RUN", "-e", "CI"]
-        test = [
-            sys.executable,
-            *PYTEST,
-            "-m",
-            MARKED,
-            f"--junitxml={folder}/junit.xml",
-            *arguments,
-            name,
-        ]
-        done = subprocess.run(
+        keep = ["-o", f"{folder}", "-l", f"{folder}/kernel.log"]
+        environment = ["-e", "MCAGENT_LAB_FAILURES", "-e", failures.VARIABLE, "-e", "CI"]
+        test = [sys.executable, *PYTEST, "-m", MARKED, f"--junitxml={folder / REPORT}", *arguments, *tests]
+        status = subprocess.run(
             [*boot, *keep, *environment, "--", *test],
             cwd=ROOT,
-            env={**os.environ, "MCAGENT_LAB_FAILURES": str(folder)},
+            env={
+                **os.environ,
+                "MCAGENT_LAB_FAILURES": str(folder),
+                failures.VARIABLE: str(folder / FAILURES),
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             check=False,
-        )
-    passed, failed, flaky, skipped = counts(folder / "junit.xml", done.returncode)
+        ).returncode
+    passed, skipped = counts(folder / REPORT)
     return Outcome(
         file=name,
-        status=done.returncode,
         passed=passed,
-        failed=failed,
-        flaky=flaky,
         skipped=skipped,
+        failures=failures_of(name, status, folder),
         seconds=time.monotonic() - started,
         folder=folder,
     )
@@ -169,9 +173,13 @@ def main() -> int:
     options, arguments = parser.parse_known_args()
     if host_kernel_has_modules():
         print("kernel lane: this machine's kernel has openvswitch: running on it directly", flush=True)
-        return subprocess.run(
-            [sys.executable, *PYTEST, "-m", MARKED, *arguments], cwd=ROOT, check=False
-        ).returncode
+        suite = suites.Suite(
+            name=NAME,
+            title="kernel lane",
+            select=("-m", MARKED, *arguments),
+            options=("--datapath=system",),
+        )
+        return 0 if suites.run([suite], repeats.folder()) else 1
     kernel = find_kernel()
     if kernel is None and not options.optional:
         return 3
@@ -184,32 +192,52 @@ def main() -> int:
     base.mkdir(parents=True, exist_ok=True)
     print(f"kernel lane: {len(files)} test files, {options.jobs} test kernels at a time", flush=True)
     rest = [argument for argument in arguments if not Path(ROOT, argument.split("::")[0]).exists()]
+    rest += quarantine.options()
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(max_workers=options.jobs) as pool:
-        futures = [pool.submit(run_file, name, kernel, base, options.limit, rest) for name in files]
-        for future in as_completed(futures):
+
+        def run_first(name: str) -> Outcome:
+            return run_file(
+                name,
+                [name],
+                kernel=kernel,
+                folder=base / _folder_name(name),
+                limit=options.limit,
+                arguments=rest,
+            )
+
+        for future in as_completed([pool.submit(run_first, name) for name in files]):
             outcome = future.result()
             outcomes.append(outcome)
-            word = "FAILED" if outcome.failed else "flaky" if outcome.flaky else "ok"
             print(
-                f"{word:7}{outcome.file}: {outcome.passed} passed, {outcome.failed} failed, "
-                f"{outcome.flaky} flaky, {outcome.skipped} skipped ({outcome.seconds:.0f} s)",
+                f"{'FAILED' if outcome.failures else 'ok':7}{outcome.file}: {outcome.passed} passed, "
+                f"{len(outcome.failures)} failed, {outcome.skipped} skipped ({outcome.seconds:.0f} s)",
                 flush=True,
             )
-            if word == "ok":
+            if outcome.failures:
+                print(f"--- {outcome.file}: all its output is in {outcome.folder}")
+                print("\n".join((outcome.folder / "pytest.log").read_text(errors="replace").splitlines()[-60:]))
+            else:
                 shutil.rmtree(outcome.folder)
     DURATIONS.parent.mkdir(exist_ok=True)
     DURATIONS.write_text(json.dumps(durations() | {o.file: round(o.seconds, 1) for o in outcomes}))
+
+    def run_again(_suite: str, tests: Sequence[str]) -> tuple[Failure, ...]:
+        name = tests[0].partition("::")[0]
+        folder = Path(tempfile.mkdtemp(prefix=f"{_folder_name(name)}.", dir=base)) / "again"
+        return run_file(name, tests, kernel=kernel, folder=folder, limit=options.limit, arguments=()).failures
+
+    failed = {NAME: [failure for outcome in outcomes for failure in outcome.failures]}
+    passes = repeats.report(repeats.repeat(failed, run_again), repeats.folder())
     if options.out is None and not any(base.iterdir()):
         base.rmdir()
-    for outcome in outcomes:
-        if outcome.folder.exists():
-            print(f"--- {outcome.file}: all its output is in {outcome.folder}")
-            print("\n".join((outcome.folder / "pytest.log").read_text(errors="replace").splitlines()[-60:]))
-    words = ("passed", "failed", "flaky", "skipped")
-    totals = {word: sum(getattr(outcome, word) for outcome in outcomes) for word in words}
-    print("kernel lane: " + ", ".join(f"{number} {word}" for word, number in totals.items()))
-    return 1 if totals["failed"] or not totals["passed"] else 0
+    passed, skipped = (sum(getattr(outcome, word) for outcome in outcomes) for word in ("passed", "skipped"))
+    print(f"kernel lane: {passed} passed at first, {len(failed[NAME])} failed at first, {skipped} skipped")
+    return 0 if passes and passed else 1
+
+
+def _folder_name(file: str) -> str:
+    return file.removesuffix(".py").replace("/", "-")
 
 
 if __name__ == "__main__":
