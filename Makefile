@@ -21,7 +21,7 @@ demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controll
 
 quick: lint unit ## Static checks and unit tests: two minutes
 
-test: lint ## Tests of everything that runs on this machine's own kernel, as CI runs them: 25 minutes on two processors
+test: lint ## Tests of everything that runs on this machine's own kernel, as CI runs them: half an hour on two processors
 	@$(SUITES) unit properties embedded kube contract lab attacks
 
 test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 80 minutes

@@ -42,6 +42,17 @@ def read(path: Path) -> tuple[Failure, ...]:
     return tuple(Failure(test=test, output="\n".join(parts)) for test, parts in outputs.items())
 
 
+def of_run(status: int, path: Path) -> tuple[Failure, ...] | None:
+    """Return what failed in a run of pytest, by its exit status and the recorded failures.
+
+    None: it ended before all tests had run, or did not record what failed.
+    """
+    if status == 0:
+        return ()
+    recorded = read(path)
+    return recorded if status == 1 and recorded else None
+
+
 def append(path: Path, failures: Iterable[Failure]) -> None:
     """Append failures to a file, which is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)

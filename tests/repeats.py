@@ -28,7 +28,8 @@ MOST_SECONDS = 600.0
 REPEATS = 2
 QUIET_WITHIN = 60.0
 """Seconds to wait for the machine's load to fall before the first repeat."""
-STRICT = "FLAKY"
+VARIABLE = "FLAKY"
+"""Of the environment: `strict` fails the run for any failure."""
 
 Run = Callable[[str, Sequence[str]], tuple[Failure, ...]]
 """Runs tests of a suite again and returns those that fail."""
@@ -136,4 +137,4 @@ def report(results: Sequence[Repeated], directory: Path) -> bool:
         print(
             f"Failures in more than {MOST_FILES} files, or more than {MOST_SECONDS:g} s of repeats, fail the run."
         )
-    return all(repeated.result is Result.FLAKY for repeated in results) and os.environ.get(STRICT) != "strict"
+    return all(repeated.result is Result.FLAKY for repeated in results) and os.environ.get(VARIABLE) != "strict"

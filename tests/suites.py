@@ -28,6 +28,8 @@ _FILES = ("-n", str(_CPUS), "--dist", "loadfile")
 _APISERVER = ("tests/kube/find-apiserver", "--build")
 _PROMETHEUS = ("tests/prometheus/find-prometheus", "--build")
 _HELM = ("tests/helm/find-helm", "--build")
+CANNOT_BUILD = 1
+"""Exit status of a command that finds or builds a program: this machine cannot build it, say without Go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +37,8 @@ class Suite:
     """A part of the tests.
 
     `select` are pytest's arguments that select its tests, `processes` those that distribute them, and `options`
-    those of each run, repeats included. `prepare` are commands that build what it needs; where they cannot, tests
-    are skipped with a reason. pytest runs in `root`.
+    those of each run, repeats included. `prepare` are commands that build what it needs: where they cannot (status
+    1), tests are skipped with a reason; where they fail, so does the suite. pytest runs in `root`.
     """
 
     name: str
@@ -107,26 +109,30 @@ def pytest(suite: Suite, arguments: Sequence[str], record: Path) -> int:
     ).returncode
 
 
-def run_suite(suite: Suite, record: Path) -> tuple[tuple[Failure, ...], bool]:
-    """Run a suite; return its failures, and whether pytest ran all tests and recorded what failed."""
+def run_suite(suite: Suite, record: Path) -> tuple[tuple[Failure, ...], str]:
+    """Run a suite; return its failures, and what kept tests from running ("": nothing did)."""
     if not suite.select:
         print(f"{suite.title}: none")
-        return (), True
+        return (), ""
+    obstacle = ""
     for command in suite.prepare:
-        subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        prepared = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
+        )
+        if prepared.returncode not in (0, CANNOT_BUILD):
+            obstacle = f"{' '.join(command)} ended with status {prepared.returncode}"
     left_out = () if suite.name == "quarantined" else quarantine.options()
     status = pytest(suite, (*suite.processes, *suite.select, *left_out), record)
-    failed = failures.read(record)
-    return failed, status == 0 or (status == 1 and bool(failed))
+    if failures.of_run(status, record) is None:
+        obstacle = f"pytest ended with status {status} before all tests had run"
+    return failures.read(record), obstacle
 
 
 def run_again(suite: Suite, tests: Sequence[str], record: Path) -> tuple[Failure, ...]:
     """Run tests alone and return those that fail: all of them if pytest does not end in an orderly way."""
     status = pytest(suite, ("-p", "no:cacheprovider", *tests), record)
-    failed = failures.read(record)
-    if status == 0:
-        return ()
-    if status == 1 and failed:
+    failed = failures.of_run(status, record)
+    if failed is not None:
         return failed
     return tuple(Failure(test=test, output=f"pytest ended with status {status}") for test in tests)
 
@@ -134,13 +140,13 @@ def run_again(suite: Suite, tests: Sequence[str], record: Path) -> tuple[Failure
 def run(suites: Sequence[Suite], directory: Path) -> bool:
     """Run suites and what failed in them again, report, and tell whether the run passes."""
     failed: dict[str, tuple[Failure, ...]] = {}
-    broken: list[Suite] = []
+    obstacles: dict[str, str] = {}  # by the titles of suites whose tests did not all run
     by_name = {suite.name: suite for suite in suites}
     with tempfile.TemporaryDirectory(prefix="mcagent-tests.") as temporary:
         for suite in suites:
-            failed[suite.name], is_complete = run_suite(suite, Path(temporary, suite.name))
-            if not is_complete:
-                broken.append(suite)
+            failed[suite.name], obstacle = run_suite(suite, Path(temporary, suite.name))
+            if obstacle:
+                obstacles[suite.title] = obstacle
 
         def again(name: str, tests: Sequence[str]) -> tuple[Failure, ...]:
             record = Path(tempfile.mkdtemp(dir=temporary), "failures")
@@ -148,9 +154,9 @@ def run(suites: Sequence[Suite], directory: Path) -> bool:
 
         results = repeats.repeat(failed, again)
     passes = repeats.report(results, directory)
-    for suite in broken:
-        print(f"FAILED        {suite.title}: pytest ended before all tests had run")
-    return passes and not broken
+    for title, obstacle in obstacles.items():
+        print(f"FAILED        {title}: {obstacle}")
+    return passes and not obstacles
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,22 +85,12 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> suites.Suite:
 def run(suite: suites.Suite, keyword: str, *processes: str) -> tuple[bool, dict[str, str]]:
     """Run tests of a suite; return whether the run passes, and the result of each test that failed."""
     folder = suite.root / "records"
-    passes = suites.run([replaced(suite, keyword, processes)], folder)
+    selected = replace(suite, select=(*suite.select, "-k", keyword), processes=processes)
+    passes = suites.run([selected], folder)
     rows = json.loads((folder / "tests.json").read_text()) if folder.exists() else []
     for row in rows:
         assert all((folder / output).read_text() for output in row["outputs"])
     return passes, {row["test"].removeprefix("test_it.py::"): row["result"] for row in rows}
-
-
-def replaced(suite: suites.Suite, keyword: str, processes: Sequence[str]) -> suites.Suite:
-    """Return the suite with the tests that a keyword selects."""
-    return suites.Suite(
-        name=suite.name,
-        title=suite.title,
-        select=(*suite.select, "-k", keyword),
-        processes=tuple(processes),
-        root=suite.root,
-    )
 
 
 @pytest.mark.parametrize("processes", ["-n0", "-n2"])
@@ -138,7 +129,19 @@ def test_a_crashed_worker_is_repeated(suite: suites.Suite) -> None:
 def test_a_suite_that_ends_early_fails_the_run(suite: suites.Suite, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody knows which tests did not run."""
     assert run(suite, "fine or ends_pytest") == (False, {})
-    assert "FAILED        a suite: pytest ended before all tests had run" in capsys.readouterr().out
+    assert "FAILED        a suite: pytest ended with status 3 before all tests had run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("status", "passes"), [(0, True), (1, True), (2, False)])
+def test_a_build_that_fails_fails_the_run(
+    suite: suites.Suite, capsys: pytest.CaptureFixture[str], status: int, passes: bool
+) -> None:
+    """Tests that need the program would be skipped; a machine that cannot build it (status 1) skips them."""
+    command = ("sh", "-c", f"exit {status}")
+    built = replace(suite, select=(*suite.select, "-k", "fine"), prepare=(command,))
+    assert suites.run([built], suite.root / "records") is passes
+    expected = f"FAILED        a suite: sh -c exit {status} ended with status {status}"
+    assert (expected in capsys.readouterr().out) is not passes
 
 
 def test_a_strict_run_accepts_no_flaky_test(suite: suites.Suite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ MODULES = ("openvswitch", "geneve", "vxlan", "vport_geneve", "vport_vxlan")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--datapath=system")
 FAILURES = "failures"
 REPORT = "junit.xml"
+NO_TESTS = 5  # pytest's exit status
 DURATIONS = ROOT / ".cache" / "kernel-lane-seconds.json"
 LONGEST = {  # seconds, measured on a busy machine: a fresh clone has no DURATIONS, and these are not to begin last
     "tests/lab/test_matrix.py": 590,
@@ -118,11 +119,10 @@ def counts(report: Path) -> tuple[int, int]:
 
 def failures_of(name: str, status: int, folder: Path) -> tuple[Failure, ...]:
     """Return what failed in a file: the file itself if the kernel or pytest ended before it was done."""
-    recorded = failures.read(folder / FAILURES)
-    if status in (0, 5) and (folder / REPORT).exists():
-        return ()
-    if status == 1 and recorded:
-        return recorded
+    if (folder / REPORT).exists() or status == 1:
+        failed = failures.of_run(0 if status == NO_TESTS else status, folder / FAILURES)
+        if failed is not None:
+            return failed
     log = folder / "pytest.log"
     last = log.read_text(errors="replace").splitlines()[-60:] if log.exists() else []
     return (Failure(test=name, output="\n".join((f"ended with status {status}", *last))),)
@@ -225,7 +225,10 @@ def main() -> int:
     def run_again(_suite: str, tests: Sequence[str]) -> tuple[Failure, ...]:
         name = tests[0].partition("::")[0]
         folder = Path(tempfile.mkdtemp(prefix=f"{_folder_name(name)}.", dir=base)) / "again"
-        return run_file(name, tests, kernel=kernel, folder=folder, limit=options.limit, arguments=()).failures
+        again = run_file(name, tests, kernel=kernel, folder=folder, limit=options.limit, arguments=())
+        if not again.failures:
+            shutil.rmtree(folder.parent)
+        return again.failures
 
     failed = {NAME: [failure for outcome in outcomes for failure in outcome.failures]}
     passes = repeats.report(repeats.repeat(failed, run_again), repeats.folder())
