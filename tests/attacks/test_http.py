@@ -280,6 +280,22 @@ def test_endless_headers_are_refused(pages: HttpServer, health: HttpServer) -> N
 @attack(
     Group.HTTP,
     Attacker.POD,
+    wants="keep agents and controllers busy for hours with a header, or with a review, that takes long to read",
+    stopped_by="readers of text whose time grows as its length does, and 1.5 MiB for a body",
+)
+def test_texts_that_take_long_are_answered(pages: HttpServer, hook: Hook) -> None:
+    """Spaces without a value, and a string that is begun again at every character: each is refused at once."""
+    assert exchange(pages.port, HEAD + b"X:" + b" " * 15000 + b"\0\r\n\r\n").startswith(b"HTTP/1.1 400")
+    start = b"[" * 66 + b'"'
+    body = start + b'[\\"' * ((MAX_BODY - len(start)) // 3)
+    head = f"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    assert hook.exchange(head.encode() + body).startswith(b"HTTP/1.1 400")
+    assert hook.allows()
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
     wants="fill the leader's memory with bodies of reviews that never end",
     stopped_by="bounds on one body, refused by its length, and on all that is held, the greediest giving way",
 )

@@ -33,7 +33,7 @@ from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 8 * 1024 * 1024  # bytes: the new and the old object, each up to the limit of API servers
+MAX_BODY = 3 * 1024 * 1024 // 2  # bytes, of the new and the old object together
 # Seconds that a connection may be unused. API servers close it after 90 (Go's http.DefaultTransport), and must be
 # first: a request that crosses the closing by this server fails. A heartbeat comes every 10 s.
 IDLE = 100.0

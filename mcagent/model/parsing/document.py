@@ -16,8 +16,8 @@ TOO_LONG = "(too long a number)"
 _BRACKETS = b"[]{}"
 _OTHERS = bytes(set(range(256)) - set(_BRACKETS))
 _AS_SQUARE = bytes.maketrans(b"{}", b"[]")
-# A string, or one bracket. Possessive: no backtracking, whatever the text.
-_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
+# A string, or one bracket. Possessive, and a string without an end takes the rest: each character is read once.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 # A pair of surrogates, half of one, any other escape.
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
 _DIGITS = 4000  # Python refuses to read longer integers (sys.int_info.str_digits_check_threshold and above)

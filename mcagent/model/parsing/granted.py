@@ -23,6 +23,7 @@ from mcagent.model.parsing.field import describe, printable
 CLAIMS_ANNOTATION = "mcagent.io/claims"
 REFUSED = ""  # asked for, and not granted: so it is not in the spec
 MAX_CLAIMS = 4096  # CIDRs, gateways and keys of one cluster: more than an object that we read can hold
+MAX_TEXT = 256 * 1024  # characters of the annotation: all that an object's annotations may have together
 
 # Comma-separated claims on a ClusterInfoImport. The first: what the member's controller left out of the spec. The
 # second: Pod CIDRs of the member's own cluster that the other cluster, or the leader, does not use.
@@ -43,6 +44,8 @@ def granted_text(claims: Mapping[str, str]) -> str:
 
 def read_granted(text: str) -> dict[str, str]:
     """Return the claims with their times (or REFUSED); ValueError says in a few words what is wrong."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"has {len(text)} characters, at most {MAX_TEXT} allowed")
     try:
         claims = decode(text)
     except ValueError:

@@ -1,0 +1,209 @@
+"""The time for reading text of others grows as its length does, whatever the text: no text stops a controller.
+
+Texts are made of the tokens of their form. Each is read at growing lengths until that takes a while or the length
+is `LONGEST`; four times the length may then take `MOST` times as long, where a square takes 16 times.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import inspect
+import itertools
+import pkgutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcagent.controller.contract import annotations as exported
+from mcagent.controller.contract import cidr_claims, cluster_uid, conditions, export_ranges, names, policies
+from mcagent.http.request import BadRequestError, parse_head
+from mcagent.model import parsing
+from mcagent.model.api.base import Metadata
+from mcagent.model.api.multicluster import ResourceExport
+from mcagent.model.errors import InputError
+from mcagent.model.parsing import clusters, document, field, granted, labels, links, node_key, prefixes
+
+MOST = 10.0  # for four times the length: 4 is linear, 16 square
+NOTABLE = 0.004  # seconds of processor time: less says nothing
+SHORTEST, LONGEST = 64, 64 * 1024  # characters
+
+JSON = (
+    "[",
+    "{",
+    "]",
+    "}",
+    '"',
+    r"\"",
+    r"\\",
+    "\\",
+    r"\ud800",
+    r"\u0000",
+    "1",
+    "-",
+    ".",
+    "e",
+    ",",
+    ":",
+    "a",
+    "é",
+    " ",
+)
+LISTS = ("10.0.0.0/8", "=", ",", "/", ".", "1", "a", "-", " ", "::")
+LABELS = ("ns:", "&pod:", "a", "-", ".", "/", "=", ",", "a=b,", "kubernetes.io/metadata.name=a")
+HEAD = ("GET / HTTP/1.1\r\n", "a:", " ", "\t", "\0", "x", "\r\n", ":", "connection:", ",", "ÿ")
+NAMES = ("a", "-", ".", "0", "A", "%", " ")
+TIMES = ("2026-11-28T00:00:00", ".", "1", "Z", "T", ":", "-", "+")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A function that reads text of others, which is made of `tokens`."""
+
+    read: Callable[[str], object]
+    tokens: Sequence[str]
+    functions: Sequence[Callable[..., object]] = ()  # of `model.parsing`, that `read` calls
+
+
+def read_policy(text: str) -> object:
+    """Read a policy of another cluster that has the text as its content."""
+    return policies.read_carried(field.Field("x", base64.b64encode(text.encode()).decode()))
+
+
+def read_exported(text: str) -> object:
+    """Read an export that has the text as the labels of its Service."""
+    metadata = Metadata(annotations={names.EXPORTED_LABELS_ANNOTATION: text})
+    return exported.carried_by(ResourceExport(metadata=metadata))
+
+
+READERS = {
+    "a JSON document": Reader(document.decode, JSON, (document.decode, document.decode_noting_cuts)),
+    "a policy": Reader(read_policy, JSON),
+    "exported labels": Reader(read_exported, JSON),
+    "claims": Reader(granted.read_granted, JSON, (granted.read_granted,)),
+    "refused claims": Reader(granted.read_refused, JSON, (granted.read_refused,)),
+    "CIDRs": Reader(granted.read_cidrs, LISTS, (granted.read_cidrs,)),
+    "links": Reader(links.read_text, JSON, (links.read_text,)),
+    "a Node's key": Reader(lambda text: node_key.read_node_key(text, "x"), JSON, (node_key.read_node_key,)),
+    "prefixes": Reader(prefixes.read_prefixes, LISTS, (prefixes.read_prefixes,)),
+    "label identities": Reader(labels.parsed, LABELS, (labels.parsed,)),
+    "an MTU": Reader(clusters.read_mtu, LISTS, (clusters.read_mtu,)),
+    "an assigned range": Reader(lambda text: export_ranges.read_record(text, export_ranges.Assigned), JSON),
+    "a CIDR": Reader(lambda text: cidr_claims.cidr_claim(text, "x"), LISTS),
+    "a gateway's address": Reader(cidr_claims.gateway_claim, LISTS),
+    "shown text": Reader(field.printable, JSON, (field.printable,)),
+    "a time": Reader(conditions.time_of, TIMES),
+    "a request's head": Reader(lambda text: parse_head(text.encode("latin-1")), HEAD),
+    "a name": Reader(names.is_subdomain, NAMES),
+    "a cluster's UID": Reader(cluster_uid.is_uid, NAMES),
+}
+# They write text, or read what has been checked.
+WRITERS = {
+    granted.to_microseconds,
+    labels.identity,
+    labels.label_hash,
+    labels.namespace_part,
+    labels.normalised,
+    labels.split,
+}
+
+
+def seconds(read: Callable[[str], object], text: str) -> float:
+    """Return the processor time of this thread for reading a text."""
+    before = time.thread_time()
+    with suppress(ValueError, InputError, BadRequestError):
+        read(text)
+    return time.thread_time() - before
+
+
+def growth(reader: Reader, start: str, repeated: str, end: str) -> float:
+    """Return how many times as long a text takes that is four times as long; 0 if none takes a notable time."""
+    times: list[float] = []
+    length = SHORTEST
+    while len(times) < 3 or (times[-1] < NOTABLE and length <= LONGEST):
+        text = start + repeated * max(1, (length - len(start) - len(end)) // len(repeated)) + end
+        times.append(seconds(reader.read, text))
+        length *= 2
+    return times[-1] / max(times[-3], NOTABLE / 1000) if times[-1] >= NOTABLE else 0.0
+
+
+def check(reader: Reader, start: str, repeated: str, end: str) -> None:
+    """Check the growth: the least of a few measurements, because the machine does other work, too."""
+    ratios: list[float] = []
+    while len(ratios) < 5 and (not ratios or min(ratios) > MOST):
+        ratios.append(growth(reader, start, repeated, end))
+    assert min(ratios) <= MOST, f"{start!r}, {repeated!r} repeated, {end!r}: {ratios}"
+
+
+def openings(tokens: Sequence[str]) -> Iterator[str]:
+    """Yield what a text may begin with: nothing, one token, or brackets that are too deep and a token."""
+    yield ""
+    for token in tokens:
+        yield token
+        yield "[" * (document.MAX_DEPTH + 2) + token
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_each_pair_of_tokens_is_read_in_linear_time(name: str) -> None:
+    """Every token is repeated after every beginning."""
+    reader = READERS[name]
+    for start, repeated in itertools.product(openings(reader.tokens), reader.tokens):
+        check(reader, start, repeated, "")
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_generated_texts_are_read_in_linear_time(data: st.DataObject) -> None:
+    """What is repeated, and what stands before and after it, is made of any tokens."""
+    reader = READERS[data.draw(st.sampled_from(sorted(READERS)))]
+    words = st.lists(st.sampled_from(reader.tokens), max_size=3).map("".join)
+    start = data.draw(st.sampled_from(("", *(token * (document.MAX_DEPTH + 2) for token in reader.tokens))))
+    check(reader, start + data.draw(words), data.draw(words.filter(bool)), data.draw(words))
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "repeated", "end"),
+    [
+        ("a JSON document", "[" * 66 + '"', '[\\"', ""),  # a string that does not end, begun at every quote
+        ("claims", "[" * 66 + '"', '[\\"', ""),
+        ("links", "[" * 66 + '"', '[\\"', ""),
+        ("a request's head", "GET / HTTP/1.1\r\na:", " ", "\0"),  # spaces before, in and after a value
+    ],
+)
+def test_texts_that_took_hours(name: str, start: str, repeated: str, end: str) -> None:
+    """One of these, as long as it was let in, kept a thread of a controller or an agent busy for hours."""
+    check(READERS[name], start, repeated, end)
+
+
+def test_the_check_notices_a_square() -> None:
+    """A reader that begins anew at each character is refused."""
+    square = Reader(lambda text: [text[place:].count("z") for place in range(len(text))], ("a",))
+    assert growth(square, "", "a", "") > MOST
+
+
+def test_every_function_that_reads_text_is_checked() -> None:
+    """All functions of `model.parsing` that take a text are in READERS, or named as writers."""
+    names_of_modules = [f"{parsing.__name__}.{module.name}" for module in pkgutil.iter_modules(parsing.__path__)]
+    takes_text = {
+        function
+        for module in map(importlib.import_module, names_of_modules)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+        for parameter in list(inspect.signature(function).parameters.values())[:1]
+        if parameter.annotation in ("str", "bytes", "bytes | str")
+    }
+    checked = {function for reader in READERS.values() for function in reader.functions}
+    assert takes_text == checked | WRITERS
+
+
+def test_annotations_are_bounded_before_they_are_read() -> None:
+    """A text that is too long is refused by its length, however simple it is."""
+    with pytest.raises(ValueError, match="characters, at most"):
+        granted.read_granted(" " * granted.MAX_TEXT + "{}")
+    assert granted.read_granted(" " * (granted.MAX_TEXT - 2) + "{}") == {}
+    assert links.read_text("[" + " " * links.MAX_TEXT + "]") == ()
