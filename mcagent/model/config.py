@@ -241,8 +241,8 @@ class Config:
         "`multicluster.antrea.io/gateway-ip`, else the Node's InternalIP). A Node that is not Ready or is "
         "cordoned is used only while there is no other.")] = GatewaySelection.API
     service_cidrs: Annotated[tuple[Network, ...], Key("serviceCIDRs", kinds.networks(),
-        "Service CIDR of this cluster, where no Gateway has it: for `gatewaySelection: readiness`, and to drop "
-        "packets to other clusters before the first Gateway.")] = ()
+        "Service CIDR of this cluster, where no Gateway has it: for `gatewaySelection: readiness`, and to refuse "
+        "overlapping CIDRs of other clusters while an agent has seen no Gateway.")] = ()
     bfd_enable: Annotated[bool, Key("bfd.enable", kinds.boolean(),
         "Run bidirectional forwarding detection on every tunnel: Open vSwitch stops using a dead gateway without "
         "the agent. A peer that never answered (Antrea) is used without it.")] = True

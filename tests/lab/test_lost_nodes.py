@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ NOWHERE = "10.250.0.1"  # in no cluster: its packets leave by the default route
 LEAK = b"leaks?"  # the payload of these packets
 REPORTED = 60.0  # seconds
 AWAY = 5.0  # seconds without addresses
+ALONE = 2.0  # seconds of an agent without API server
 
 
 @pytest.fixture(scope="module")
@@ -127,25 +128,85 @@ def no_leak(lab: Lab) -> Iterator[Callable[[], None]]:
         assert not destinations() & {str(target) for target in targets}
 
 
-def test_without_a_gateway_nothing_leaks_to_the_default_route(lab: Lab) -> None:
-    """While the last Gateway goes, is gone and returns, packets to the other cluster are dropped."""
+@contextmanager
+def without_gateway(lab: Lab) -> Iterator[None]:
+    """Delete the only Gateway of the first cluster for a while."""
     east = lab.topology.clusters[0]
     api, gateway = lab.api(east.name), east.gateways[0].name
-    worker = east.workers[0].name
     raw: Any = api.get("Gateway", gateway, objects.NAMESPACE)
+    api.delete("Gateway", gateway, objects.NAMESPACE)
+    try:
+        yield
+    finally:
+        metadata = {key: raw["metadata"][key] for key in ("name", "namespace")}
+        fields = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
+        api.create({**fields, "metadata": metadata})
+
+
+def test_without_a_gateway_nothing_leaks_to_the_default_route(lab: Lab) -> None:
+    """While the last Gateway goes, is gone and returns, packets to the other cluster are dropped."""
+    worker = lab.topology.clusters[0].workers[0].name
     with no_leak(lab) as send:
 
         def has_role(expected: str) -> bool:
             send()
             return summary(lab, worker)[0] == expected
 
-        api.delete("Gateway", gateway, objects.NAMESPACE)
-        wait_until(lambda: has_role("none"), "no role", timeout=REPORTED, interval=0.05)
-        deadline = time.monotonic() + AWAY
-        wait_until(lambda: has_role("none") and time.monotonic() > deadline, "a while", timeout=REPORTED)
-        assert "NoRole" in reasons(lab, worker)
-        metadata = {key: raw["metadata"][key] for key in ("name", "namespace")}
-        fields = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
-        api.create({**fields, "metadata": metadata})
+        with without_gateway(lab):
+            wait_until(lambda: has_role("none"), "no role", timeout=REPORTED, interval=0.05)
+            deadline = time.monotonic() + AWAY
+            wait_until(lambda: has_role("none") and time.monotonic() > deadline, "a while", timeout=REPORTED)
+            assert "NoRole" in reasons(lab, worker)
         wait_until(lambda: has_role("worker"), "the role", timeout=REPORTED, interval=0.05)
     wait_until(lambda: not reasons(lab, worker), "no problem", timeout=REPORTED)
+
+
+@pytest.mark.parametrize("api_server", ["present", "away"])
+@pytest.mark.parametrize("service_cidr", ["configured", "unknown"])
+@pytest.mark.parametrize("gateways", ["present", "gone"])
+def test_a_restarted_agent_lets_nothing_leak(lab: Lab, gateways: str, service_cidr: str, api_server: str) -> None:
+    """A new process knows nothing of the last: packets to the other cluster go into a tunnel, or are dropped."""
+    east = lab.topology.clusters[0]
+    worker = east.workers[0].name
+    changes = {"serviceCIDRs": [str(east.service_cidr)]} if service_cidr == "configured" else {}
+    role = "none" if gateways == "gone" else "worker"
+    with no_leak(lab) as send, ExitStack() as repairs:
+
+        def sends_and(condition: Callable[[], object]) -> Callable[[], object]:
+            def holds() -> object:
+                send()
+                return condition()
+
+            return holds
+
+        if gateways == "gone":
+            repairs.enter_context(without_gateway(lab))
+            wait_until(lambda: summary(lab, worker)[0] == role, "no role", timeout=REPORTED)
+        lab.stop_agent(worker, kill=True)
+        if api_server == "away":
+            lab.stop_api(east.name)
+        lab.start_agent(worker, changes)
+        if api_server == "away":
+            deadline = time.monotonic() + ALONE
+            wait_until(sends_and(lambda: time.monotonic() > deadline), "a while", timeout=REPORTED)
+            lab.start_api(east)
+        has_role = sends_and(lambda: lab.ready(worker) and summary(lab, worker)[0] == role)
+        wait_until(has_role, "the agent", timeout=REPORTED, interval=0.05)
+        wait_until(
+            sends_and(lambda: ("NoRole" in reasons(lab, worker)) is (role == "none")), "NoRole", timeout=REPORTED
+        )
+    lab.stop_agent(worker)
+    lab.start_agent(worker)
+
+
+def test_a_new_node_without_a_gateway_lets_nothing_leak(lab: Lab) -> None:
+    """Its agent has never seen a Gateway, and nothing of mcagent is in its kernel."""
+    worker = lab.topology.clusters[0].workers[0].name
+    with without_gateway(lab):
+        wait_until(lambda: "NoRole" in reasons(lab, worker), "no role", timeout=REPORTED)
+        lab.stop_agent(worker)
+        lab.mcagent(worker, "cleanup")
+        lab.start_agent(worker)
+        wait_until(lambda: lab.ready(worker) and "NoRole" in reasons(lab, worker), "no role", timeout=REPORTED)
+        with no_leak(lab) as send:
+            send()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
@@ -106,6 +107,7 @@ def test_sources_of_other_nodes_pods_are_not_kept_at_a_node_port(routing: PodRou
 LAST = networks("10.96.0.0/16")
 WITHOUT_ROLE = {
     "no Gateway any more": ("w1", replace(snapshot(*HOME, EAST, WEST), gateways={}, service_cidrs=LAST)),
+    "no Gateway since the start": ("w1", replace(snapshot(*HOME, EAST, WEST), gateways={})),
     "no Gateway on a gateway": ("g1", replace(snapshot(*HOME, EAST, WEST), gateways={}, service_cidrs=LAST)),
     "no usable address": ("new", snapshot(*HOME, EAST, WEST, node("new", "fe80::1", "10.10.4.0/24"))),
     "no Node": ("new", snapshot(*HOME, EAST, WEST)),
@@ -136,8 +138,7 @@ def test_without_a_role_packets_to_other_clusters_are_dropped(case: str, encrypt
 
 
 def test_what_is_dropped_without_a_role() -> None:
-    """Nothing of this cluster, nothing before the first Gateway, and nothing with enableGateway off."""
-    first = replace(snapshot(*HOME, EAST), gateways={})
+    """Nothing of this cluster, nothing without other clusters, and nothing with enableGateway off."""
     overlapping = cluster("west", "10.96.8.0/24")
     later = compile_desired(
         replace(snapshot(*HOME, EAST, overlapping), gateways={}, service_cidrs=LAST), NO_FACTS, config("w1")
@@ -146,12 +147,15 @@ def test_what_is_dropped_without_a_role() -> None:
     of_east = {"10.97.0.0/16", "254.20.12.8/32", "254.0.62.1/32"}  # its CIDR, and its gateways' mapped addresses
     assert routed == {*of_east, "254.0.149.117/32"}
     assert "OverlapsLocal" in {p.reason for p in later.desired.problems}
+    first = replace(snapshot(*HOME, EAST, overlapping), gateways={})
     configured = compile_desired(first, NO_FACTS, config("w1", service_cidrs=LAST))
-    assert {str(r.destination) for r in of(Route, resources(configured))} == of_east
+    assert {str(r.destination) for r in of(Route, resources(configured))} == routed
+    restarted = compile_desired(first, NO_FACTS, config("w1"))
+    assert {str(r.destination) for r in of(Route, resources(restarted))} == {*routed, "10.96.8.0/24"}
     bare = (
-        compile_desired(first, NO_FACTS, config("w1")),
+        compile_desired(first, NO_FACTS, config("w1", enable_gateway=False)),
         compile_desired(replace(first, service_cidrs=LAST), NO_FACTS, config("w1", enable_gateway=False)),
-        compile_desired(replace(first, service_cidrs=LAST, cluster_infos={}), NO_FACTS, config("w1")),
+        compile_desired(replace(first, cluster_infos={}), NO_FACTS, config("w1")),
     )
     for none in bare:
         assert list(none.desired.fragments) == ["base"]
@@ -638,12 +642,13 @@ def test_incremental_equals_cold_in_any_order(
 def test_networks_of_other_clusters_are_routed_to_the_bridge_whatever_the_role(
     edits: list[tuple[ApiObject, bool]], on: str, settings_: Config
 ) -> None:
-    """Once there was a Gateway, no accepted network of another cluster is left to the default route."""
-    current = replace(snapshot(*HOME, EAST, WEST), service_cidrs=LAST)
+    """No accepted network of another cluster is left to the default route, whatever was seen before."""
+    current = snapshot(*HOME, EAST, WEST)
     for edit in edits:
         current = edited(current, edit)
-    for gateways in (current.gateways, {}):
-        result = compile_desired(replace(current, gateways=gateways), NO_FACTS, replace(settings_, node_name=on))
+    for gateways, last in itertools.product((current.gateways, {}), (None, (), LAST)):
+        present = replace(current, gateways=gateways, service_cidrs=last)
+        result = compile_desired(present, NO_FACTS, replace(settings_, node_name=on))
         routed = {r.destination for r in of(Route, resources(result)) if r.device == "mc-gw0"}
         assert {cidr for accepted in result.state.clusters.values() for cidr in accepted.cidrs} <= routed
         assert not result.state.clusters or of(Rule, resources(result))

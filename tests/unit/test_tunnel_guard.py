@@ -166,8 +166,11 @@ def test_a_translated_gateway_ends_its_tunnels_at_its_own_address() -> None:
 
 
 def test_without_a_role_there_is_no_guard() -> None:
-    """No Gateway, no tunnels, no table."""
-    assert found(compiled(*HOME[:2], EAST)) == []
+    """No Gateway, no tunnels: no table without other clusters, and else none of its chains is about a tunnel."""
+    assert found(compiled(*HOME[:2])) == []
+    dropping = found(compiled(*HOME[:2], EAST))
+    assert "mct_nodes" in {resource.name for resource in dropping}
+    assert not [r for r in dropping if "udp dport" in str(r) or r.name in ("mct_peers", "mct_ends")]
 
 
 def encrypted(info: ClusterInfoImport, ports: tuple[int, ...]) -> ClusterInfoImport:

@@ -106,8 +106,7 @@ def local_cluster(
     by_node = {gateway.node: gateway for gateway in gateways}
     own_node = nodes.get(config.node_name)
     own_gateway = by_node.get(config.node_name) if config.enable_gateway else None
-    known_service_cidrs = _service_cidrs(gateways, last_service_cidrs, config)
-    published_cidrs = known_service_cidrs or ()
+    published_cidrs = _service_cidrs(gateways, last_service_cidrs, config)
     real_cidrs = (g.real_service_cidr for g in gateways if g.real_service_cidr is not None)
     service_cidrs = outermost_networks((*published_cidrs, *real_cidrs))
     configured_pods = _outside_service_cidrs(routable_networks(config.pod_cidrs), service_cidrs, problems)
@@ -145,8 +144,8 @@ def local_cluster(
     cluster = LocalCluster(
         role=NodeRole.NONE if why else NodeRole.GATEWAY if own_gateway is not None else NodeRole.WORKER,
         why=why,
-        # With unknown Service CIDRs a route to another cluster could lead ClusterIPs of this one astray.
-        drops=bool(why) and config.enable_gateway and known_service_cidrs is not None,
+        # Whatever was known before a restart: else a new process sends to other clusters by the default route.
+        drops=bool(why) and config.enable_gateway,
         own=own,
         peers=tuple(
             LocalPeer(
@@ -271,12 +270,12 @@ def _why_no_role(
 
 def _service_cidrs(
     gateways: tuple[LocalGateway, ...], last: tuple[Network, ...] | None, config: Config
-) -> tuple[Network, ...] | None:
-    """Return the Service CIDRs of this cluster, None if they are unknown because there never was a gateway."""
+) -> tuple[Network, ...]:
+    """Return the Service CIDRs of this cluster; before the first gateway, those of the configuration."""
     if gateways:
         return tuple(gateway.service_cidr for gateway in gateways if gateway.service_cidr is not None)
     if last is None:
-        return config.service_cidrs or None
+        return config.service_cidrs
     return tuple(cidr for cidr in last if refuse_network(cidr) is None)
 
 
