@@ -21,7 +21,7 @@ from mcagent.controller.contract.annotations import (
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cluster_uid import is_refusal, is_uid, refuse, uids
 from mcagent.controller.contract.conditions import condition, others, time_of, time_text
-from mcagent.controller.contract.policies import Carried, only, read_carried
+from mcagent.controller.contract.policies import Carried, as_stored, read_carried
 from mcagent.controller.contract.services import (
     PayloadPort,
     ServiceSpec,
@@ -729,13 +729,19 @@ def test_the_largest_policy_that_is_carried() -> None:
     assert carried(policy() | metadata("a" * 243)).name == "antrea-mc-" + "a" * 243
 
 
-def test_fields_that_a_policy_no_longer_has() -> None:
-    """They are removed from the present object, at any depth."""
-    assert only({"a": {"b": 1}, "c": [1]}, {"a": {"b": 2, "x": 3}, "y": 4}) == {
-        "a": {"b": 1, "x": None},
-        "c": [1],
-        "y": None,
+def test_a_network_policy_as_the_api_server_stores_it() -> None:
+    """It lacks what Go leaves out, has the defaults, and keeps empty selectors; other kinds are stored as sent."""
+    ports = [{"port": 53}, {"port": 53, "protocol": "UDP"}]
+    peers = [
+        {"podSelector": {"matchLabels": {}, "matchExpressions": []}, "ipBlock": None},
+        {"namespaceSelector": {}},
+    ]
+    spec = {"ingress": [{"from": [], "ports": ports}, {}], "egress": [{"to": peers}], "policyTypes": []}
+    assert as_stored(Kind.NETWORK_POLICY, spec) == {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": [{"port": 53, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]}, {}],
+        "egress": [{"to": [{"podSelector": {}}, {"namespaceSelector": {}}]}],
     }
-    assert only({"a": 1}, None) == only({"a": 1}, [7]) == {"a": 1}
-    assert only({"a": {"b": 1}}, {"a": 7}) == {"a": {"b": 1}}
-    assert only([1], {"a": 1}) == [1]
+    assert as_stored(Kind.NETWORK_POLICY, {"egress": []})["policyTypes"] == ["Ingress"]
+    assert as_stored(Kind.ADMIN_NETWORK_POLICY, spec) == spec

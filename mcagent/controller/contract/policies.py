@@ -92,9 +92,23 @@ def _decoded(field: Field) -> Manifest:
     return document
 
 
-def only(desired: Any, present: Any) -> Any:
-    """Return `desired` for a Wanted, with None for each further field of `present`, so that it is removed."""
-    if not isinstance(desired, Mapping):
-        return desired
-    before = present if isinstance(present, Mapping) else {}
-    return {**dict.fromkeys(before), **{key: only(value, before.get(key)) for key, value in desired.items()}}
+def as_stored(kind: Kind, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a policy as the API server stores it: Kubernetes' own kind in its Go types, with their defaults."""
+    if kind is not Kind.NETWORK_POLICY:
+        return spec
+    fields: dict[str, Any] = _without_omitted(spec)
+    types = ["Ingress", "Egress"] if "egress" in fields else ["Ingress"]
+    return {"podSelector": {}, "policyTypes": types} | fields
+
+
+def _without_omitted(value: Any, key: str = "") -> Any:
+    """Return a value without what networking/v1 leaves out (`omitempty`); a port without a protocol has TCP."""
+    if isinstance(value, list):
+        return [_without_omitted(item, key) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    fields = {name: _without_omitted(inner, name) for name, inner in value.items() if inner is not None}
+    fields = {
+        name: inner for name, inner in fields.items() if inner != [] and (name, inner) != ("matchLabels", {})
+    }
+    return {"protocol": "TCP"} | fields if key == "ports" else fields

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.policies import only, read_carried
+from mcagent.controller.contract.policies import read_carried
 from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.machinery.reconciler import (
@@ -28,7 +28,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
@@ -61,13 +61,6 @@ def _kubernetes(export: ResourceExport) -> Mapping[str, Any]:
         return {}
     read_carried(Field(export.subject, export.spec.raw.data, "spec.raw.data"))
     return {"data": export.spec.raw.data}
-
-
-def _imported(resource_import: ApiObject | None, form: Form) -> Any:
-    """Return the policy in a ResourceImport."""
-    if not isinstance(resource_import, ResourceImport):
-        return None
-    return resource_import.spec.cluster_network_policy if form is ANTREA else as_json(resource_import.spec.raw)
 
 
 ANTREA = Form(
@@ -143,7 +136,7 @@ class PolicyCopies:
                 steps.append(failed(export, f"ResourceExport {first} defines the policy {printable(name)}", now))
                 continue
             try:
-                copy, first = self._copy(export, target, name, present), export.name
+                copy, first = self._copy(export, target, name), export.name
                 steps.append(succeeded(export, now))
             except InputError as error:
                 steps.append(failed(export, reason_of(error), now))
@@ -152,7 +145,7 @@ class PolicyCopies:
         removed = [target] if present is not None and self._is_ours(present) else []
         return DesiredObjects(steps=[*removed, *steps])
 
-    def _copy(self, export: ResourceExport, target: Ref, name: str, present: ResourceImport | None) -> Wanted:
+    def _copy(self, export: ResourceExport, target: Ref, name: str) -> Wanted:
         """Return the ResourceImport. Raises InputError."""
         form = self._form
         export.check("spec")
@@ -163,8 +156,7 @@ class PolicyCopies:
         if not policy:
             why = f"is missing: an export of kind {form.kind} has it"
             raise InputError(export.subject, f"spec.{form.exported}", why, code="Missing")
-        content = only(policy, _imported(present, form))
-        body = {"kind": form.kind, "name": name, form.imported: content}
+        body = {"kind": form.kind, "name": name, form.imported: policy}
         return Wanted(ref=target, body={"spec": body})
 
     def _events(self, view: View, target: Ref, name: str) -> list[Event]:

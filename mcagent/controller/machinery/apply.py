@@ -3,6 +3,9 @@
 It writes only what differs, as a JSON merge patch (RFC 7386) that names the version it was made from: a write
 never undoes one that was not seen, and what others added stays. Deletes name uid and version.
 
+A replicated policy (`RAW`) is owned whole and compared exactly: an empty selector selects everything, and an
+absent one does not.
+
 An API server may drop a part of what it is sent: fields that its CRDs lack, or that it rewrites. A write's answer
 shows that (`dropped_values`). Such a value is not sent again while it is the same and the server's is the same.
 """
@@ -19,14 +22,24 @@ from typing import Any
 import msgspec
 
 from mcagent.controller.contract.antrea_before_2_7 import NO_TARGET_PORT
+from mcagent.controller.contract.policies import CARRIED
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
 
 Path = tuple[str, ...]  # of a value in an object
 
 _SAME = object()
 _NOTHING = (None, "")  # of a field inside a list: structs do not tell an empty text from none
+
+RAW: Mapping[Kind, Path] = MappingProxyType(
+    {
+        Kind.RESOURCE_IMPORT: ("spec", "clusternetworkpolicy"),
+        Kind.CLUSTER_NETWORK_POLICY: ("spec",),
+        **dict.fromkeys(CARRIED, ("spec",)),
+    }
+)  # where objects have a policy, which no struct describes: it is written as it was read
 
 
 class Verb(StrEnum):
@@ -83,7 +96,7 @@ def plan(
     body = {key: value for key, value in step.body.items() if key not in _IDENTITY}
     if isinstance(meta := body.get("metadata"), dict):
         body["metadata"] = {key: value for key, value in meta.items() if key not in _META_IDENTITY}
-    patch = _difference(body, present)
+    patch = _difference(body, present, RAW.get(step.ref.kind, ()))
     if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
         return Write(verb=Verb.PATCH, ref=step.ref, body=_versioned(patch, present))
     if step.status is not None:
@@ -136,8 +149,8 @@ def _holds_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and all(map(_holds_nothing, value.values())))
 
 
-def _difference(desired: Any, present: Any) -> Any:
-    """Return the merge patch from `present` to `desired`, or _SAME."""
+def _difference(desired: Any, present: Any, raw: Path = ()) -> Any:
+    """Return the merge patch from `present` to `desired`, or _SAME. `raw`: the path of a value of RAW."""
     if not isinstance(desired, Mapping):
         return _SAME if _equal(desired, present, "") else _without_none(desired)
     if not isinstance(present, dict):
@@ -148,12 +161,34 @@ def _difference(desired: Any, present: Any) -> Any:
         if value is None:
             if present_value is not None:
                 patch[key] = None
+        elif raw == (key,):
+            if (inner := _exact_difference(value, present_value)) is not _SAME:
+                patch[key] = inner
         elif isinstance(value, Mapping):
-            if (inner := _difference(value, present_value)) is not _SAME:
+            if (inner := _difference(value, present_value, raw[1:] if raw[:1] == (key,) else ())) is not _SAME:
                 patch[key] = inner
         elif not _equal(value, present_value, key):
             patch[key] = _without_none(value)
     return patch or _SAME
+
+
+def _exact_difference(desired: Any, present: Any) -> Any:
+    """Return the merge patch that makes `present` equal to `desired`, or _SAME. Only null counts as absent."""
+    if isinstance(desired, Mapping) and isinstance(present, Mapping):
+        removed = [key for key, value in present.items() if value is not None and desired.get(key) is None]
+        patch: Json = dict.fromkeys(removed)
+        for key, value in desired.items():
+            if value is not None and (inner := _exact_difference(value, present.get(key))) is not _SAME:
+                patch[key] = inner
+        return patch or _SAME
+    if isinstance(desired, list) and isinstance(present, list):
+        is_same = len(desired) == len(present) and all(
+            _exact_difference(item, present_item) is _SAME
+            for item, present_item in zip(desired, present, strict=True)
+        )
+    else:
+        is_same = desired == present and isinstance(desired, bool) is isinstance(present, bool)
+    return _SAME if is_same else _without_none(desired)
 
 
 def _equal(desired: Any, present: Any, key: str) -> bool:

@@ -166,8 +166,8 @@ class Wanted:
 
     `body` holds metadata (labels, annotations, finalizers, ...) and the content without `status`; a field that is
     None must be absent. `status`, if given, is written through the status subresource by the same rule. In lists
-    every item counts, so a list is owned whole. `create` False: only changed if it is there. `refuse` judges the
-    present object (raw JSON); its refusal becomes the failure of this write.
+    every item counts, so a list is owned whole, as are policies (`apply.RAW`). `create` False: only changed if
+    it is there. `refuse` judges the present object (raw JSON); its refusal becomes the failure of this write.
     """
 
     ref: Ref

@@ -16,7 +16,7 @@ from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.contract.policies import CARRIED, Carried, only, read_carried
+from mcagent.controller.contract.policies import CARRIED, Carried, as_stored, read_carried
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -99,7 +99,7 @@ class PolicyImports:
                 return DesiredObjects(steps=[_ref(copy) for copy in refused])
             if not _obstacle(view, policy, key):
                 ref = _ref(policy)
-                steps.append(_wanted(view, ref, policy, key))
+                steps.append(_wanted(ref, policy, key))
         removed = [_ref(copy) for copy in copies if _ref(copy) != ref]
         return DesiredObjects(steps=[*steps, *removed])
 
@@ -141,7 +141,7 @@ def _read(resource_import: ResourceImport) -> tuple[Carried | None, str]:
         return None, f"{error.path}: {error.reason}"
 
 
-def _wanted(view: View, ref: Ref, policy: Carried, key: str) -> Wanted:
+def _wanted(ref: Ref, policy: Carried, key: str) -> Wanted:
     is_antrea = policy.kind is Kind.CLUSTER_NETWORK_POLICY
     meta = {
         "annotations": {names.IMPORTED_POLICY_ANNOTATION: "true"}
@@ -149,9 +149,7 @@ def _wanted(view: View, ref: Ref, policy: Carried, key: str) -> Wanted:
         else {names.REPLICATED_POLICY_ANNOTATION: key},
         "labels": managed_labels(),
     }
-    present = view.get(ref, TYPES[ref.kind])
-    before = present.spec if isinstance(present, PolicyObject) else None
-    return Wanted(ref=ref, body={"metadata": meta, "spec": only(policy.spec, before)})
+    return Wanted(ref=ref, body={"metadata": meta, "spec": as_stored(policy.kind, policy.spec)})
 
 
 def _obstacle(view: View, policy: Carried, key: str) -> str:
