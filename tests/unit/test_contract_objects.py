@@ -20,7 +20,7 @@ from mcagent.controller.contract.annotations import (
 )
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cluster_uid import is_refusal, is_uid, refuse, uids
-from mcagent.controller.contract.conditions import condition, others, time_of, time_text
+from mcagent.controller.contract.conditions import condition, time_of, time_text
 from mcagent.controller.contract.policies import Carried, as_stored, read_carried
 from mcagent.controller.contract.services import (
     PayloadPort,
@@ -589,9 +589,6 @@ def test_the_time_of_a_condition_is_that_of_its_status() -> None:
     assert condition(before, "Ready", "False", now=now) == changed
     assert condition(before, "Empty", "True", now=now)["lastTransitionTime"] == text
     assert condition([], "Ready", "False", now=now) == changed
-    kept = {"type": "Other", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z", "message": "kept"}
-    assert others(before, "Ready", "Empty") == [kept]
-    assert others(before, "Other", "Ready", "Empty") == []
 
 
 # --- policies ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from mcagent.controller.machinery.reconciler import Json
-from mcagent.model.api.base import Condition, as_json, condition_of
+from mcagent.model.api.base import Condition, SharedConditions, condition_of
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
@@ -43,7 +43,6 @@ def condition(
     return fields | {name: text for name, text in (("reason", reason), ("message", message)) if text}
 
 
-def others(before: Sequence[Condition], *kinds: str) -> list[Json]:
-    """Return the conditions of types other than `kinds`, unchanged."""
-    entries: list[Json] = as_json([item for item in before if item.type not in kinds])
-    return entries
+def others(status: SharedConditions, *kinds: str) -> list[Json]:
+    """Return the conditions of types other than `kinds`, as they were read."""
+    return [dict(entry) for entry in status.entries if entry.get("type") not in kinds]

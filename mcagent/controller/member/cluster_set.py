@@ -144,7 +144,7 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
         "conditions": [
             own,
             *range_conditions(cluster_set, now),
-            *others(before, "Ready", EXPORT_RANGE, POD_RANGE),
+            *others(cluster_set.status, "Ready", EXPORT_RANGE, POD_RANGE),
         ],
         "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
     }
@@ -159,7 +159,7 @@ def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, no
     message = f"ClusterSet {chosen.name} is older: a cluster is a member of one ClusterSet at a time"
     before = cluster_set.status.conditions
     ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
-    status = {"totalClusters": 0, "readyClusters": 0, "conditions": [ready, *others(before, "Ready")]}
+    status = {"totalClusters": 0, "readyClusters": 0, "conditions": [ready, *others(cluster_set.status, "Ready")]}
     is_new = not condition_of(before, "Ready").status
     events = [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if is_new else []
     return DesiredObjects(steps=[Wanted(ref=ref, status=status, create=False)], events=events)

@@ -156,6 +156,23 @@ class Conditions(ApiPart, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
+class SharedConditions(ApiPart, frozen=True):
+    """A status whose conditions several controllers write: kept as they were read, and written so."""
+
+    entries: tuple[Mapping[str, Any], ...] = msgspec.field(default=(), name="conditions")
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The texts of the conditions; what has a wrong type is left out."""
+        return tuple(
+            Condition(**{field: entry[name] for field, name in _TEXTS.items() if isinstance(entry.get(name), str)})
+            for entry in self.entries
+        )
+
+
+_TEXTS = {name: _api_name(name) for name in ("type", "status", "reason", "message", "last_transition_time")}
+
+
 def condition_of(conditions: Sequence[Condition], kind: str) -> Condition:
     """Return the condition of a type; an empty one where there is none."""
     return next((condition for condition in conditions if condition.type == kind), NO_CONDITION)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, field
 
-from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart, Condition, Conditions
+from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart, Condition, Conditions, SharedConditions
 from mcagent.model.api.kubernetes import ApiServiceSpec, PortNumber, ServiceFields, Subsets
 from mcagent.model.objects import Kind
 
@@ -73,7 +73,7 @@ class ApiClusterInfoImport(ApiObject, frozen=True):
     KIND: ClassVar[Kind] = Kind.CLUSTER_INFO_IMPORT
 
     spec: ClusterInfo = ClusterInfo()
-    status: Conditions = Conditions()
+    status: SharedConditions = SharedConditions()
 
 
 class LeaderCluster(ApiPart, frozen=True):
@@ -100,13 +100,12 @@ class ApiClusterStatus(ApiPart, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class ApiClusterSetStatus(ApiPart, frozen=True):
+class ApiClusterSetStatus(SharedConditions, frozen=True):
     """v1alpha2 ClusterSetStatus."""
 
     total_clusters: int | None = None
     ready_clusters: int | None = None
     observed_generation: int | None = None
-    conditions: tuple[Condition, ...] = ()
     cluster_statuses: tuple[ApiClusterStatus, ...] = ()
 
 
@@ -288,7 +287,7 @@ class ApiServiceExport(ApiObject, frozen=True):
     KIND: ClassVar[Kind] = Kind.SERVICE_EXPORT
 
     spec: ServiceExportSpec = ServiceExportSpec()
-    status: Conditions = Conditions()
+    status: SharedConditions = SharedConditions()
 
 
 class ImportedCluster(ApiPart, frozen=True):

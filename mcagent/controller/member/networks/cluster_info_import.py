@@ -54,7 +54,7 @@ from mcagent.controller.member.networks.cidr_claims import (
 from mcagent.controller.member.published import export_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import objects
-from mcagent.model.api.base import ApiObject, Metadata
+from mcagent.model.api.base import ApiObject, Metadata, SharedConditions
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
 from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
@@ -162,8 +162,10 @@ class ClusterInfoImports:
         reason = problems[0][0] if problems else "Imported"
         notes = [f"Pod CIDR {cidr} is imported without the addresses of API servers in it" for cidr in parts]
         message = "; ".join([*(text for _, text in problems), *notes[:_SHOWN]])
-        before = present.status.conditions if present is not None else ()
-        ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
+        before = present.status if present is not None else SharedConditions()
+        ready = condition(
+            before.conditions, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now
+        )
         meta = {
             "labels": managed_labels(),
             "annotations": {

@@ -51,7 +51,7 @@ def export_status(
     stamp = {"message": "", "observedGeneration": export.metadata.generation}
     own = [stamp | fields for fields in (valid, *conditions)]
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
-    return Wanted(ref=ref, status={"conditions": [*own, *others(before, *_TYPES)]}, create=False)
+    return Wanted(ref=ref, status={"conditions": [*own, *others(export.status, *_TYPES)]}, create=False)
 
 
 def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
@@ -65,7 +65,7 @@ def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
     return Wanted(
         ref=ref,
-        status={"conditions": [ready, *others(before, "Ready", "Conflict", ADDRESS_CONDITION)]},
+        status={"conditions": [ready, *others(export.status, "Ready", "Conflict", ADDRESS_CONDITION)]},
         create=False,
     )
 
