@@ -7,18 +7,24 @@ connection pool that `kubernetes.client.rest` sets up for it, and its WebSockets
 from __future__ import annotations
 
 import base64
+import binascii
+import json
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from mcagent.kube.errors import CredentialsError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 
 _CONNECTIONS = 64  # kept open for further requests; each watch has one
 _UNUSABLE = (OSError, ValueError, KeyError, TypeError)  # what reading raises for files and texts that are wrong
+_TOKEN = re.compile("[!-~]+")  # more than RFC 6750, section 2.1, allows, and nothing that ends a header
 _REREAD = 1.0  # seconds for which the authorization is not read again: that costs a fifth of a request
 
 
@@ -26,27 +32,25 @@ class Credentials:
     """Where an API server is, connections to it, and who we are there, as they were read once.
 
     `kubeconfig` is a path, or its content; "" means the Pod's service account (in-cluster). `context` "" means
-    the current one. Raises SourceError when they cannot be read.
+    the current one. Raises SourceError when they cannot be read, whose text never holds one of them.
     """
 
     def __init__(self, kubeconfig: str | RawObject, context: str) -> None:
-        self._configuration = _configuration(kubeconfig, context)
-        from kubernetes.client.rest import RESTClientObject
-
-        self.server = str(self._configuration.host)
-        self.pool: Any = RESTClientObject(self._configuration).pool_manager
+        self._configuration, self.pool = _configuration(kubeconfig, context)
+        server = urlsplit(str(self._configuration.host))
+        self.server = server._replace(netloc=server.netloc.rpartition("@")[2]).geturl()  # is in errors and logs
         self._header: Mapping[str, str] = {}
         self._read_at = float("-inf")
 
     def header(self) -> Mapping[str, str]:
-        """Return the header that names us; a token file is read, or a plug-in run, anew. Raises SourceError."""
+        """Return the header that names us; the token is read, or a plug-in run, anew. Raises CredentialsError."""
         now = time.monotonic()
         if now - self._read_at >= _REREAD:
             self._header, self._read_at = _header(self._configuration), now
         return self._header
 
     def token(self) -> str:
-        """Return our bearer token, "" where we have none. Raises SourceError."""
+        """Return our bearer token, "" where we have none. Raises CredentialsError."""
         scheme, _, token = self.header().get("authorization", "").partition(" ")
         return token if scheme.lower() == "bearer" else ""
 
@@ -80,9 +84,11 @@ def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:
     }
 
 
-def _configuration(kubeconfig: str | RawObject, context: str) -> Any:
+def _configuration(kubeconfig: str | RawObject, context: str) -> tuple[Any, Any]:
+    """Return the official client's configuration, and its connection pool. Raises SourceError."""
     import yaml
     from kubernetes import client, config
+    from kubernetes.client.rest import RESTClientObject
 
     configuration = client.Configuration()
     options = {"context": context or None, "client_configuration": configuration, "persist_config": False}
@@ -105,12 +111,12 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> Any:
         else:
             source = "service account of this Pod"
             config.load_incluster_config(configuration)
+        configuration.retries = False
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        configuration.socket_options = _socket_options()
+        return configuration, RESTClientObject(configuration).pool_manager
     except (*_UNUSABLE, config.ConfigException, yaml.YAMLError, AttributeError) as err:
-        raise SourceError(f"{source}: cannot be used: {err}") from err
-    configuration.retries = False
-    configuration.connection_pool_maxsize = _CONNECTIONS
-    configuration.socket_options = _socket_options()
-    return configuration
+        raise SourceError(f"{source}: cannot be used: {_reason(err)}") from None
 
 
 def _check_context(kubeconfig: str, context: str) -> None:
@@ -148,6 +154,29 @@ def _header(configuration: Any) -> Mapping[str, str]:
 
     try:
         settings = configuration.auth_settings().values()
-        return {item["key"]: item["value"] for item in settings if item["in"] == "header" and item["value"]}
+        values = {item["key"]: item["value"] for item in settings if item["in"] == "header" and item["value"]}
     except (*_UNUSABLE, config.ConfigException) as err:
-        raise SourceError(f"the credentials cannot be read: {err}") from err
+        raise CredentialsError(f"the credentials cannot be read: {_reason(err)}") from None
+    return {key: _authorization(value) for key, value in values.items()}
+
+
+def _authorization(value: str) -> str:
+    """Return "Bearer TOKEN" without the line end that editors and `echo` leave. Raises CredentialsError."""
+    scheme, _, token = value.partition(" ")
+    if not _TOKEN.fullmatch(token.strip()):
+        raise CredentialsError(
+            "the token cannot be used: a space, line end or other character in it cannot be sent"
+        )
+    return f"{scheme} {token.strip()}"
+
+
+def _reason(err: Exception) -> str:
+    """Return what is wrong with credentials, without what was read: it may be a token."""
+    import yaml
+
+    if isinstance(err, yaml.YAMLError):
+        mark = getattr(err, "problem_mark", None)
+        return "it is not YAML" + (f" (line {mark.line + 1})" if mark is not None else "")
+    if isinstance(err, ValueError) and not isinstance(err, binascii.Error | json.JSONDecodeError):
+        return type(err).__name__
+    return str(err)

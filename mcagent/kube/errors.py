@@ -52,6 +52,10 @@ class ApiUnreachableError(SourceError):
     """No answer: refused, no route, TLS failure, timeout, connection cut."""
 
 
+class CredentialsError(SourceError):
+    """Our credentials cannot be read, or cannot be sent. The text holds none of them."""
+
+
 def failures() -> tuple[type[BaseException], ...]:
     """Return what sending and reading can raise."""
     import http.client
@@ -117,7 +121,7 @@ def metric_word(error: SourceError) -> str:
 def words_of(err: BaseException) -> str:
     """Return a failure in plain words: the most telling of an error and its causes."""
     import ssl
-    from http.client import IncompleteRead, RemoteDisconnected
+    from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 
     from urllib3 import exceptions
 
@@ -145,4 +149,6 @@ def words_of(err: BaseException) -> str:
             return cause.strerror
     if isinstance(err, exceptions.ConnectTimeoutError):
         return "no connection in time"
-    return f"{type(err).__name__}: {err}"
+    # The text of others may repeat what was to be sent: http.client's ValueError holds the header with the token.
+    is_of_library = isinstance(err, exceptions.HTTPError | HTTPException)
+    return f"{type(err).__name__}: {err}" if is_of_library else type(err).__name__

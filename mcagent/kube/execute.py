@@ -67,7 +67,8 @@ def execute(
     except WebSocketBadStatusException as error:
         raise _refusal(where, error) from None
     except (WebSocketException, OSError, ValueError) as error:
-        reason = printable(str(error), _SHOWN) or type(error).__name__
+        text = "" if isinstance(error, ValueError) else str(error)  # which may hold the token
+        reason = printable(text, _SHOWN) or type(error).__name__
         raise ApiUnreachableError(f"{where}: {reason}") from None
 
 

@@ -409,6 +409,30 @@ def test_an_expired_token_is_read_again(tmp_path: Path, mirror: Mirror) -> None:
         client.close()
 
 
+def test_a_token_that_cannot_be_sent_is_nowhere(
+    tmp_path: Path, mirror: Mirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the log nor the state, which status and metrics show, holds it; one with a line end is used."""
+    file, token = tmp_path / "kubeconfig", tmp_path / "token"
+    with ApiServer(tokens=frozenset({"c4n4ry"}), bookmark_interval=0.1) as api:
+        put(api, Kind.GATEWAY, "a")
+        config = token_kubeconfig(f"http://{api.address}", b"", "")
+        config["users"][0]["user"] = {"tokenFile": str(token)}
+        file.write_text(json.dumps(config))
+        token.write_text("c4n4ry\nc4n4ry\n")
+        client = Client(str(file))
+        informer = Informer(Kind.GATEWAY, client, mirror, timing=FAST)
+        informer.start()
+        until(lambda: "token" in informer.state().error)
+        assert "token" in caplog.text
+        assert "c4n4ry" not in caplog.text + str(informer.state())
+        token.write_text("c4n4ry\n")
+        mirror.wait_names(Kind.GATEWAY, "a")
+        informer.stop()
+        client.close()
+    assert "c4n4ry" not in caplog.text
+
+
 @pytest.fixture
 def in_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ApiServer, Path]]:
     """Give a server with TLS and the surroundings of a Pod; the path is that of the token."""

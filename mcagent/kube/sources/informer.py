@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mcagent.kube.client import Client
-from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ExpiredError, metric_word
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, CredentialsError, ExpiredError, metric_word
 from mcagent.kube.source import EventType, RawObject, Sink, WatchEvent
 from mcagent.kube.sources.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, display_name
 from mcagent.kube.sources.watch import BadLineError, read_line
@@ -199,6 +199,8 @@ class Informer:
                 wait = max(wait, min(retry_after, self._timing.backoff.most))
                 if code == 401:
                     self._reload()
+            case CredentialsError():
+                self._reload()
         if self._failures > _HOPELESS:
             self._version = ""  # whatever is wrong with this version: begin anew
         return wait
