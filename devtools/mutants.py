@@ -65,7 +65,7 @@ TESTS = {
         "compile compile_failover flows_* mid_connection path_down pipeline_* pod_prefixes policy_rules probes"
         " reachability simulate_* trace_simulated tunnel_probes underlay what_if"
     ),
-    "mcagent/controller/leader/ledger": "leader_ledger leader_members member_bounds",
+    "mcagent/controller/leader/ledger": "contested_gateways leader_ledger leader_members member_bounds",
     "mcagent/controller/leader": (
         "bad_objects control_clusters duplicate_cluster_id export_ranges* kubernetes_policies leader_*"
         " member_bounds merge_properties pod_ranges policy_replication"

@@ -8,7 +8,13 @@ import pytest
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, gateway_claim
-from mcagent.controller.leader.claims import ClusterClaims, claims_of_cluster, granted_in, read_claims
+from mcagent.controller.leader.claims import (
+    ClaimsByCluster,
+    ClusterClaims,
+    claims_of_cluster,
+    granted_in,
+    read_claims,
+)
 from mcagent.controller.leader.exports.bounds import Bounds, defaults_of
 from mcagent.controller.leader.ledger import ClaimsDecision, Ledger, allowed_ranges, refusals, touched
 from mcagent.controller.leader.ranking import TRIAL, Ranking
@@ -134,6 +140,7 @@ def test_a_new_claim_is_granted_from_now_on() -> None:
         times=dict.fromkeys(("10.1.0.0/16", "10.2.0.0/16", KEY, gateway_of("east")), now),
         refused={},
         proved=frozenset(),
+        settled={},
         again=None,
     )
 
@@ -305,8 +312,8 @@ def test_the_rank_of_claims() -> None:
     """Granted before asked for; then the older grant, the older export, and the cluster ID."""
     granted, other = claim("10.1.0.0/16"), claim("10.2.0.0/16")
     east = ClusterClaims(cluster_id="east", created="2026", granted={granted: "2027"}, requested=[other])
-    ranking = Ranking(Leader().view, AREA, START)
-    granted_rank, other_rank = ranking.rank(east, granted, [east]), ranking.rank(east, other, [east])
+    ranking = Ranking(ClaimsByCluster(Leader().view, AREA), START)
+    granted_rank, other_rank = ranking.rank(east, granted), ranking.rank(east, other)
     assert granted_rank[1:] == ("2027", "2026", "east")
     assert other_rank[1:] == ("", "2026", "east")
     assert granted_rank < other_rank
@@ -335,6 +342,11 @@ def test_a_rival_for_another_address_may_report() -> None:
     west = cluster_info("west", "10.2.0.0/16")
     west["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": shared}]
     leader.put(raw, west, reporting("third", {shared: "west"}))
+    waiting = decision(leader, "east")  # until the other cluster has the address, so that it has an owner
+    assert set(waiting.refused) == {gateway_of("third")}
+    assert waiting.again == 1.0
+    leader.start()
+    leader.settle()
     assert set(decision(leader, "east").refused) == {shared, gateway_of("third")}
 
 

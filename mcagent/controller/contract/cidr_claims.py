@@ -214,6 +214,11 @@ def place(area: str, value: str) -> str:
     return f"{area} {value}"
 
 
+def place_of(area: str, claim: CidrClaim) -> str:
+    """Return an index value under which all claims of an area that equal a claim are filed."""
+    return place(area, next(_itself(claim)))
+
+
 def _filed(obj: ApiObject) -> Iterable[str]:
     return {place(obj.namespace, value) for claim in claims_in(obj) for value in filed_under(claim)}
 

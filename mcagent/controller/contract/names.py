@@ -71,6 +71,8 @@ SETTING_ANNOTATIONS = {  # with the key of the configuration
 ALLOWED_CIDRS_ANNOTATION = "mcagent.io/allowed-cidrs"
 ALLOWED_GATEWAYS_ANNOTATION = "mcagent.io/allowed-gateways"
 PROVED_ANNOTATION = "mcagent.io/proved-gateways"  # of a ResourceImport: addresses, by the leader
+# Of a ResourceImport, by the leader: the clusters that lost a contest for a gateway's address (JSON, by address).
+SETTLED_ANNOTATION = "mcagent.io/settled-gateways"
 ALLOWED_NAMESPACES_ANNOTATION = "mcagent.io/allowed-namespaces"
 MAX_EXPORTS_ANNOTATION = "mcagent.io/max-exports"
 # The clusters whose endpoints are in a ResourceImport of kind Endpoints, or that have Pods of a LabelIdentity (a

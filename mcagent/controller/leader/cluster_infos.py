@@ -17,7 +17,7 @@ from mcagent.controller.contract.export_ranges import RANGE_ANNOTATION, as_text
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.pod_ranges import POD_RANGE_ANNOTATION
 from mcagent.controller.leader.assigned_ranges import answer, changed_ranges, pod_answer
-from mcagent.controller.leader.claims import granted_in
+from mcagent.controller.leader.claims import granted_in, settled_text
 from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
     bounds_of,
@@ -152,6 +152,7 @@ class ClusterInfoCopy:
             CLAIMS_ANNOTATION: granted_text(decision.times),
             REFUSED_ANNOTATION: refused_text(read_refused(export.annotation(REFUSED_ANNOTATION) or "")),
             names.PROVED_ANNOTATION: ",".join(sorted(decision.proved)) or None,
+            names.SETTLED_ANNOTATION: settled_text(decision.settled),
             names.MAX_EXPORTS_ANNOTATION: str(bounds.max_exports),  # the member's namespaces share it
             RANGE_ANNOTATION: as_text(answer(view, area, header.cluster_id)),
             POD_RANGE_ANNOTATION: as_text(pod_answer(view, area, header.cluster_id)),

@@ -5,7 +5,8 @@ can only read them. A granted claim precedes a requested one. Of two granted cla
 two leaders at the same time) the older grant stands; of two requested ones, that of the older export. So the
 first claim stands, in whatever order clusters are reconciled. A claim is ignored if it is withdrawn, its cluster
 is not a member, or its export is being deleted. A claim that can never be granted blocks no other cluster.
-`ranking` says which of two claims precedes: gateways must prove themselves.
+`ranking` says which of two claims precedes: gateways must prove themselves. A gateway that loses its address keeps
+it until the other cluster has it, so that it has an owner meanwhile; the cluster that takes it records its rivals.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from datetime import UTC, datetime
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, CidrClaim, asked_for, colliding, filed_under
 from mcagent.controller.leader.assigned_ranges import own_ranges, range_refusals
-from mcagent.controller.leader.claims import ClusterClaims, claims_of_cluster, claims_of_member
+from mcagent.controller.leader.claims import ClaimsByCluster, ClusterClaims, claims_of_member
 from mcagent.controller.leader.exports.bounds import Bounds, bounds_of, defaults_of
-from mcagent.controller.leader.proofs import is_confirmed
 from mcagent.controller.leader.ranking import TRIAL, Rank, Ranking
 from mcagent.controller.machinery.reconciler import View
 from mcagent.controller.settings import MemberLimits
@@ -39,6 +39,7 @@ class ClaimsDecision:
     times: Mapping[str, str]  # the time of the grant, or REFUSED
     refused: Mapping[str, str]  # a message for each refused claim
     proved: frozenset[str]  # granted gateways at which members have reported the answers of the cluster
+    settled: Mapping[str, frozenset[str]]  # the clusters that lost a contest for a granted gateway, by its address
     again: float | None  # seconds after which the decision may be another one; None: only after a change
 
 
@@ -57,23 +58,30 @@ class Ledger:
         claims = [*own.granted, *own.requested]
         refused = self.refusals(view, area, own.cluster_id, claims, own.granted)
         allowed = [claim for claim in claims if claim.text not in refused]
-        ranking = Ranking(view, area, now)
-        rivals = self._rivals(_ClaimsByCluster(view, area), ranking, own, allowed)
+        clusters = ClaimsByCluster(view, area)
+        ranking = Ranking(clusters, now)
+        rivals = self._rivals(clusters, ranking, own, allowed)
         winners = self._winners(ranking, own, allowed, rivals)
         for claim, (winner, other) in winners.items():
-            refused[claim.text] = f"{claim} is not granted: {ranking.reason(own, claim, other, winner)}"
+            if claim not in own.granted or winner in other.granted:
+                refused[claim.text] = f"{claim} is not granted: {ranking.reason(own, claim, other, winner)}"
         fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
         times = {c.text: REFUSED if c.text in refused else own.granted.get(c) or fresh for c in claims}
-        gateways = [claim.text for claim in claims if claim.gateway and claim.text not in refused]
-        proved = {
-            text for text in gateways if text in own.proved or is_confirmed(view, area, text, own.cluster_id)
-        }
+        gateways = [claim for claim in claims if claim.gateway and claim.text not in refused]
+        proved = {c.text for c in gateways if c.text in own.proved or ranking.is_confirmed(own, c)}
+        settled = {c.text: ranking.settled(own, c) for c in gateways if c.text not in proved}
         again = None
         if any(winner not in other.granted for winner, other in winners.values()):
             again = _SOON
         elif any(claim.gateway for rival in rivals for claim in (*rival.granted, *rival.requested)):
             again = TRIAL  # a gateway that has not proved itself by then loses its address
-        return ClaimsDecision(times=times, refused=refused, proved=frozenset(proved), again=again)
+        return ClaimsDecision(
+            times=times,
+            refused=refused,
+            proved=frozenset(proved),
+            settled={text: ids for text, ids in settled.items() if ids},
+            again=again,
+        )
 
     def refusals(
         self,
@@ -93,7 +101,7 @@ class Ledger:
         return range_refusals(view, area, cluster_id, claims, granted) | refused
 
     def _rivals(
-        self, clusters: _ClaimsByCluster, ranking: Ranking, own: ClusterClaims, claims: Sequence[CidrClaim]
+        self, clusters: ClaimsByCluster, ranking: Ranking, own: ClusterClaims, claims: Sequence[CidrClaim]
     ) -> list[ClusterClaims]:
         """Return the other clusters whose claims collide with `claims`, with only those claims."""
         values = {value for claim in claims for value in asked_for(claim)}
@@ -108,7 +116,7 @@ class Ledger:
         return rivals
 
     def _open(
-        self, clusters: _ClaimsByCluster, ranking: Ranking, cluster: ClusterClaims, claims: Sequence[CidrClaim]
+        self, clusters: ClaimsByCluster, ranking: Ranking, cluster: ClusterClaims, claims: Sequence[CidrClaim]
     ) -> list[CidrClaim]:
         """Return the claims that can be granted to a cluster: allowed, and before all holders in rank."""
         view, area = clusters.view, clusters.area
@@ -136,7 +144,7 @@ class Ledger:
         clusters = (own, *rivals)
         for cluster in clusters:
             for claim in claims if cluster is own else (*cluster.granted, *cluster.requested):
-                rank = ranking.rank(cluster, claim, [rival for rival in clusters if rival is not cluster])
+                rank = ranking.rank(cluster, claim)
                 if claim.range is None:
                     entry = (rank, claim, cluster)
                     by_key[claim.text] = min(by_key.get(claim.text, entry), entry, key=lambda item: item[0])
@@ -150,20 +158,6 @@ class Ledger:
                 if cluster is own:
                     winners.setdefault(claim, by_address[winner][0])
         return winners
-
-
-class _ClaimsByCluster:
-    """The claims of the clusters of one decision, each cluster read once."""
-
-    def __init__(self, view: View, area: str) -> None:
-        self.view, self.area = view, area
-        self._claims: dict[str, ClusterClaims] = {}
-
-    def of(self, cluster_id: str) -> ClusterClaims:
-        """Return the claims of a cluster."""
-        if cluster_id not in self._claims:
-            self._claims[cluster_id] = claims_of_cluster(self.view, self.area, cluster_id)
-        return self._claims[cluster_id]
 
 
 def allowed_ranges(limits: MemberLimits) -> tuple[Network, ...]:

@@ -265,7 +265,7 @@ def _judge(attack: Claims) -> str:
     return world.lost() or world.taken(limited=attack.limited)
 
 
-def _first_claim_stands(self: Ranking, cluster: Any, claim: Any, rivals: object) -> ClaimStanding:
+def _first_claim_stands(self: Ranking, cluster: Any, claim: Any) -> ClaimStanding:
     return ClaimStanding.REQUESTED if cluster.granted.get(claim) is None else ClaimStanding.GRANTED
 
 
