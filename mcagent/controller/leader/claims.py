@@ -72,11 +72,11 @@ def claims_of_member(view: View, area: str, cluster_id: str, export: ResourceExp
 
 
 class ClaimsByCluster:
-    """The claims of the clusters of one decision, each cluster read once."""
+    """The claims of the clusters of one decision, each cluster read once; those of `own` have been read."""
 
-    def __init__(self, view: View, area: str) -> None:
+    def __init__(self, view: View, area: str, *own: ClusterClaims) -> None:
         self.view, self.area = view, area
-        self._claims: dict[str, ClusterClaims] = {}
+        self._claims = {claims.cluster_id: claims for claims in own}
 
     def of(self, cluster_id: str) -> ClusterClaims:
         """Return the claims of a cluster."""

@@ -58,7 +58,7 @@ class Ledger:
         claims = [*own.granted, *own.requested]
         refused = self.refusals(view, area, own.cluster_id, claims, own.granted)
         allowed = [claim for claim in claims if claim.text not in refused]
-        clusters = ClaimsByCluster(view, area)
+        clusters = ClaimsByCluster(view, area, own)
         ranking = Ranking(clusters, now)
         rivals = self._rivals(clusters, ranking, own, allowed)
         winners = self._winners(ranking, own, allowed, rivals)

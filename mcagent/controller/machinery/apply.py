@@ -33,13 +33,14 @@ Path = tuple[str, ...]  # of a value in an object
 _SAME = object()
 _NOTHING = (None, "")  # of a field inside a list: structs do not tell an empty text from none
 
+# Where objects have a policy, which no struct describes: it is written as it was read.
 RAW: Mapping[Kind, Path] = MappingProxyType(
     {
         Kind.RESOURCE_IMPORT: ("spec", "clusternetworkpolicy"),
         Kind.CLUSTER_NETWORK_POLICY: ("spec",),
         **dict.fromkeys(CARRIED, ("spec",)),
     }
-)  # where objects have a policy, which no struct describes: it is written as it was read
+)
 
 
 class Verb(StrEnum):
