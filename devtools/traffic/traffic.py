@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
@@ -55,15 +56,17 @@ class TcpClient:
             source = ("", source_port) if source_port else None
             return socket.create_connection((address, port), timeout=timeout, source_address=source)
 
-        try:
-            self.socket = netns.call(namespace, connect, timeout=timeout + 5)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._file = self.socket.makefile("rb")
-            line = self._file.readline()
-        except OSError as error:
-            raise LabError(f"{self._what}: {error}") from None
-        if not line:
-            raise LabError(f"{self._what}: closed at once")
+        with ExitStack() as stack:
+            try:
+                self.socket = stack.enter_context(netns.call(namespace, connect, timeout=timeout + 5))
+                self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._file = stack.enter_context(self.socket.makefile("rb"))
+                line = self._file.readline()
+            except OSError as error:
+                raise LabError(f"{self._what}: {error}") from None
+            if not line:
+                raise LabError(f"{self._what}: closed at once")
+            stack.pop_all()
         self.hello = _reply(line, time.monotonic() - begin)
 
     def exchange(self, data: bytes) -> float:
@@ -108,10 +111,12 @@ def udp_socket(
     """Return a connected UDP socket of a namespace, bound to `source` and `source_port` if given."""
 
     def connect() -> socket.socket:
-        sock = roomy_socket()
-        if source or source_port:
-            sock.bind((source, source_port))
-        sock.connect((str(address), port))
+        with ExitStack() as stack:
+            sock = stack.enter_context(roomy_socket())
+            if source or source_port:
+                sock.bind((source, source_port))
+            sock.connect((str(address), port))
+            stack.pop_all()
         return sock
 
     return netns.call(namespace, connect)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from devtools.errors import LabError
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
-from devtools.traffic import queues
+from devtools.traffic import queues, traffic
 
 pytestmark = pytest.mark.contract
 
@@ -53,6 +55,23 @@ def test_veth_pairs_join_two_namespaces(fresh_namespace: str, namespace: str) ->
     netns.add_address(namespace, "mct1", "192.0.2.2/24")
     done = netns.execute(fresh_namespace, ["ping", "-c1", "-w5", "192.0.2.2"])
     assert " 0% packet loss" in done.stdout
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closes", "is silent"])
+def test_a_failed_client_closes_its_socket(fresh_namespace: str, closes: bool) -> None:
+    """pytest fails a test that leaves a socket to the garbage collector: here, or whichever runs then."""
+    with netns.call(fresh_namespace, lambda: socket.create_server(("127.0.0.1", 0))) as server:
+        accepted = threading.Thread(target=lambda: server.accept()[0].close())
+        if closes:
+            accepted.start()
+        with pytest.raises(LabError, match="closed at once" if closes else "timed out"):
+            traffic.TcpClient(fresh_namespace, "127.0.0.1", server.getsockname()[1], timeout=1.0)
+        if closes:
+            accepted.join()
+    gc.collect()
+    with pytest.raises(OSError, match="unreachable"):
+        traffic.udp(fresh_namespace, "203.0.113.1", 9, b"no route")
+    gc.collect()
 
 
 def test_ovs_survives_a_crash_of_vswitchd_and_ends_when_told(fresh_ovs: OvsInstance) -> None:

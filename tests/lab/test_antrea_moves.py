@@ -133,9 +133,13 @@ def test_agents_that_start_during_a_move(lab: Lab) -> None:
     first, second = lab.topology.cluster("west").nodes
     gateways = [gateway.name for gateway in lab.topology.cluster("east").gateways]
     service = str(lab.topology.cluster("west").services[0].cluster_ip)
-    for name in gateways:
+
+    def published(name: str) -> bool:
         gateway: Any = lab.api("east").get("Gateway", name, objects.NAMESPACE)
-        assert gateway["status"].get("antreaClusters") == ["west"]
+        return gateway.get("status", {}).get("antreaClusters") == ["west"]
+
+    for name in gateways:
+        wait_until(lambda name=name: published(name), f"{name}'s verdict in its Gateway", timeout=SOON)
         lab.stop_agent(name, kill=True)
     try:
         place(lab, second, pod_to_pod=False)
