@@ -7,7 +7,7 @@ SUITES := $(PY) -m tests.suites
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-all test-rest test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
+.PHONY: help setup demo quick test gate test-all test-rest test-lab test-timing packets test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
 	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench bench-compare image sbom release test-release chart docs site lock clean
 
 help: ## This list
@@ -21,13 +21,16 @@ demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controll
 
 quick: lint unit ## Static checks and unit tests: two minutes
 
-test: lint ## Tests of everything that runs on this machine's own kernel, as CI runs them: half an hour on two processors
-	@$(SUITES) unit properties embedded kube contract lab attacks
+test: lint ## The tests that CI runs: a quarter of an hour on two processors
+	@$(SUITES) unit properties embedded kube contract packets attacks
+
+gate: ## What CI will do with HEAD: a clone in a temporary directory, .ci/run in a clean environment
+	@.ci/gate
 
 test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 80 minutes
 
 # Programs of others that are not there are named, with the tests that need them.
-test-rest: test-quarantined test-release antrea kernel-if-there test-planned e2e-if-there
+test-rest: test-quarantined test-lab test-timing test-release antrea kernel-if-there test-planned e2e-if-there
 
 test-quarantined: setup ## Tests that fail without a fault of the code (tests/quarantine.txt)
 	@$(SUITES) quarantined
@@ -58,8 +61,17 @@ embedded: setup ## The control plane, informers and admin commands on embedded A
 contract: setup ## Each backend against the real thing, in namespaces (root)
 	@$(SUITES) contract
 
-lab: setup ## Packets through labs of namespaces with real agents, `mclab demo --all-cnis` among them (root)
+packets: setup ## Packets through labs of namespaces with real agents: one lab for each capability of the dataplane (root)
+	@$(SUITES) packets
+
+test-lab: setup ## All other labs: every CNI profile, tutorials, the demo, faults (root)
 	@$(SUITES) lab
+
+lab: setup ## Both of them (root)
+	@$(SUITES) packets lab
+
+test-timing: setup ## Tests that assert a time, a rate, or that nothing is lost (root)
+	@$(SUITES) timing
 
 attacks: setup ## What hostile clusters, Pods and users try (docs/security.md; root); BUDGET=5m generates attacks for so long
 ifdef BUDGET

@@ -57,7 +57,11 @@ def fresh_name() -> str:
 
 @pytest.fixture(scope="module")
 def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
-    """Make labs for a module (`make_lab(topology, agents=True, api=…, …)`); down after it, if not before."""
+    """Make labs for a module (`make_lab(topology, agents=True, api=…, …)`); down after it, if not before.
+
+    With `liveness=False` BFD declares nothing dead for 3 s, so that what a busy machine delays does not look
+    like a fault: for tests that lose no gateway.
+    """
 
     def make(
         topology: Topology,
@@ -65,9 +69,14 @@ def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
         agents: bool = True,
         api: ApiKind = ApiKind.EMBEDDED,
         control_plane: bool = False,
+        liveness: bool = True,
     ) -> Lab:
         choice = DatapathChoice(datapath.value)
         wanted = replace(topology, name=fresh_name(), datapath=choice)
+        if not liveness:
+            slow = {"bfd": {where: {"interval": "1s"} for where in ("local", "remote")}}
+            clusters = (replace(cluster, config={**cluster.config, **slow}) for cluster in wanted.clusters)
+            wanted = replace(wanted, clusters=tuple(clusters))
         lab = Lab.up(wanted, agents=agents, api=api, control_plane=control_plane)
         _LABS.append(lab)
         evidence.record(lab)

@@ -5,8 +5,9 @@ it. The failed tests of one file run again together, in one process, since an er
 Failures in more than `MOST_FILES` files, or repeats of more than `MOST_SECONDS`, fail the run: the change or the
 machine is broken. So does any failure if the environment has `FLAKY=strict`.
 
-Owns `.cache/flaky/RUN/`: `tests.json` (the result of each test that failed) and the outputs of its runs. It must
-not know how a test runs: that is a function, of `tests/suites.py` or of the kernel lane.
+Owns `.cache/flaky`: `count`, how many tests failed in the last run, and `RUN/` for each run with failures, which
+has `tests.json` (the result of each test that failed) and the outputs of its runs. It must not know how a test
+runs: that is a function, of `tests/suites.py` or of the kernel lane.
 """
 
 from __future__ import annotations
@@ -111,10 +112,12 @@ def _wait_for_quiet(seconds: float) -> None:
 
 def report(results: Sequence[Repeated], directory: Path) -> bool:
     """Write the records of a run, print its table, and tell whether the run passes."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    (directory.parent / "count").write_text(f"{len(results)}\n")
     if not results:
         print("no test failed")
         return True
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(exist_ok=True)
     rows = []
     print(f"tests that failed ({directory} has their outputs):")
     for repeated in results:

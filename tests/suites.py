@@ -50,26 +50,62 @@ class Suite:
     prepare: tuple[tuple[str, ...], ...] = ()
 
 
-SUITES = (
-    Suite(name="unit", title="unit tests", select=("-m", "not costly", "tests/unit"), processes=_EACH),
+# The first tier: what `make test` and CI run. Times, rates and numbers of lost packets are asserted in the second.
+FIRST_TIER = (
+    Suite(
+        name="unit", title="unit tests", select=("-m", "not costly and not timing", "tests/unit"), processes=_EACH
+    ),
     Suite(name="properties", title="properties", select=("-m", "costly", "tests/unit"), processes=_EACH),
     Suite(
         name="embedded",
         title="embedded API server tests",
-        select=("tests/embedded",),
+        select=("-m", "not timing", "tests/embedded"),
         processes=_MANY,
         prepare=(_PROMETHEUS, (".ci/setup", "browser")),
     ),
-    Suite(name="kube", title="API server tests", select=("tests/kube",), processes=_SOME, prepare=(_APISERVER,)),
-    Suite(name="contract", title="contract tests", select=("tests/contract",), processes=_FILES),
+    Suite(
+        name="kube",
+        title="API server tests",
+        select=("-m", "not timing", "tests/kube"),
+        processes=_SOME,
+        prepare=(_APISERVER, _HELM),
+    ),
+    Suite(
+        name="contract", title="contract tests", select=("-m", "not timing", "tests/contract"), processes=_FILES
+    ),
+    Suite(
+        name="packets",
+        title="packets: a lab for each capability of the dataplane",
+        select=("-m", "packets and not timing", "tests/lab"),
+        processes=_FILES,
+    ),
+    Suite(
+        name="attacks",
+        title="attacks",
+        select=("-m", "not timing", "tests/attacks"),
+        processes=_FILES,
+        prepare=(_APISERVER,),
+    ),
+)
+# The second tier: what `make test-all` runs besides.
+SECOND_TIER = (
     Suite(
         name="lab",
         title="lab tests",
-        select=("-m", "not failover", "tests/lab"),
-        processes=_SOME,
-        prepare=(_PROMETHEUS,),
+        select=("-m", "not packets and not timing and not failover", "tests/lab"),
+        processes=_FILES,
+        prepare=(_PROMETHEUS, _APISERVER),
     ),
-    Suite(name="attacks", title="attacks", select=("tests/attacks",), processes=_FILES, prepare=(_APISERVER,)),
+    Suite(
+        name="timing",
+        title="times, rates and losses",
+        select=(
+            *("-m", "timing and not failover"),
+            *("tests/unit", "tests/embedded", "tests/kube", "tests/contract", "tests/lab", "tests/attacks"),
+        ),
+        processes=_FILES,
+        prepare=(_PROMETHEUS, _APISERVER),
+    ),
     Suite(name="release", title="release", select=("tests/release",), prepare=(_HELM,)),
     # Its worlds wait for Antrea's timers most of the time.
     Suite(
@@ -94,7 +130,7 @@ SUITES = (
     ),
     Suite(name="quarantined", title="tests in quarantine", select=quarantine.tests()),
 )
-BY_NAME = {suite.name: suite for suite in SUITES}
+BY_NAME = {suite.name: suite for suite in (*FIRST_TIER, *SECOND_TIER)}
 
 
 def pytest(suite: Suite, arguments: Sequence[str], record: Path) -> int:

@@ -29,7 +29,7 @@ NORTH, NORTH_CIDR, NORTH_GATEWAY = "north-clusterinfo", "10.103.0.0/16", "192.16
 @pytest.fixture(scope="module")
 def shared(make_lab: Callable[..., Lab]) -> Lab:
     """East and west; the third member is what the others are told of it."""
-    return make_lab(generate())
+    return make_lab(generate(), liveness=False)
 
 
 @pytest.fixture

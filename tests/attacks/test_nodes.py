@@ -60,7 +60,7 @@ class World:
 @pytest.fixture(scope="module")
 def world(make_lab: Callable[..., Lab]) -> Iterator[World]:
     """Two clusters whose Nodes are in the published Pod CIDR, with kubelet's port open on the second's workers."""
-    lab = make_lab(generate(cni=Cni.AWS_VPC, workers=2))
+    lab = make_lab(generate(cni=Cni.AWS_VPC, workers=2), liveness=False)
     east, west = lab.topology.clusters
     one, two = west.workers
     with packets.listening(lab.namespace(one), KUBELET), packets.listening(lab.namespace(two), KUBELET):

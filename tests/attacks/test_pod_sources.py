@@ -25,7 +25,8 @@ def shared(make_lab: MakeLab) -> Iterator[Range]:
     """Two clusters with policies between them, two Pods on each Node."""
     shape = generate(pods=2)
     on: dict[str, object] = {"enableStretchedNetworkPolicy": True}
-    with make_lab(replace(shape, clusters=tuple(replace(one, config=on) for one in shape.clusters))) as lab:
+    shape = replace(shape, clusters=tuple(replace(cluster, config=on) for cluster in shape.clusters))
+    with make_lab(shape, liveness=False) as lab:
         yield Range(lab)
 
 

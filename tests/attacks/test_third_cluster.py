@@ -79,7 +79,7 @@ def profiles(*cnis: Cni) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def world(request: pytest.FixtureRequest, make_lab: MakeLab) -> Iterator[World]:
     """Three clusters of a gateway and a worker."""
-    with make_lab(generate(cni=request.param, clusters=3)) as lab:
+    with make_lab(generate(cni=request.param, clusters=3), liveness=False) as lab:
         yield World(lab, *lab.topology.clusters)
 
 

@@ -164,14 +164,14 @@ def netns_links(namespace: str) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def plain(make_lab: MakeLab) -> Iterator[Range]:
     """Two clusters of one gateway and one worker, Geneve over IPv4, a CNI that masquerades."""
-    with make_lab(generate()) as lab:
+    with make_lab(generate(), liveness=False) as lab:
         yield Range(lab)
 
 
 @pytest.fixture(scope="module")
 def six(make_lab: MakeLab) -> Iterator[Range]:
     """The same with VXLAN over IPv6; the Pods of the first cluster have IPv6 addresses, too, masqueraded."""
-    with make_lab(generate(tunnel=TunnelType.VXLAN, underlay=Underlay.IPV6)) as lab:
+    with make_lab(generate(tunnel=TunnelType.VXLAN, underlay=Underlay.IPV6), liveness=False) as lab:
         for number, node in enumerate(lab.topology.clusters[0].nodes, start=1):
             _give_ipv6(lab, node, number)
         yield Range(lab)
@@ -197,9 +197,7 @@ def encrypted(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range]:
     if datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
     shape = generate(encryption=TrafficEncryption.WIREGUARD)
-    config: dict[str, object] = {"bfd": {where: {"interval": "500ms"} for where in ("local", "remote")}}
-    shape = replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))
-    with make_lab(shape) as lab:
+    with make_lab(shape, liveness=False) as lab:
         wait_until(lambda: _encrypts(lab), "handshakes", timeout=60, interval=0.2)
         yield Range(lab)
 
@@ -210,12 +208,9 @@ def encrypted_nodes(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range
     if datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
     shape = generate(encryption=TrafficEncryption.WIREGUARD)
-    config: dict[str, object] = {
-        "bfd": {where: {"interval": "500ms"} for where in ("local", "remote")},
-        "nodeTrafficEncryption": str(NodeTrafficEncryption.REQUIRED),
-    }
+    config: dict[str, object] = {"nodeTrafficEncryption": str(NodeTrafficEncryption.REQUIRED)}
     shape = replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))
-    with make_lab(shape) as lab:
+    with make_lab(shape, liveness=False) as lab:
         wait_until(lambda: _encrypts(lab, workers=True), "handshakes", timeout=60, interval=0.2)
         yield Range(lab)
 

@@ -61,7 +61,11 @@ def test_veth_pairs_join_two_namespaces(fresh_namespace: str, namespace: str) ->
 def test_a_failed_client_closes_its_socket(fresh_namespace: str, closes: bool) -> None:
     """pytest fails a test that leaves a socket to the garbage collector: here, or whichever runs then."""
     with netns.call(fresh_namespace, lambda: socket.create_server(("127.0.0.1", 0))) as server:
-        accepted = threading.Thread(target=lambda: server.accept()[0].close())
+
+        def accept_and_close() -> None:
+            server.accept()[0].close()
+
+        accepted = threading.Thread(target=accept_and_close)
         if closes:
             accepted.start()
         with pytest.raises(LabError, match="closed at once" if closes else "timed out"):

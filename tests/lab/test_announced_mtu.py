@@ -18,7 +18,7 @@ from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 SMALL = 1300
 LARGE = SMALL - 28 + 1  # bytes of the smallest datagram that west does not take: IP 20, UDP 8
@@ -31,7 +31,7 @@ def lab(make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     shape = generate(gateways=1, workers=1)
     east, west = shape.clusters
     west = replace(west, config={"mtu": SMALL})
-    with make_lab(replace(shape, clusters=(east, west)), control_plane=True) as made:
+    with make_lab(replace(shape, clusters=(east, west)), control_plane=True, liveness=False) as made:
         wait_until(
             lambda: _announced(made), "the Nodes of east to have the MTU of west on their routes", timeout=90
         )

@@ -23,7 +23,7 @@ from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
 from tests.antrea_crds import ANTREA, definition
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 MANY = 16  # connections: the hash gives each of two gateways some, but once in 32,768 times
 LARGEST = 1450  # bytes: 1500 less Geneve's or VXLAN's 50

@@ -136,10 +136,10 @@ def test_agents_that_start_during_a_move(lab: Lab) -> None:
 
     def published(name: str) -> bool:
         gateway: Any = lab.api("east").get("Gateway", name, objects.NAMESPACE)
-        return gateway.get("status", {}).get("antreaClusters") == ["west"]
+        return bool(gateway.get("status", {}).get("antreaClusters") == ["west"])
 
+    wait_until(lambda: all(map(published, gateways)), "the verdicts in the Gateways", timeout=SOON)
     for name in gateways:
-        wait_until(lambda name=name: published(name), f"{name}'s verdict in its Gateway", timeout=SOON)
         lab.stop_agent(name, kill=True)
     try:
         place(lab, second, pod_to_pod=False)

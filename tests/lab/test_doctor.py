@@ -18,6 +18,8 @@ from devtools.lab.objects import NAMESPACE
 from devtools.lab.topology import Topology, generate
 from devtools.waiting import wait_until
 
+pytestmark = pytest.mark.packets
+
 MINUTE = 60.0  # seconds within which a fault has its name
 Finding = dict[str, Any]
 

@@ -25,7 +25,7 @@ from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
 from tests.profiles import translated
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 WATCH = """
 table ip watch {

@@ -52,11 +52,9 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     wireguard = TrafficEncryption.WIREGUARD
     shape = generate(cni=cni, tunnel=tunnel, gateways=gateways, encryption=wireguard, underlay=family)
     config: dict[str, object] = {"wireGuard": {"implementation": implementation, "devices": devices}}
-    if gateways == 1:  # nothing to change over to: what a busy machine delays must not look like a fault
-        config["bfd"] = {where: {"interval": "500ms"} for where in ("local", "remote")}
     clusters = (_served_by_workers(one) for one in shape.clusters)
     shape = replace(shape, clusters=tuple(replace(one, config=config) for one in clusters))
-    with make_lab(shape) as made:
+    with make_lab(shape, liveness=gateways > 1) as made:  # of one gateway there is nothing to change over to
         wait_until(
             lambda: all(established(made, g.name) for c in shape.clusters for g in c.gateways),
             "handshakes",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -28,9 +27,7 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
     cni, family = request.param
     shape = translated(generate(cni=cni, encryption=TrafficEncryption.WIREGUARD, underlay=family))
-    config: dict[str, object] = {"bfd": {where: {"interval": "500ms"} for where in ("local", "remote")}}
-    shape = replace(shape, clusters=tuple(replace(cluster, config=config) for cluster in shape.clusters))
-    with make_lab(shape) as made:
+    with make_lab(shape, liveness=False) as made:
         gateways = [gateway for cluster in shape.clusters for gateway in cluster.gateways]
         wait_until(lambda: all(established(made, gateway.name) for gateway in gateways), "sessions", timeout=60)
         yield made

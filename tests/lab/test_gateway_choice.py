@@ -12,7 +12,7 @@ from devtools.traffic.traffic import TcpClient
 from mcagent.dataplane.facts import kernel_datapath_exists
 from tests.bench.packets.measuring import upcalls
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 CONNECTIONS = 400
 FIRST_PORT = 32768  # Linux prefers ports of this parity (__inet_hash_connect in net/ipv4/inet_hashtables.c)
@@ -21,7 +21,7 @@ FIRST_PORT = 32768  # Linux prefers ports of this parity (__inet_hash_connect in
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of two gateways and a worker."""
-    return make_lab(generate(gateways=2, workers=1, pods=1))
+    return make_lab(generate(gateways=2, workers=1, pods=1), liveness=False)
 
 
 @pytest.mark.skipif(not kernel_datapath_exists(), reason="the userspace datapath has a flow for each connection")

@@ -49,7 +49,13 @@ def _processes(word: str) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module", params=WITH_OUR_AGENTS, ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(cni, marks=pytest.mark.packets) if cni is Cni.FLANNEL else cni for cni in WITH_OUR_AGENTS
+    ],
+    ids=str,
+)
 def bare(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """A lab of each CNI profile, without agents."""
     with make_lab(generate(cni=request.param), agents=False) as made:

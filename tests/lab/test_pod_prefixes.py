@@ -25,7 +25,7 @@ from tests.lab.test_policies import cluster_policy, network_policy, tried
 from tests.lab.traces import trace
 from tests.labs import MakeLab
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 SCTP_PORT = 7001
 POLICY_TIME = 15.0  # seconds until a policy applies
@@ -38,7 +38,7 @@ def lab(make_lab: MakeLab) -> Iterator[Lab]:
     shape = generate(clusters=2, gateways=1, workers=1)
     policies = {"enableStretchedNetworkPolicy": True}
     shape = replace(shape, clusters=tuple(replace(cluster, config=policies) for cluster in shape.clusters))
-    with make_lab(shape, agents=False) as made:
+    with make_lab(shape, agents=False, liveness=False) as made:
         for cluster in made.topology.clusters:
             made.api(cluster.name).apply_crds([definition(kind) for kind in ANTREA])
             pairs = prefixes_text(prefixes(made)[cluster.name])

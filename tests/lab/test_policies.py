@@ -26,7 +26,7 @@ from tests.antrea_crds import ANTREA, definition
 from tests.lab.traces import trace
 from tests.profiles import translated
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 IDENTITIES = {"web": 11, "good": 12, "bad": 13}
 REPEATS = 12  # packets or connections that show a verdict
@@ -41,7 +41,8 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 
 def _up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
     on = {"enableStretchedNetworkPolicy": True}
-    made = make_lab(replace(shape, clusters=tuple(replace(c, config=on) for c in shape.clusters)), agents=False)
+    shape = replace(shape, clusters=tuple(replace(cluster, config=on) for cluster in shape.clusters))
+    made = make_lab(shape, agents=False, liveness=False)
     for cluster in made.topology.clusters:
         api = made.api(cluster.name)
         api.apply_crds([definition(kind) for kind in ANTREA])

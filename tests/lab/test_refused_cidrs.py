@@ -15,6 +15,8 @@ from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import MakeLab
 
+pytestmark = pytest.mark.packets
+
 
 def source_at_service(lab: Lab, client: Cluster, serving: Cluster) -> str:
     """Return the source address that an endpoint of the exported Service sees; "" without an answer."""
@@ -36,7 +38,7 @@ def test_services_work_where_a_pod_cidr_is_refused(make_lab: MakeLab, datapath: 
     shape = generate(gateways=1, workers=1)
     east, west = shape.clusters
     east = replace(east, config={"allowedRemoteCIDRs": [str(west.service_cidr)]})
-    lab = make_lab(replace(shape, clusters=(east, west)), control_plane=True)
+    lab = make_lab(replace(shape, clusters=(east, west)), control_plane=True, liveness=False)
     for client, serving in ((west, east), (east, west)):
         wait_until(
             partial(_is_translated, lab, client, serving),

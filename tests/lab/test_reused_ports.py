@@ -13,7 +13,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, generate
 from devtools.traffic.traffic import TcpClient
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 TCP_REPAIR = 19  # linux/tcp.h
 AGAIN = 8.0  # seconds: the first SYN only makes the server ask, the next one comes after 1 s
@@ -24,7 +24,7 @@ SOURCES = 8  # of them some come by each gateway
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of two gateways and a worker: a connection may come to a gateway's Pod by the other gateway."""
-    return make_lab(generate(gateways=2, workers=1, pods=1))
+    return make_lab(generate(gateways=2, workers=1, pods=1), liveness=False)
 
 
 @dataclass(frozen=True, slots=True)

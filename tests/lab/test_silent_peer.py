@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from devtools.lab import faults
 from devtools.lab.faults import BRIDGE, Settled
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Topology, generate
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
+
+pytestmark = pytest.mark.packets
 
 REPORTED = 60.0  # seconds
 

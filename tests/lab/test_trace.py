@@ -19,7 +19,7 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from tests.lab.traces import nodes_of, trace
 
-pytestmark = pytest.mark.datapath
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,9 @@ from tests.waiting import allowed
 pytestmark = pytest.mark.timeout(400)
 
 
-@pytest.fixture(scope="module", params=[ApiKind.EMBEDDED, ApiKind.REAL], ids=str)
+@pytest.fixture(
+    scope="module", params=[pytest.param(ApiKind.EMBEDDED, marks=pytest.mark.packets), ApiKind.REAL], ids=str
+)
 def lab(request: pytest.FixtureRequest, datapath: DatapathType, make_lab: MakeLab) -> Iterator[Lab]:
     """A leader and two more members, two gateways and a worker each where there is need for them."""
     if datapath is not DatapathType.NETDEV:

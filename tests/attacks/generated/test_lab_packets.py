@@ -23,7 +23,7 @@ BATCHES = 6  # `make attacks BUDGET=5m` has more
 @pytest.fixture(scope="module")
 def field(make_lab: MakeLab) -> Iterator[PacketRange]:
     """Three clusters of a gateway and a worker."""
-    with make_lab(generate(clusters=3)) as lab:
+    with make_lab(generate(clusters=3), liveness=False) as lab:
         yield PacketRange(lab)
 
 
