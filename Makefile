@@ -7,7 +7,7 @@ SUITES := $(PY) -m tests.suites
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test gate test-all test-rest test-lab test-timing packets test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
+.PHONY: help setup leftovers demo quick test gate test-all test-rest test-lab test-timing packets test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
 	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench bench-compare image sbom release test-release chart docs site lock clean
 
 help: ## This list
@@ -16,12 +16,15 @@ help: ## This list
 setup: ## Install what is missing: Debian packages, a virtual environment in .venv
 	@.ci/setup
 
-demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
+leftovers: setup ## Remove what interrupted runs left: labs, namespaces, temporary directories; print what is free
+	@-$(PY) -m devtools.leftovers
+
+demo: leftovers ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
 	@devtools/mclab demo $(DEMO)
 
 quick: lint unit ## Static checks and unit tests: two minutes
 
-test: lint ## The tests that CI runs: a quarter of an hour on two processors
+test: leftovers lint ## The tests that CI runs: a quarter of an hour on two processors
 	@$(SUITES) unit properties embedded kube contract packets attacks
 
 gate: ## What CI will do with HEAD: a clone in a temporary directory, .ci/run in a clean environment
@@ -108,7 +111,7 @@ k8s: setup ## Two clusters of real Kubernetes on this machine: kubelets, contain
 	@devtools/mck8s setup
 	@devtools/mck8s up $(K8S)
 
-k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gateway's power taken; all removed again
+k8s-demo: leftovers ## mcagent on two such clusters: installed, joined, asked, a gateway's power taken; all removed again
 	@devtools/mck8s setup
 	@devtools/mck8s demo
 

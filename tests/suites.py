@@ -178,7 +178,7 @@ def run(suites: Sequence[Suite], directory: Path) -> bool:
     failed: dict[str, tuple[Failure, ...]] = {}
     obstacles: dict[str, str] = {}  # by the titles of suites whose tests did not all run
     by_name = {suite.name: suite for suite in suites}
-    with tempfile.TemporaryDirectory(prefix="mcagent-tests.") as temporary:
+    with tempfile.TemporaryDirectory(prefix=f"mcagent-tests.{os.getpid()}.") as temporary:
         for suite in suites:
             failed[suite.name], obstacle = run_suite(suite, Path(temporary, suite.name))
             if obstacle:

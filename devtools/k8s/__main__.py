@@ -57,7 +57,9 @@ def main(argv: list[str] | None = None) -> int:
     say = Progress()
     try:
         if args.action == "up":
-            K8sLab(_plan(args), say).up()
+            lab = K8sLab(_plan(args), say)
+            lab.up()
+            lab.keep()
             return 0
         if args.action == "demo":
             args.image = args.image or mcagent_images()[:1]
@@ -158,7 +160,9 @@ def _demo(lab: K8sLab, say: Progress, *, keep: bool) -> int:
             ok &= claim.ok
             say.line(f"    {say.paint('yes', '32') if claim.ok else say.paint('NO', '31')}  {claim.text}")
     finally:
-        if not keep:
+        if keep:
+            lab.keep()
+        else:
             lab.down()
     return 0 if ok else 1
 

@@ -108,7 +108,7 @@ def check() -> None:
 
 def run(plan: Plan, wanted: Wanted, say: Progress) -> int:
     """Make clusters, run the suite, and take all away. Returns the exit code; raises LabError."""
-    with tempfile.TemporaryDirectory(prefix="mck8s-", dir=STATE.parent) as place:
+    with tempfile.TemporaryDirectory(prefix=f"mcagent-suite.{os.getpid()}.", dir=STATE.parent) as place:
         with say.step(f"images {mcs_suite.HELLO} and {mcs_suite.REQUEST}"):
             image_files = mcs_suite.write_images(Path(place), mcs_suite.tools())
         archives = (*mcagent_images(), *map(str, image_files), *plan.archives)
@@ -117,7 +117,9 @@ def run(plan: Plan, wanted: Wanted, say: Progress) -> int:
             conformance.up()
             outcomes = conformance.run(wanted)
         finally:
-            if not wanted.keep and STATE.exists():
+            if wanted.keep:
+                conformance.lab.keep()
+            elif STATE.exists():
                 conformance.lab.down()
     return told(outcomes, wanted.reports, say)
 

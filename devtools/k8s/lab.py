@@ -22,6 +22,7 @@ from devtools.k8s.external import ExternalCni
 from devtools.k8s.machine import Machine
 from devtools.k8s.node import K8sCni, ProxyMode, RealNode
 from devtools.k8s.programs import Programs, require
+from devtools.lab import state
 from devtools.lab.progress import Progress
 from devtools.lab.topology import Cluster, Node, Topology, generate
 from devtools.nodes import netns, node, underlay
@@ -30,6 +31,7 @@ from devtools.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 STATE = Path("/var/tmp/mck8s")  # noqa: S108  (root's own; containerd's snapshots want a real file system)
+OWNER = STATE / "owner.json"  # the process that the clusters were made for; without it they stay
 PREFIX = "k8s-"
 API_PORT = 6443
 READY = 120.0  # seconds
@@ -149,6 +151,7 @@ class K8sLab:
                 f"{STATE} is there: clusters are up, or were not taken down whole (devtools/mck8s down)"
             )
         STATE.mkdir(mode=0o700)
+        state.write(OWNER, asdict(state.owner()))
         (STATE / "plan.json").write_text(json.dumps(asdict(self.plan)))
         nodes = self.nodes()
         with self._say.step(f"{len(nodes)} Nodes: namespaces, underlay, Open vSwitch"):
@@ -297,6 +300,26 @@ class K8sLab:
             node.start_kube_proxy(programs, self.kubeconfig(node.cluster))
 
     # --- down
+
+    @staticmethod
+    def keep() -> None:
+        """Let the clusters outlive their maker."""
+        OWNER.unlink(missing_ok=True)
+
+    @classmethod
+    def remove_abandoned(cls, say: Progress) -> bool:
+        """Take everything away if the process that it was made for is gone; tell whether it was taken away."""
+        try:
+            owner = state.Process(**json.loads(OWNER.read_text()))
+        except FileNotFoundError:
+            return False
+        if owner.alive:
+            return False
+        if (STATE / "plan.json").exists():
+            cls.load(say).down()
+        else:  # killed before anything else was made
+            shutil.rmtree(STATE)
+        return True
 
     def down(self) -> None:
         """End everything, and leave nothing. May be called again after an error."""

@@ -156,13 +156,14 @@ def _up(args: argparse.Namespace) -> int:
         )
     say = Progress()
     with terminable():
-        Lab.up(
+        lab = Lab.up(
             topology,
             progress=say,
             agents=not args.no_agents,
             api=ApiKind(args.api),
             control_plane=args.control_plane,
         )
+        lab.state.keep()
     _draw(say, topology)
     name = "" if args.name == DEFAULT_NAME else f" --name {args.name}"
     first = next((pod.name for _, _, pod in topology.pods()), topology.clusters[0].nodes[0].name)
@@ -227,6 +228,8 @@ def _demo_one(wanted: Topology, say: Progress, args: argparse.Namespace) -> tupl
     finally:
         if not args.keep:
             lab.down(say)
+        elif lab.state.exists:
+            lab.state.keep()
 
 
 def _told(lab: Lab, say: Progress) -> Iterator[story.Claim]:

@@ -73,6 +73,8 @@ class Lab(RunningLab):
             except BaseException:
                 if not os.environ.get("MCAGENT_LAB_KEEP"):
                     lab._remove()
+                elif lab.state.exists:
+                    lab.state.keep()
                 raise
         return lab
 
@@ -219,6 +221,16 @@ class Lab(RunningLab):
             return
         with self.state.lock(), say.step(f"lab {self.name} taken down"):
             self._remove()
+
+    def remove_abandoned(self) -> bool:
+        """Remove the lab if the process that it was made for is gone; tell whether it was removed."""
+        if not self.state.abandoned:
+            return False
+        with self.state.lock():  # which its maker holds as long as it is at it
+            if self.state.abandoned:
+                self._remove()
+                return True
+        return False
 
     def _remove(self) -> None:
         for client in self._apis.values():

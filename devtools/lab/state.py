@@ -28,6 +28,7 @@ from devtools.waiting import wait_until
 
 ROOT = Path("/run/mcagent-lab")
 MARK = "MCLAB_DIRECTORY"  # variable of every process that `spawn` starts: the directory of its lab
+OWNER = "MCLAB_OWNER"  # variable: pid of the process that labs are made for, if that is not their maker
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?")  # paths of sockets are short (unix(7))
 
 
@@ -51,6 +52,11 @@ def process_of(pid: int, argv: Sequence[str] = ()) -> Process:
     if start is None:
         raise LabError(f"process {pid} ({' '.join(argv)}) ended at once")
     return Process(pid=pid, start=start, argv=tuple(argv))
+
+
+def owner() -> Process:
+    """Return the process without which what this one makes is left over: $MCLAB_OWNER, or this one."""
+    return process_of(int(os.environ.get(OWNER) or os.getpid()))
 
 
 def end(processes: Sequence[Process], *, timeout: float = 5.0) -> None:
@@ -138,7 +144,21 @@ class State:
             )
         (self.directory / "processes").mkdir(parents=True)
         self.directory.chmod(0o755)
-        _write(self.directory / "lab.json", {"topology": to_dict(topology), "namespaces": list(namespaces)})
+        document = {"topology": to_dict(topology), "namespaces": list(namespaces), "owner": asdict(owner())}
+        write(self.directory / "lab.json", document)
+
+    def keep(self) -> None:
+        """Let the lab outlive its maker, but not a process that $MCLAB_OWNER names."""
+        if not os.environ.get(OWNER):
+            self.note("owner", None)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the process that the lab was made for is gone. Without a lab.json nothing was made yet."""
+        record = self.noted("owner") if self.exists else None
+        if not isinstance(record, dict):
+            return self.directory.exists() and not self.exists
+        return not Process(pid=record["pid"], start=record["start"]).alive
 
     def topology(self) -> Topology:
         """Read the topology back. Raises LabError when there is no such lab."""
@@ -152,7 +172,7 @@ class State:
 
     def note(self, key: str, value: object) -> None:
         """Keep a fact about the running lab ("datapath", "ready")."""
-        _write(self.directory / "lab.json", {**self._read(), key: value})
+        write(self.directory / "lab.json", {**self._read(), key: value})
 
     def noted(self, key: str) -> object:
         """Return a fact kept by `note`, or None."""
@@ -181,7 +201,7 @@ class State:
             )
         process = process_of(child.pid, argv)
         child.returncode = 0  # it outlives us: no ResourceWarning; `_alive` reaps it where it is ours
-        _write(self._record(key), asdict(process))
+        write(self._record(key), asdict(process))
         return process
 
     def process(self, key: str) -> Process | None:
@@ -260,7 +280,8 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _write(path: Path, value: object) -> None:
+def write(path: Path, value: object) -> None:
+    """Write a JSON file in one step."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps(value, indent=1))
     part.replace(path)

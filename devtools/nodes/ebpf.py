@@ -184,7 +184,8 @@ def _assembled(code: Sequence[Instruction | str]) -> bytes:
 def attach(namespace: str, device: str, code: bytes) -> None:
     """Run the program for each packet that enters the Node by a device. Raises LabError."""
     netns.execute(namespace, ["tc", "qdisc", "replace", "dev", device, "clsact"])
-    with tempfile.TemporaryDirectory() as directory, _bpf_file_system(Path(directory)):
+    prefix = f"mcagent-bpf.{os.getpid()}."
+    with tempfile.TemporaryDirectory(prefix=prefix) as directory, _bpf_file_system(Path(directory)):
         pinned = Path(directory) / "program"
         descriptor = _load_program(code)
         try:

@@ -35,7 +35,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     try:
-        with tempfile.TemporaryDirectory(prefix="mcagent-release-") as place:
+        with tempfile.TemporaryDirectory(prefix=f"mcagent-release.{os.getpid()}.") as place:
             tree = export(ROOT, Path(place) / "tree")
             tree.require_release()
             platforms = () if args.without_images else tuple(args.platforms.split(","))

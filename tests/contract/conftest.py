@@ -43,7 +43,9 @@ def fresh_namespace() -> Iterator[str]:
 
 
 def _instance(name: str) -> Iterator[OvsInstance]:
-    with tempfile.TemporaryDirectory(prefix="mct-") as directory:  # pytest's own paths are too long for sockets
+    with tempfile.TemporaryDirectory(
+        prefix=f"mct.{os.getpid()}."
+    ) as directory:  # pytest's own paths are too long for sockets
         ovs = OvsInstance.start(name, Path(directory))
         try:
             yield ovs

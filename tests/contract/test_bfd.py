@@ -112,7 +112,7 @@ def _tunnel(ovs: OvsInstance, name: str, number: int, remote: str) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Start both switches."""
-    names = [f"mc-bfd{end}-{os.getpid()}" for end in "ab"]
+    names = [f"mct{os.getpid()}-bfd{end}" for end in "ab"]
     made: list[OvsInstance] = []
     try:
         for name in names:

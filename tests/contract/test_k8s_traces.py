@@ -26,7 +26,7 @@ HIERARCHIES = [
 @pytest.fixture
 def owner(tmp_path: Path) -> Owner:
     """Give an owner whose names nobody else on this machine has."""
-    name = f"mctk{os.getpid()}"
+    name = f"mct{os.getpid()}-k"
     return Owner(directory=tmp_path, cgroup=name, namespaces=f"{name}-")
 
 
@@ -141,7 +141,7 @@ def test_a_process_is_found_by_its_network_namespace(owner: Owner) -> None:
 def test_what_others_do_is_not_found(owner: Owner, tmp_path: Path) -> None:
     """Mounts, namespaces and processes of other labs on this machine are nobody's trace."""
     other = tmp_path.parent / f"{tmp_path.name}2"  # begins alike
-    name = f"other{os.getpid()}"
+    name = f"mct{os.getpid()}-other"
     before = traces(owner)
     with (
         _directory(other),

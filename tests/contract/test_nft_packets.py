@@ -105,7 +105,7 @@ def _udp(address: str, port: int) -> socket.socket:
 @pytest.fixture
 def wires() -> Iterator[Wires]:
     """Give the wiring of the picture above, with our links, routes and rules but no chains yet."""
-    names = {part: f"mcw{os.getpid()}{part}" for part in ("pod", "node", "far", "lan")}
+    names = {part: f"mct{os.getpid()}-{part}" for part in ("pod", "node", "far", "lan")}
     pod, node, far, lan = names.values()
     try:
         for name in names.values():

@@ -106,7 +106,7 @@ def _listen(port: int) -> socket.socket:
 @pytest.fixture
 def wires() -> Iterator[Wires]:
     """Give the wiring of the picture above, without any filter."""
-    names = {part: f"mcg{os.getpid()}{part}" for part in ("pod", "node", "peer")}
+    names = {part: f"mct{os.getpid()}-{part}" for part in ("pod", "node", "peer")}
     pod, node, peer = names.values()
     try:
         for name in names.values():

@@ -54,7 +54,7 @@ Start = Callable[..., Container]
 @pytest.fixture
 def base() -> Iterator[Path]:
     """Give a directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="mct-") as directory:
+    with tempfile.TemporaryDirectory(prefix=f"mct.{os.getpid()}.") as directory:
         yield Path(directory)
 
 

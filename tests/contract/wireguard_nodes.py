@@ -37,7 +37,7 @@ def missing(implementation: WireGuardImplementation) -> str:
     """Return why an implementation cannot be tested here, or ""."""
     if implementation is WireGuardImplementation.USERSPACE:
         return "" if shutil.which("wireguard-go") and Path("/dev/net/tun").exists() else "no wireguard-go or TUN"
-    name = f"mctwg{os.getpid()}"
+    name = f"mct{os.getpid()}-wg"
     netns.create(name)
     try:
         done = netns.execute(name, ["ip", "link", "add", "wg0", "type", "wireguard"], check=False)
@@ -194,7 +194,7 @@ def two_nodes(
     """Give two Nodes in namespaces of their own, which know nothing of each other yet."""
     nodes = []
     for number in (1, 2):
-        namespace = f"mctw{os.getpid()}-{number}"
+        namespace = f"mct{os.getpid()}-w{number}"
         netns.create(namespace)
         own = directory / str(number)
         own.mkdir()

@@ -93,7 +93,9 @@ def world(request: pytest.FixtureRequest, helm: Path, suite: Suite) -> Iterator[
         lab.rolled_out(demo.others[0], "default", "daemonset/host-client")
         yield World(lab=lab, demo=demo, guide=guide, bare=bare)
     finally:
-        if not os.environ.get("E2E_KEEP") and STATE.exists():
+        if os.environ.get("E2E_KEEP"):
+            lab.keep()
+        elif STATE.exists():
             lab.down()
 
 

@@ -145,7 +145,8 @@ def test_a_lab_whose_maker_was_killed_half_way_is_taken_down(moment: str) -> Non
     name = fresh_name()
     lab = Lab(name)
     argv = [sys.executable, "-m", "devtools.lab", "up", "--no-agents", "--name", name]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True) as child:
+    environment = {**os.environ, state.OWNER: str(os.getpid())}  # devtools.leftovers of another clone lets it be
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True, env=environment) as child:
         wait_until((lab.state.directory / moment).exists, f"{moment} of the lab", timeout=60, interval=0.001)
         os.kill(child.pid, signal.SIGKILL)
     Lab(name).down()

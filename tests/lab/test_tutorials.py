@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from devtools.lab import state
 from devtools.lab.lab import Lab
 from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import fresh_name
@@ -35,7 +36,7 @@ def text_of(page: str) -> str:
 def beginner(directory: Path) -> Iterator[Reader]:
     """Give somebody who has no lab yet; the one that they make is taken down."""
     lab = Lab(fresh_name())
-    made = Reader(directory, ROOT, {**os.environ, "MCLAB_NAME": lab.name})
+    made = Reader(directory, ROOT, {**os.environ, "MCLAB_NAME": lab.name, state.OWNER: str(os.getpid())})
     try:
         yield made
     finally:

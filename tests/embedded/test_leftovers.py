@@ -1,0 +1,118 @@
+"""What counts as left over, without root: temporary directories, and labs that only were written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devtools import leftovers
+from devtools.lab import state
+from devtools.lab.state import State
+from devtools.lab.topology import generate
+from devtools.processes import start_time
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def gone() -> int:
+    """Give the pid of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """Give a process that runs."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def cleaned(base: Path) -> list[str]:
+    """Remove directories that are left over; return the names of what is there then."""
+    list(leftovers.remove(leftovers.directories([base])))
+    return sorted(path.name for path in base.iterdir())
+
+
+def test_directories_of_processes_that_are_gone_are_removed(tmp_path: Path, gone: int) -> None:
+    """Those of a running process stay, and files, links and what is called otherwise."""
+    alive = f"mcagent-tests.{os.getpid()}.abc123"
+    stay = (alive, "mcagent-gate.abc123", "mcagent-lab-failures", f"mcagent.{gone}.abc123", f"other.{gone}.abc123")
+    for name in (*stay, f"mcagent-build-helm.{gone}.Abc123", f"mct.{gone}.x_3"):
+        (tmp_path / name / "below").mkdir(parents=True)
+    lock, link = f"mcagent-kernel.{gone}.cpu0", f"mcagent-tests.{gone}.link"
+    (tmp_path / lock).touch()
+    (tmp_path / link).symlink_to(alive)
+    assert cleaned(tmp_path) == sorted((*stay, lock, link))
+    assert (tmp_path / alive / "below").exists()
+
+
+def test_a_recorded_process_ends_only_if_it_is_the_same(
+    tmp_path: Path, gone: int, sleeper: subprocess.Popen[bytes]
+) -> None:
+    """A pid that belongs to another process now, which started at another time, is left alone."""
+    start = start_time(sleeper.pid)
+    assert start is not None
+    directory = tmp_path / f"mcagent-kernel.{gone}.abc123"
+    for recorded, runs in ((start - 1, True), (start, False)):
+        directory.mkdir()
+        (directory / leftovers.PROCESS).write_text(f"{sleeper.pid} {recorded}\n")
+        assert cleaned(tmp_path) == []
+        assert (sleeper.poll() is None) is runs
+
+
+def test_a_lab_is_abandoned_when_its_owner_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner is its maker, or the process that $MCLAB_OWNER names; a lab that is kept has none."""
+    lab = State("left", tmp_path)
+    assert not lab.abandoned
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        monkeypatch.setenv(state.OWNER, str(owner.pid))
+        lab.create(generate(name="left"), [])
+        lab.keep()
+        assert not lab.abandoned
+        owner.kill()
+    assert lab.abandoned
+    monkeypatch.delenv(state.OWNER)
+    lab.keep()
+    assert not lab.abandoned
+    lab.note("owner", {"pid": os.getpid(), "start": 1})  # the pid is another process's now
+    assert lab.abandoned
+    lab.note("owner", {"pid": os.getpid(), "start": start_time(os.getpid())})
+    assert not lab.abandoned
+    document = json.loads((lab.directory / "lab.json").read_text())
+    del document["owner"]  # as an older revision writes it
+    (lab.directory / "lab.json").write_text(json.dumps(document))
+    assert not lab.abandoned
+
+
+def test_what_cannot_be_removed_is_printed(tmp_path: Path) -> None:
+    """An error ends neither the run nor the removal of the rest."""
+
+    def fails() -> None:
+        raise OSError("busy")
+
+    removals = [("thing", fails), ("file", (tmp_path / "file").touch), ("lab", lambda: False)]
+    assert list(leftovers.remove(removals)) == [
+        "cannot remove what an interrupted run left: thing: busy",
+        "removed what an interrupted run left: file",
+    ]
+
+
+def test_the_command_shows_what_is_free(tmp_path: Path, gone: int) -> None:
+    """It prints a line for each thing, and memory, disks and load."""
+    directory = tmp_path / f"mcagent-tests.{gone}.abc123"
+    directory.mkdir()
+    command = [sys.executable, "-m", "devtools.leftovers"]
+    output = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert f"removed what an interrupted run left: directory {directory}" in output
+    assert output[-1].startswith("free: ")
+    assert not directory.exists()
