@@ -13,16 +13,21 @@ import socket
 
 _FIRST, _COUNT = 20000, 10000
 _tried = itertools.count()
+_claims: list[int] = []  # open descriptors
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port on which no process listens, and that this process has not given before.
+    """Return a port on which no process listens, and that no running process was given. Raises OSError without.
 
-    Processes that run side by side (pytest's workers) begin at places of their own. Raises OSError without a port.
+    The process claims it with a socket of that name (unix(7), abstract: of this network namespace, gone with the
+    process). So no other process is given the port before the server binds it, or between two of its runs.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in itertools.islice(_tried, _COUNT):
         port = _FIRST + (os.getpid() * 100 + number) % _COUNT
-        with contextlib.suppress(OSError), socket.create_server((host, port), family=family):
-            return port
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as claim:
+            claim.bind(f"\0mcagent-port-{port}")
+            with socket.create_server((host, port), family=family):
+                _claims.append(claim.detach())
+                return port
     raise OSError(f"{host}: no TCP port from {_FIRST} to {_FIRST + _COUNT - 1} is free")
