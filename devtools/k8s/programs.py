@@ -5,10 +5,10 @@ Looked for in this order: the directory $MCAGENT_K8S_PROGRAMS, then the cache th
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,17 +33,20 @@ class Programs:
         return (self.directory / name).resolve()
 
 
-def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory with the programs that were built last."""
-    base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or "/root") / ".cache")
-    return Path(base) / "mcagent" / "k8s" / "current"
+@functools.cache
+def _directory() -> Path:
+    """Return the directory of the programs of this tree, one that does not exist if there are none."""
+    search = subprocess.run(
+        [Path(__file__).with_name("find-programs")], capture_output=True, text=True, check=False
+    )
+    return Path(search.stdout.strip() or "/nonexistent")
 
 
-def require(environment: Mapping[str, str] = os.environ) -> Programs:
+def require() -> Programs:
     """Return the programs. Raises LabError that names everything that is missing."""
-    directory = Path(environment.get("MCAGENT_K8S_PROGRAMS") or cache_directory(environment))
+    directory = _directory()
     missing = [name for name in BUILT if not os.access(directory / name, os.X_OK)]
-    path = environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     missing += [name for name in INSTALLED if shutil.which(name, path=path) is None]
     missing += [f"CNI plugin {name}" for name in ("bridge", "host-local") if not (CNI_PLUGINS / name).exists()]
     if missing:

@@ -6,6 +6,7 @@ controller-runtime's envtest has it), $PATH, the cache that tests/kube/find-apis
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from devtools.errors import LabError
 
+_TESTS = Path(__file__).resolve().parents[2] / "tests" / "kube"
 HINT = "set KUBEBUILDER_ASSETS, or run tests/kube/find-apiserver --build in the repository"
 
 
@@ -27,9 +29,12 @@ class Binaries:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory that holds the programs that were built last."""
+    """Return the directory in which find-apiserver keeps what it builds from this tree."""
     base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or "/root") / ".cache")
-    return Path(base) / "mcagent" / "kubernetes" / "current"
+    module = _TESTS / "apiserver"
+    sources = (module / "go.mod", module / "go.sum", *sorted(module.glob("*/main.go")), _TESTS / "build-apiserver")
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    return Path(base) / "mcagent" / "kubernetes" / digest[:16]
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Binaries | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """Give an environment with the tools of the script, but without any API server."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("bash", "dirname", "readlink", "sha256sum", "cut", "cat", "env", "ln", "sed", "sort"):
+    for name in ("bash", "dirname", "readlink", "sha256sum", "cut", "cat", "env", "sed", "sort", "touch"):
         (tools / name).symlink_to(str(shutil.which(name)))
     return {"PATH": str(tools), "HOME": str(tmp_path / "home")}
 
@@ -75,16 +77,14 @@ def test_assets_that_were_meant_must_be_there(environment: dict[str, str], tmp_p
 
 
 def test_the_cache_is_the_last_place(environment: dict[str, str], tmp_path: Path) -> None:
-    """What was built last is found in the cache, wherever that is."""
-    for base in (tmp_path / "home" / ".cache", tmp_path / "xdg"):
-        built = put(base / "mcagent" / "kubernetes" / "0123", *PROGRAMS)
-        cache_directory({"XDG_CACHE_HOME": str(base)}).symlink_to(built.name)
-    found = find(environment)
-    assert found is not None
-    assert found.etcd == tmp_path / "home/.cache/mcagent/kubernetes/current/etcd"
-    found = find(environment | {"XDG_CACHE_HOME": str(tmp_path / "xdg")})
-    assert found is not None
-    assert found.etcd == tmp_path / "xdg/mcagent/kubernetes/current/etcd"
+    """What was built from this tree is found in the cache, wherever that is; another revision's is not."""
+    elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    for base, variables in ((tmp_path / "home" / ".cache", {}), (tmp_path / "xdg", elsewhere)):
+        put(base / "mcagent" / "kubernetes" / "0123456789abcdef", *PROGRAMS)
+        assert both(environment | variables) == []
+        built = put(cache_directory(environment | variables), *PROGRAMS)
+        assert built.parent == base / "mcagent" / "kubernetes"
+        assert both(environment | variables) == [str(built / name) for name in PROGRAMS]
 
 
 def test_without_go_nothing_is_built(environment: dict[str, str]) -> None:
@@ -127,11 +127,19 @@ SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @pytest.mark.skipif(shutil.which("etcd", path=SYSTEM) is not None, reason="the machine has an etcd of its own")
-def test_what_was_built_is_kept_and_older_ones_are_not(tmp_path: Path) -> None:
-    """A build goes into the cache in one step; the second call builds nothing; nothing is left in between."""
+def test_what_was_built_is_kept(tmp_path: Path) -> None:
+    """A build goes into the cache in one step; the second call builds nothing; nothing is left in between.
+
+    Versions of other revisions go when nothing has used them for a month.
+    """
     go = put(tmp_path / "go", "go")
     (go / "go").write_text(FAKE_GO)
-    old = put(tmp_path / "xdg" / "mcagent" / "kubernetes" / "0123", *PROGRAMS)
+    cache = tmp_path / "xdg" / "mcagent" / "kubernetes"
+    others = old, recent, undated = [put(cache / (digit * 16), *PROGRAMS) for digit in "abc"]
+    for version, days in ((old, 32), (recent, 28)):
+        (version / ".used").touch()
+        os.utime(version / ".used", (time.time() - days * 86400,) * 2)
+    os.utime(undated, (0, 0))  # an older revision made it
     environment = {"PATH": f"{go}:{SYSTEM}", "XDG_CACHE_HOME": str(tmp_path / "xdg"), "TMPDIR": str(tmp_path)}
     told = [
         subprocess.run([SCRIPT, "--build"], env=environment, capture_output=True, text=True, check=True)
@@ -143,5 +151,5 @@ def test_what_was_built_is_kept_and_older_ones_are_not(tmp_path: Path) -> None:
     found = find({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "xdg")})
     assert found is not None
     assert str(found.etcd.resolve()) in told[0].stdout
-    assert not old.exists()
+    assert [version.exists() for version in others] == [False, True, True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["go", "xdg"]
