@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from devtools import leftovers
+from devtools.k8s import lab as k8s
+from devtools.k8s.lab import K8sLab, Plan
 from devtools.lab import state
+from devtools.lab.progress import Progress
 from devtools.lab.state import State
 from devtools.lab.topology import generate
 from devtools.processes import start_time
@@ -116,3 +120,29 @@ def test_the_command_shows_what_is_free(tmp_path: Path, gone: int) -> None:
     assert f"removed what an interrupted run left: directory {directory}" in output
     assert output[-1].startswith("free: ")
     assert not directory.exists()
+
+
+def test_clusters_of_real_kubernetes_have_an_owner_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: int
+) -> None:
+    """They are taken down when it is gone, also if nothing was made yet; those that are kept have none."""
+    taken_down: list[str] = []
+    place = tmp_path / "mck8s"
+    monkeypatch.setattr(k8s, "STATE", place)
+    monkeypatch.setattr(k8s, "OWNER", place / "owner.json")
+    monkeypatch.setattr(K8sLab, "down", lambda lab: taken_down.append(lab.under))
+    say = Progress(quiet=True)
+    assert not K8sLab.remove_abandoned(say)
+    place.mkdir()
+    state.write(k8s.OWNER, asdict(state.owner()))
+    assert not K8sLab.remove_abandoned(say)
+    state.write(k8s.OWNER, asdict(state.Process(pid=gone, start=1)))
+    assert K8sLab.remove_abandoned(say)
+    assert not place.exists()
+    place.mkdir()
+    state.write(k8s.OWNER, asdict(state.Process(pid=os.getpid(), start=1)))  # the pid is another process's now
+    (place / "plan.json").write_text(json.dumps(asdict(Plan())))
+    assert K8sLab.remove_abandoned(say)
+    assert taken_down == ["k8s-underlay"]
+    K8sLab.keep()
+    assert not K8sLab.remove_abandoned(say)
