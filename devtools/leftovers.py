@@ -1,10 +1,10 @@
 """Removes what interrupted runs left on this machine: `python -m devtools.leftovers`.
 
 Something is left over when the process that it was made for is gone. Labs and clusters record that process by pid
-and start time. Namespaces and cgroups of contract tests (mctPID-NAME) and temporary directories
-(mcagent-WORD.PID.RANDOM, mct.PID.RANDOM) have its pid in their names. Labs without such a process (of `mclab up`,
-`mck8s up`, `--keep`) stay, and so does what belongs to another user. Prints a line for each thing, then
-how much of the machine is free. Never fails.
+and start time, and so do processes that tests start, in their environment. Namespaces and cgroups of contract
+tests (mctPID-NAME) and temporary directories (mcagent-WORD.PID.RANDOM, mct.PID.RANDOM) have its pid in the name.
+Labs without such a process (of `mclab up`, `mck8s up`, `--keep`) stay, and so does what belongs to another user.
+Prints a line for each thing, then how much of the machine is free. Never fails.
 """
 
 from __future__ import annotations
@@ -26,16 +26,30 @@ from devtools.lab import state
 from devtools.lab.lab import Lab
 from devtools.lab.progress import Progress
 from devtools.nodes import netns
-from devtools.processes import start_time
+from devtools.processes import MARK, start_time
 
 LOCK = Path("/run/mcagent-leftovers.lock")
 PROCESS = "process"  # file in a temporary directory: pid and start time of a process that runs for its owner
 _NAMESPACE = re.compile(r"mct(\d+)-[a-z0-9-]+")
 _DIRECTORY = re.compile(r"(?:mcagent-[a-z0-9-]+|mct)\.(\d+)\.\w+")
 _MARGIN = 60.0  # seconds: a process that started so much later than a namespace did not make it
-Removal = tuple[
-    str, Callable[[], bool | None]
-]  # what it is, and what removes it: False if it is not to be removed
+_MARKED = re.compile(rb"(?:^|\0)" + MARK.encode() + rb"=(\d+) (\d+)(?:\0|$)")
+# What it is, and what removes it: False if it is in use.
+Removal = tuple[str, Callable[[], bool | None]]
+
+
+def processes() -> Iterator[Removal]:
+    """Yield processes of this user that tests have started and that outlived them."""
+    space = Path("/proc/self/ns/pid").readlink()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, LabError):  # it has ended meanwhile
+            if path.stat().st_uid != os.geteuid() or (path / "ns/pid").readlink() != space:
+                continue  # of another PID namespace, where pids are others
+            match = _MARKED.search((path / "environ").read_bytes())
+            if match and not state.Process(pid=int(match[1]), start=int(match[2])).alive:
+                argv = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                process = state.process_of(int(path.name), argv)
+                yield f"process {path.name} ({' '.join(argv)[:80].strip()})", lambda it=process: state.end([it])  # type: ignore[misc]
 
 
 def labs(root: Path | None = None) -> Iterator[Removal]:
@@ -137,12 +151,12 @@ def main() -> None:
         if os.geteuid() == 0:
             # Of two runs that begin at once the second finds nothing.
             fcntl.flock(stack.enter_context(LOCK.open("w")), fcntl.LOCK_EX)
-            for removals in (labs(), clusters(), namespaces(), cgroups()):
+            for removals in (processes(), labs(), clusters(), namespaces(), cgroups()):
                 for line in remove(removals):
                     say.line(line)
         else:
             say.line("not root: labs and namespaces that interrupted runs left are not looked for")
-        for line in remove(directories(bases)):
+        for line in remove((*processes(), *directories(bases))):
             say.line(line)
     say.line(machine())
 

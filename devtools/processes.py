@@ -1,11 +1,20 @@
 """Whether a process is gone: what it held can be taken by the next one only then.
 
-Knows /proc/PID/stat (proc_pid_stat(5)) and nothing of who started the process.
+Knows /proc/PID/stat (proc_pid_stat(5)), and the mark by which processes of a run of tests are recognised.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+MARK = "MCAGENT_TEST_PROCESS"  # variable of all that a process of tests starts: its pid and start time
+
+
+def mark_children() -> None:
+    """Let processes that this one starts from now on be left over when it is gone, unless labs are to be kept."""
+    if not os.environ.keys() & {"MCAGENT_LAB_KEEP", "E2E_KEEP"}:
+        os.environ[MARK] = f"{os.getpid()} {start_time(os.getpid())}"
 
 
 def start_time(pid: int) -> int | None:

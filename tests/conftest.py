@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from devtools.processes import mark_children
 from mcagent.model.dataplane.facts import DatapathType
 from tests import failures, properties, unchanged
 
@@ -13,7 +14,8 @@ __all__ = ["properties"]  # imported for the hypothesis profile
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record what fails, to be repeated, and leave out tests of unchanged API servers."""
+    """Record what fails, to be repeated, and leave out tests of unchanged API servers; mark what tests start."""
+    mark_children()
     failures.register(config)
     unchanged.register(config)
 

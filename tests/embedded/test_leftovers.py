@@ -19,7 +19,7 @@ from devtools.lab import state
 from devtools.lab.progress import Progress
 from devtools.lab.state import State
 from devtools.lab.topology import generate
-from devtools.processes import start_time
+from devtools.processes import MARK, start_time
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +70,25 @@ def test_a_recorded_process_ends_only_if_it_is_the_same(
         (directory / leftovers.PROCESS).write_text(f"{sleeper.pid} {recorded}\n")
         assert cleaned(tmp_path) == []
         assert (sleeper.poll() is None) is runs
+
+
+def test_processes_that_tests_have_outlived_are_ended(monkeypatch: pytest.MonkeyPatch, gone: int) -> None:
+    """What a process of tests starts bears its pid and start time; while that runs, it stays."""
+    assert os.environ[MARK] == f"{os.getpid()} {start_time(os.getpid())}"
+    recorded = [os.environ[MARK], f"{gone} 1", f"{os.getpid()} 1"]  # the last one's pid is another process's now
+    children = []
+    for mark in recorded:
+        monkeypatch.setenv(MARK, mark)
+        children.append(subprocess.Popen(["sleep", "600"]))
+    try:
+        pids = {f"{child.pid}" for child in children}
+        removals = [item for item in leftovers.processes() if item[0].split()[1] in pids]
+        assert len(list(leftovers.remove(removals))) == len(removals) == 2
+        assert [child.poll() is None for child in children] == [True, False, False]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def test_a_lab_is_abandoned_when_its_owner_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
