@@ -1,7 +1,7 @@
 """Waiting for a condition with a deadline: what the lab and the tests use instead of sleeping.
 
-A deadline is meant for an idle machine. Before a wait fails, the machine's present speed is measured, and the
-deadline is extended by as much as the machine is slower.
+A deadline is meant for an idle machine. The machine's speed is measured while a wait lasts, and the deadline is
+extended by as much as the machine was slower at worst.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from devtools.errors import LabError
+from devtools.errors import FatalError, LabError
 
 COMPUTING = 0.018
 """Seconds that `_computing` takes on an idle machine (3 GHz)."""
 STARTING = 0.015
 """Seconds that `_starting` takes there."""
+MEASURED_EACH = 1.0
+"""Seconds between two measurements: what holds sooner costs none."""
 SLOWEST = 8.0
 """No deadline is extended by a larger factor: a caller must learn of a real fault at some time."""
 
@@ -24,18 +26,29 @@ SLOWEST = 8.0
 def wait_until(
     condition: Callable[[], object], what: str, *, timeout: float = 10.0, interval: float = 0.02
 ) -> None:
-    """Return as soon as `condition()` is true.
+    """Return as soon as `condition()` is true; that it raises LabError means that it is not, yet.
 
-    Raises LabError naming `what` after `timeout` seconds on an idle machine, or accordingly later on a busy one.
+    Raises LabError naming `what`, and the last error of the condition, after `timeout` seconds on an idle machine,
+    or accordingly later on a busy one. A FatalError of the condition passes through at once.
     """
-    start = time.monotonic()
-    limit = timeout
-    measured = False
-    while not condition():
-        if time.monotonic() - start > limit:
-            if measured:
-                raise LabError(f"waited {limit:g} s in vain: {what}")
-            limit, measured = timeout * slowness(), True
+    start = measured = time.monotonic()
+    factor = 1.0
+    while True:
+        problem = ""
+        try:
+            if condition():
+                return
+        except FatalError:
+            raise
+        except LabError as error:
+            problem = f": {error}"
+        now = time.monotonic()
+        late = now - start > timeout * factor
+        if late or now - measured > MEASURED_EACH:
+            factor = max(factor, slowness())
+            measured = time.monotonic()
+        if late and measured - start > timeout * factor:
+            raise LabError(f"waited {measured - start:.1f} s in vain: {what}{problem}")
         time.sleep(interval)
 
 

@@ -212,18 +212,11 @@ class ControlPlane:
         for cluster in self._lab.topology.clusters:
             for missing in self._missing(cluster):
                 wait_until(
-                    lambda cluster=cluster, missing=missing: not self._lacks(cluster, missing),  # type: ignore[misc]
+                    lambda cluster=cluster, missing=missing: missing not in self._missing(cluster),  # type: ignore[misc]
                     f"cluster {cluster.name} to have {missing}",
                     timeout=60,
                     interval=0.25,  # a look is a dozen requests, and what is waited for needs the processor, too
                 )
-
-    def _lacks(self, cluster: Cluster, what: str) -> bool:
-        """Tell whether something is missing still; an API server that is too busy to answer is asked again."""
-        try:
-            return what in self._missing(cluster)
-        except LabError:
-            return True
 
     def _missing(self, cluster: Cluster) -> list[str]:
         topology, api = self._lab.topology, self._lab.api(cluster.name)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from devtools.errors import LabError
+from devtools.errors import FatalError, LabError
 from devtools.lab import objects
 from devtools.lab.api import PORT, ApiClient, ApiKind
 from devtools.lab.state import Process, State
@@ -282,20 +282,19 @@ class RunningLab:
 
     def wait_process(self, ready: Callable[[], object], key: str, log: Path, what: str, timeout: float) -> None:
         """Return when a process is ready. Raises LabError, with the end of its log, when it ends or is late."""
-        answers: list[object] = []
 
-        def settled() -> bool:
+        def is_ready() -> bool:
             process = self.state.process(key)
-            answers[:] = [ready()]
-            return bool(answers[0]) or process is None or not process.alive
+            if ready():
+                return True
+            if process is None or not process.alive:
+                raise FatalError(f"{what} has ended")
+            return False
 
         try:
-            wait_until(settled, f"{what} to be ready", timeout=timeout, interval=0.05)
-            problem = "" if answers[0] else f"{what} has ended"
+            wait_until(is_ready, f"{what} to be ready", timeout=timeout, interval=0.05)
         except LabError as error:
-            problem = str(error)
-        if problem:
-            raise LabError(f"{problem}\nthe end of {log}:\n{_tail(log)}")
+            raise LabError(f"{error}\nthe end of {log}:\n{_tail(log)}") from None
 
 
 def environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devtools.errors import LabError
+from devtools.errors import FatalError, LabError
 from devtools.lab import certificates
 from devtools.ports import free_port
 from devtools.realapi.binaries import Binaries, require
@@ -116,10 +116,10 @@ class RealApiServer:
         self.stop()
 
     def check(self) -> None:
-        """Raises LabError when a process has ended by itself."""
+        """Raises FatalError when a process has ended by itself."""
         for name, child in self._children.items():
             if child.poll() is not None:
-                raise LabError(f"{name} has ended ({child.returncode})\n{self._tail(name)}")
+                raise FatalError(f"{name} has ended ({child.returncode})\n{self._tail(name)}")
 
     def kubeconfig(self) -> dict[str, Any]:
         """Return a kubeconfig of the administrator."""

@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from devtools.errors import LabError
+from devtools.errors import FatalError, LabError
 from devtools.traffic.datagrams import LATE
 
 READY_TIMEOUT = 30.0  # seconds for every connection to be there and every UDP stream to be answered
@@ -168,16 +168,17 @@ class Load:
             self._process.stdin.write(json.dumps(value).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise LabError(f"the load's process has ended: {error}") from None
+            raise FatalError(f"the load's process has ended: {error}") from None
 
     def _hear(self, timeout: float) -> object:
         stdout = self._process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], timeout)[0]:
-            raise LabError(f"the load's process did not answer in {timeout:g} s")
+            # Its answer may come yet, and would be taken for that to the next question.
+            raise FatalError(f"the load's process did not answer in {timeout:g} s")
         line = stdout.readline()
         if not line:
-            raise LabError(f"the load's process has ended (status {self._process.wait()})")
+            raise FatalError(f"the load's process has ended (status {self._process.wait()})")
         message: object = json.loads(line)
         if isinstance(message, str):
             raise LabError(f"load: {message}")

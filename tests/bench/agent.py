@@ -32,7 +32,7 @@ from typing import Any
 
 import yaml
 
-from devtools.errors import LabError
+from devtools.errors import FatalError, LabError
 from devtools.lab.api import ApiClient
 from devtools.lab.running import environment
 from devtools.nodes import netns
@@ -171,9 +171,9 @@ class Agent:
         self.status = world.status()
 
     def _ready(self) -> bool:
-        """Tell whether the whole dataplane is programmed. Raises LabError if the process has ended."""
+        """Tell whether the whole dataplane is programmed. Raises FatalError if the process has ended."""
         if (status := self.process.poll()) is not None:
-            raise LabError(f"the agent ended with status {status}")
+            raise FatalError(f"the agent ended with status {status}")
         return self._at(READY) is not None
 
     def _at(self, text: str) -> float | None:

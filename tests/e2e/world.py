@@ -189,14 +189,7 @@ class Traffic:
 
 def until(condition: Callable[[], object], what: str, timeout: float = SOON) -> None:
     """Return when the condition holds. Raises LabError; kubectl may fail meanwhile."""
-
-    def holds() -> object:
-        try:
-            return condition()
-        except LabError:
-            return None
-
-    wait_until(holds, what, timeout=timeout, interval=0.5)
+    wait_until(condition, what, timeout=timeout, interval=0.5)
 
 
 def dataplane_of(machine: Machine) -> dict[str, tuple[str, ...]]:

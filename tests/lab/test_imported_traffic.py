@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from devtools.errors import LabError
 from devtools.lab import faults
 from devtools.lab.api import Json
 from devtools.lab.lab import Lab
@@ -44,14 +43,11 @@ def say(lab: Lab, text: str | None, **spec: object) -> None:
 
 def becomes(lab: Lab, client: str, *clusters: str) -> None:
     """Wait until these clusters, and no others, answer a client."""
-
-    def right() -> bool:
-        try:
-            return set(answered(lab, client, 12, timeout=0.5)) == set(clusters)
-        except LabError:  # nobody's yet
-            return False
-
-    wait_until(right, f"{' and '.join(clusters)} to answer", timeout=IN_TIME)
+    wait_until(
+        lambda: set(answered(lab, client, 12, timeout=0.5)) == set(clusters),
+        f"{' and '.join(clusters)} to answer",
+        timeout=IN_TIME,
+    )
 
 
 def shares_told(lab: Lab) -> dict[str, float]:

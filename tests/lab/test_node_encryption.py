@@ -71,10 +71,7 @@ def established(lab: Lab, node: Node) -> bool:
     """Tell whether a Node has a session with all Nodes that it has tunnels to."""
     cluster, _ = lab.topology.node(node.name)
     peers = {one.name for one in cluster.nodes if node.gateway or one.gateway} - {node.name}
-    try:
-        found = states(lab, node)
-    except LabError:  # the agent answers late on a busy machine
-        return False
+    found = states(lab, node)
     return found.keys() == peers and all(state == "established" for state in found.values())
 
 
@@ -211,7 +208,6 @@ def test_the_agents_find_nothing_left_to_do(lab: Lab) -> None:
         assert all(f"Node {one.name}" in shown for one in cluster.gateways if one.name != node.name)
 
 
-@pytest.mark.timeout(600)  # twelve agents are started, one after the other
 def test_changing_over_a_running_cluster(make_lab: Callable[..., Lab], datapath: DatapathType) -> None:
     """From none by `preferred` to `required`, one agent after the other, and back: Pods stay reachable."""
     if datapath is not DatapathType.SYSTEM:
