@@ -86,10 +86,10 @@ def endpoint_slice(cluster: str, addresses: list[str], port: int, *, ready: bool
     }
 
 
-def answered(lab: Lab, client: str, number: int, timeout: float = 3.0) -> Counter[str]:
+def answered(lab: Lab, client: str, number: int, timeout: float | None = None) -> Counter[str]:
     """Ask the Service from a namespace, each time by another port; return how often each cluster has answered.
 
-    Raises LabError when one has not.
+    Raises LabError when one has not. `timeout`: as of `traffic.exchange`.
     """
 
     def ask() -> Counter[str]:
@@ -100,7 +100,7 @@ def answered(lab: Lab, client: str, number: int, timeout: float = 3.0) -> Counte
             found[lab.topology.pod(pod)[0].name] += 1
         return found
 
-    return netns.call(client, ask, timeout=60.0 + number * timeout)
+    return netns.call(client, ask, timeout=60.0 + number * (timeout or traffic.TIMEOUT))
 
 
 def _connect() -> socket.socket:

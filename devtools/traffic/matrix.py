@@ -28,6 +28,7 @@ from mcagent.model.net import PodPrefix
 
 PACKETS = 5  # UDP round trips for the time and the copies
 TRIES = 20
+LOST = 5  # connections whose first datagram is lost: no busy machine does that
 CLOSED_TIMEOUT = 0.7  # seconds without an answer that count as closed
 
 
@@ -213,16 +214,23 @@ def run(lab: Lab, case: Case) -> Result:
         return Result(case=case, problem=str(error))
     rtt = statistics.median(reply.rtt for reply in replies)
     result = Result(case=case, pod=tcp.pod, source=tcp.source, rtt=rtt, copies=copies)
-    problem = _problem(case, [tcp, *replies], copies)
+    problem = _problem(case, tcp, replies, copies)
     return Result(case=case, pod=result.pod, source=result.source, rtt=rtt, copies=copies, problem=problem)
 
 
 def _elsewhere(case: Case, ask: Callable[[], traffic.Reply]) -> traffic.Reply:
-    """Ask until another Pod than the sender answers: one that reaches itself by kube-proxy says nothing here."""
+    """Ask until another Pod than the sender answers: one that reaches itself by kube-proxy says nothing here.
+
+    Each time by another connection. Raises LabError also if the first datagrams of LOST connections are lost.
+    """
+    resent = 0
     for _ in range(TRIES):
         reply = ask()
-        if reply.pod != case.source.name:
+        if reply.pod != case.source.name and reply.sent == 1:
             return reply
+        resent += reply.sent > 1
+        if resent == LOST:
+            raise LabError(f"the first datagrams of {LOST} connections were lost")
     raise LabError(f"only {case.source.name} itself answered, {TRIES} times")
 
 
@@ -240,14 +248,14 @@ def _udp_elsewhere(namespace: str, case: Case) -> Iterator[socket.socket]:
         yield sockets[-1]
 
 
-def _problem(case: Case, replies: list[traffic.Reply], copies: tuple[int, ...]) -> str:
-    for reply in replies:
+def _problem(case: Case, tcp: traffic.Reply, replies: list[traffic.Reply], copies: tuple[int, ...]) -> str:
+    for reply in (tcp, *replies):
         if reply.pod not in {pod.name for pod in case.pods}:
             return f"{reply.pod} answered"
         if IPv4Address(reply.source) not in case.sources:
             right = " or ".join(sorted(map(str, case.sources)))
             return f"the server saw {reply.source}, not {right}"
-    if set(copies) != {1}:
+    if not all(1 <= number <= reply.sent for number, reply in zip(copies, replies, strict=True)):
         return f"copies per packet: {', '.join(map(str, copies))}"
     return ""
 

@@ -1,6 +1,11 @@
 """Clients in Pods: TCP and UDP exchanges, and a UDP stream whose losses are counted.
 
 Sockets are opened inside a namespace and used from outside. The other side is `devtools.traffic.traffic_server`.
+
+Who gives a `timeout` measures, or expects silence: one datagram is sent. Who gives none expects an answer: a busy
+machine may lose or delay packets for PATIENCE seconds, in which they are sent again, by us (UDP) or by the kernel
+(TCP). That is always the same connection, so a dead endpoint among others is not passed over by trying another. A
+refusal or a reset is an answer and ends it at once.
 """
 
 from __future__ import annotations
@@ -21,23 +26,29 @@ from devtools.errors import LabError
 from devtools.nodes import netns
 from devtools.traffic.datagrams import LATE, roomy_socket
 
-TIMEOUT = 3.0  # seconds for one answer
+TIMEOUT = 3.0  # seconds for one answer, where it is measured how many come
+PATIENCE = 15.0  # seconds for an answer that is expected, however busy the machine
+RESEND = 1.0  # seconds without that answer until a datagram is sent again
 SHOWN = 20  # missing datagrams named in a result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer: who gave it, the source address it saw, and the round trip in seconds."""
+    """An answer: who gave it, the source address it saw, and the round trip in seconds.
+
+    `sent`: how many copies of the datagram were sent until then. Retransmissions of TCP are not counted.
+    """
 
     pod: str
     source: str
     port: int
     rtt: float
+    sent: int = 1
 
 
-def _reply(line: bytes, rtt: float) -> Reply:
+def _reply(line: bytes, rtt: float, sent: int = 1) -> Reply:
     reply = json.loads(line)
-    return Reply(pod=reply["pod"], source=reply["source"], port=reply["port"], rtt=rtt)
+    return Reply(pod=reply["pod"], source=reply["source"], port=reply["port"], rtt=rtt, sent=sent)
 
 
 class TcpClient:
@@ -47,8 +58,9 @@ class TcpClient:
     """
 
     def __init__(
-        self, namespace: str, address: str, port: int, *, timeout: float = TIMEOUT, source_port: int = 0
+        self, namespace: str, address: str, port: int, *, timeout: float | None = None, source_port: int = 0
     ) -> None:
+        timeout = PATIENCE if timeout is None else timeout
         self._what = f"TCP from {namespace} to {address}:{port}"
         begin = time.monotonic()
 
@@ -98,7 +110,9 @@ class TcpClient:
         self.close()
 
 
-def tcp(namespace: str, address: object, port: int, *, timeout: float = TIMEOUT, source_port: int = 0) -> Reply:
+def tcp(
+    namespace: str, address: object, port: int, *, timeout: float | None = None, source_port: int = 0
+) -> Reply:
     """Connect, exchange a message, close; `rtt` is that of the message. Raises LabError."""
     with TcpClient(namespace, str(address), port, timeout=timeout, source_port=source_port) as client:
         rtt = client.exchange(b"x" * 64)
@@ -123,9 +137,9 @@ def udp_socket(
 
 
 def udp(
-    namespace: str, address: object, port: int, payload: bytes, *, source: str = "", timeout: float = TIMEOUT
+    namespace: str, address: object, port: int, payload: bytes, *, source: str = "", timeout: float | None = None
 ) -> Reply:
-    """Send one datagram and wait for its answer. Raises LabError when none comes."""
+    """Send a datagram by a socket of its own and wait for its answer, see `exchange`. Raises LabError."""
     with udp_socket(namespace, address, port, source) as sock:
         return exchange(sock, payload, timeout=timeout)
 
@@ -135,20 +149,29 @@ def read_reply(datagram: bytes) -> Reply:
     return _reply(datagram.partition(b"\n")[0], 0.0)
 
 
-def exchange(one: socket.socket, payload: bytes, *, timeout: float = TIMEOUT) -> Reply:
-    """Send a datagram by a connected socket and wait for its answer. Raises LabError when none comes."""
+def exchange(one: socket.socket, payload: bytes, *, timeout: float | None = None) -> Reply:
+    """Send a datagram by a connected socket and wait for its answer. Raises LabError when none comes.
+
+    It is sent once if `timeout` says how many seconds to wait, else again each RESEND seconds. By one socket, each
+    payload must be another one: the answer to a copy may come later.
+    """
     begin = time.monotonic()
-    deadline = begin + timeout
+    deadline = begin + (PATIENCE if timeout is None else timeout)
+    sent, send_at = 0, begin
     try:
-        one.send(payload)
-        while (remaining := deadline - time.monotonic()) > 0:
-            one.settimeout(remaining)
-            line, _, data = one.recv(65536).partition(b"\n")
-            if data == payload:
-                return _reply(line, time.monotonic() - begin)
+        while (now := time.monotonic()) < deadline:
+            if now >= send_at:
+                one.send(payload)
+                sent += 1
+                send_at = min(deadline, now + RESEND) if timeout is None else deadline
+            one.settimeout(send_at - now)
+            with contextlib.suppress(TimeoutError):
+                line, _, data = one.recv(65536).partition(b"\n")
+                if data == payload:
+                    return _reply(line, time.monotonic() - begin, sent)
     except OSError as error:
-        raise LabError(f"UDP to {_peer(one)}: {error or 'no answer'}") from None
-    raise LabError(f"UDP to {_peer(one)}: no answer in {timeout:g} s")
+        raise LabError(f"UDP to {_peer(one)}: {error}") from None
+    raise LabError(f"UDP to {_peer(one)}: no answer in {deadline - begin:g} s")
 
 
 def _peer(one: socket.socket) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address
 
-from devtools.errors import LabError
 from devtools.nodes import netns
+from devtools.traffic.traffic import PATIENCE, RESEND
 from mcagent.model.net import internet_checksum
 from tests.attacks import tunnel_packets
-from tests.waiting import until
 
-ARRIVES = 1.0  # seconds within which what is let through arrives; what is dropped never does
+SILENCE = 1.0  # seconds without an answer or a packet that count as "never": what is dropped never arrives
 _SYN, _ACK = 0x02, 0x10
 
 
@@ -36,12 +37,15 @@ def listening(namespace: str, port: int, kind: int = socket.SOCK_STREAM) -> Iter
         yield one
 
 
-def connects(namespace: str, address: object, port: int) -> bool:
-    """Tell whether a TCP connection comes about (or is refused by a reset: somebody has answered)."""
+def connects(namespace: str, address: object, port: int, *, within: float = PATIENCE) -> bool:
+    """Tell whether a TCP connection comes about (or is refused by a reset: somebody has answered).
+
+    `within`: seconds; SILENCE where no answer is expected.
+    """
 
     def connect() -> bool:
         try:
-            socket.create_connection((str(address), port), timeout=ARRIVES).close()
+            socket.create_connection((str(address), port), timeout=within).close()
         except ConnectionRefusedError:
             return True
         except OSError:
@@ -51,25 +55,33 @@ def connects(namespace: str, address: object, port: int) -> bool:
     return netns.call(namespace, connect)
 
 
-def echoes(namespace: str, address: object) -> bool:
-    """Tell whether an address answers ICMP echo requests."""
-    argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", str(address)]
+def echoes(namespace: str, address: object, *, within: float = PATIENCE) -> bool:
+    """Tell whether an address answers ICMP echo requests, sent each second.
+
+    `within`: seconds; SILENCE where no answer is expected.
+    """
+    argv = ["ping", "-n", "-q", "-c", "1", "-w", f"{within:.0f}", str(address)]
     return netns.execute(namespace, argv, check=False).returncode == 0
 
 
-def received(server: socket.socket, token: bytes) -> bool:
-    """Tell whether a datagram with these bytes arrives at a socket in time."""
+def arrives(server: socket.socket, token: bytes, send: Callable[[], object]) -> bool:
+    """Tell whether what `send` sends, a datagram with these bytes, arrives at a socket; it may be sent again."""
+    for _ in range(round(PATIENCE / RESEND)):
+        send()
+        if received(server, token, within=RESEND):
+            return True
+    return False
 
-    def look() -> bool:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                if token in server.recv(65536):
-                    return True
-        return False
 
-    with contextlib.suppress(LabError):
-        until(look, timeout=ARRIVES)
-        return True
+def received(server: socket.socket, token: bytes, *, within: float = PATIENCE) -> bool:
+    """Tell whether a datagram with these bytes, which was sent once, arrives at a socket.
+
+    `within`: seconds; SILENCE where none is expected.
+    """
+    deadline = time.monotonic() + within
+    while select.select([server], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if token in server.recv(65536):
+            return True
     return False
 
 

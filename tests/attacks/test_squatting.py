@@ -42,7 +42,6 @@ def imported_gateways(lab: Lab, at: Cluster, cluster: Cluster) -> list[str]:
     wants="have another member's next gateway refused by naming its Node as a gateway of its own beforehand",
     stopped_by="the ledger, and probes that the victim's gateway answers with its cluster's fingerprint",
 )
-@pytest.mark.timeout(300)
 def test_a_failover_to_a_squatted_node(lab: Lab) -> None:
     """The third member reports that the victim answers at the address, and packets arrive again."""
     third, victim, squatter = lab.topology.clusters

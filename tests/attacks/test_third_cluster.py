@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 
 import pytest
@@ -15,7 +17,6 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cluster, Cni, Pod, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
-from devtools.waiting import wait_until
 from mcagent.model.net import internet_checksum
 from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.datapath
 
 PLAIN_MAC, ANY_MAC = "aa:bb:cc:dd:ee:f0", "0a:6d:63:00:00:02"
 PORT_UNREACHABLE, FRAGMENTATION_NEEDED = (3, 3), (3, 4)
+BOTH = frozenset({"ECONNREFUSED", "EMSGSIZE"})  # what a socket learns of them
+TRIED = 6.0  # seconds for which errors are sent that nobody must learn of
 SMALL_MTU = 600
 SOCKET_PORT = 33333
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # ip(7)
@@ -67,7 +70,6 @@ class World:
         namespace, source = self.lab.namespace(self.client), str(self.client.address)
         client = traffic.udp_socket(namespace, address, port, source, SOCKET_PORT)
         client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
-        client.settimeout(packets.ARRIVES)
         return client
 
 
@@ -98,20 +100,28 @@ def sent_by_client(world: World, address: IPv4Address, port: int) -> bytes:
     return packets.ipv4(world.client.address, address, socket.IPPROTO_UDP, datagram)
 
 
-def learned(world: World, client: socket.socket, source: Cluster, quoted: bytes, address: IPv4Address) -> set[str]:
-    """Return what the attacked Pod learns of ICMP errors that a cluster sends about a packet of its socket."""
+def learned(
+    world: World, client: socket.socket, source: Cluster, quoted: bytes, address: IPv4Address, *, within: float
+) -> set[str]:
+    """Return what the attacked Pod learns of ICMP errors that a cluster sends about a packet of its socket.
+
+    They are sent again and again for `within` seconds, or until it has learned of both.
+    """
     sender = source.workers[0].pods[0].address
-    results: set[str] = set()
-    for kind in (PORT_UNREACHABLE, FRAGMENTATION_NEEDED) * 3:
-        world.inject(source, icmp_error(kind, sender, quoted))
-        try:
-            client.recv(65536)
-        except OSError as error:
-            results.add(errno.errorcode.get(error.errno or 0, ""))
-    if f"mtu {SMALL_MTU}" in netns.ip(world.lab.namespace(world.client), "route", "get", str(address)):
-        results.add("EMSGSIZE")
+    client.settimeout(packets.SILENCE)
+    deadline = time.monotonic() + within
+    errors: set[str] = set()
+    while errors != BOTH and time.monotonic() < deadline:
+        for kind in (PORT_UNREACHABLE, FRAGMENTATION_NEEDED):
+            world.inject(source, icmp_error(kind, sender, quoted))
+            try:
+                client.recv(65536)
+            except OSError as error:
+                errors |= BOTH & {errno.errorcode.get(error.errno or 0, "")}
+        if f"mtu {SMALL_MTU}" in netns.ip(world.lab.namespace(world.client), "route", "get", str(address)):
+            errors.add("EMSGSIZE")
     netns.ip(world.lab.namespace(world.client), "route", "flush", "cache")
-    return results & {"ECONNREFUSED", "EMSGSIZE"}
+    return errors
 
 
 @profiles(Cni.FLANNEL, Cni.EBPF)
@@ -125,11 +135,11 @@ def test_icmp_errors_about_connections_of_others(world: World) -> None:
     """The same errors of the server's cluster arrive."""
     address, port = world.server.address, POD_PORT
     with world.connected(address, port) as client:
-        wait_until(lambda: traffic.exchange(client, b"honest").pod == world.server.name, "an answer")
+        assert traffic.exchange(client, packets.token()).pod == world.server.name
         quoted = sent_by_client(world, address, port)
-        assert learned(world, client, world.north, quoted, address) == set()
-        assert traffic.exchange(client, b"honest").pod == world.server.name
-        assert learned(world, client, world.west, quoted, address) == {"ECONNREFUSED", "EMSGSIZE"}
+        assert learned(world, client, world.north, quoted, address, within=TRIED) == set()
+        assert traffic.exchange(client, packets.token()).pod == world.server.name
+        assert learned(world, client, world.west, quoted, address, within=traffic.PATIENCE) == BOTH
 
 
 @profiles(Cni.FLANNEL)
@@ -143,9 +153,9 @@ def test_icmp_errors_about_connections_without_the_bridge(world: World) -> None:
     """The kernel of the Pod's Node knows the connection, the bridge does not."""
     neighbour = world.east.gateways[0].pods[0].address
     with world.connected(neighbour, POD_PORT) as client:
-        wait_until(lambda: bool(traffic.exchange(client, b"honest").pod), "an answer")
+        assert traffic.exchange(client, packets.token()).pod
         quoted = sent_by_client(world, neighbour, POD_PORT)
-        assert learned(world, client, world.north, quoted, neighbour) == set()
+        assert learned(world, client, world.north, quoted, neighbour, within=TRIED) == set()
 
 
 @profiles(*FORWARDING)
@@ -159,15 +169,16 @@ def test_replies_of_a_third_cluster(world: World) -> None:
     """A reply with the server's address and port arrives through the server's tunnel only."""
     address, port = world.server.address, POD_PORT
     with world.connected(address, port) as client:
-        wait_until(lambda: traffic.exchange(client, b"honest").pod == world.server.name, "an answer")
+        assert traffic.exchange(client, packets.token()).pod == world.server.name
         for cluster, arrives in ((world.north, False), (world.west, True)):
             token = packets.token()
             datagram = packets.udp(port, SOCKET_PORT, token)
             reply = packets.ipv4(address, world.client.address, socket.IPPROTO_UDP, datagram)
-            world.inject(cluster, reply)
-            client.setblocking(False)
-            assert packets.received(client, token) is arrives
-            client.settimeout(packets.ARRIVES)
+            if arrives:
+                assert packets.arrives(client, token, partial(world.inject, cluster, reply))
+            else:
+                world.inject(cluster, reply)
+                assert not packets.received(client, token, within=packets.SILENCE)
 
 
 @profiles(Cni.FLANNEL)
@@ -193,12 +204,12 @@ def test_a_flood_of_fragments(world: World) -> None:
         packets.datagrams(world.lab.namespace(gateway), peer.address, tunnel_packets.GENEVE, pieces)
         # The userspace datapath has read a burst when it has passed what came later. What its queue would drop
         # would not meet the meter, and the drops would hit the echo requests.
-        wait_until(lambda: packets.echoes(world.lab.namespace(world.server), target), "an answer after a burst")
+        assert packets.echoes(world.lab.namespace(world.server), target)
     assert _large_pings(world) == 0
 
 
 def _large_pings(world: World) -> int:
     """Return how many of five echo requests in fragments, from `west` to the attacked Pod, are not answered."""
-    argv = ["ping", "-n", "-q", "-c", "5", "-i", "0.3", "-s", "3000", "-W", "2", str(world.client.address)]
-    text = netns.execute(world.lab.namespace(world.server), argv, check=False).stdout
+    argv = ["ping", "-n", "-q", "-c", "5", "-i", "0.3", "-s", "3000", "-W", "15"]
+    text = netns.execute(world.lab.namespace(world.server), [*argv, str(world.client.address)], check=False).stdout
     return 5 - int(text.partition(" received")[0].rpartition(" ")[2])

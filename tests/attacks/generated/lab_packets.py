@@ -154,7 +154,7 @@ class PacketRange:
                 wait_until(
                     lambda: all(nodes <= arrived(token) for nodes, token in zip(expected, tokens, strict=True)),
                     "all packets that the simulator delivers",
-                    timeout=wire.ARRIVES,
+                    timeout=traffic.PATIENCE,
                 )
             self._fence(arrived)
             results = [arrived(token) for token in tokens]
