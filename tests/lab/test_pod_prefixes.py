@@ -21,7 +21,7 @@ from devtools.waiting import wait_until
 from mcagent.model.net import PodPrefix
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, prefixes_text
 from tests.antrea_crds import ANTREA, definition
-from tests.lab.test_policies import cluster_policy, network_policy, tried
+from tests.lab.test_policies import SILENCE, cluster_policy, network_policy, tried
 from tests.lab.traces import trace
 from tests.labs import MakeLab
 
@@ -134,11 +134,17 @@ def test_rules_about_addresses_apply_to_virtual_ones(lab: Lab, direction: str) -
     lab.api(subject.name).apply(cluster_policy("by-address", 5, {direction: rules}, app="translated"))
     try:
         wait_until(
-            lambda: tried(client, server, POD_PORT) == "refused", "the policy to apply", timeout=POLICY_TIME
+            lambda: tried(client, server, POD_PORT, within=SILENCE) == "refused",
+            "the policy to apply",
+            timeout=POLICY_TIME,
         )
     finally:
         lab.api(subject.name).delete("ClusterNetworkPolicy", "by-address")
-    wait_until(lambda: tried(client, server, POD_PORT) == "open", "no policy to apply", timeout=POLICY_TIME)
+    wait_until(
+        lambda: tried(client, server, POD_PORT, within=SILENCE) == "open",
+        "no policy to apply",
+        timeout=POLICY_TIME,
+    )
 
 
 def test_trace_names_what_isolates_a_pod_with_a_virtual_address(lab: Lab) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from devtools.lab.topology import POD_PORT, Cni, Pod, Topology, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
+from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
@@ -31,6 +33,9 @@ pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 IDENTITIES = {"web": 11, "good": 12, "bad": 13}
 REPEATS = 12  # packets or connections that show a verdict
 IN_TIME = 15.0  # seconds until a policy counts
+SILENCE = 0.6  # seconds without an answer that count as "silent"
+
+Target = tuple[str, int]  # an address and a port
 
 
 @pytest.fixture(scope="module")
@@ -142,39 +147,71 @@ def web(lab: Lab) -> str:
     return str(lab.topology.clusters[1].services[0].cluster_ip)
 
 
-def tried(namespace: str, address: str, port: int = 80, timeout: float = 0.6) -> str:
-    """Open a TCP connection; return "open", "refused" or "silent"."""
+def everywhere(lab: Lab) -> list[Target]:
+    """Return the servers' Service, and a server on each Node: each Node enforces a policy at a time of its own.
+
+    Where Pods are not published, connections to the Service that the hash spreads over the Nodes.
+    """
+    west = lab.topology.clusters[1]
+    if not west.publish_pods:
+        return [(web(lab), 80)] * REPEATS
+    return [(web(lab), 80), *((str(node.pods[0].address), POD_PORT) for node in west.nodes)]
+
+
+def tried(namespace: str, address: str, port: int = 80, *, within: float) -> str:
+    """Open a TCP connection; return "open", "refused", or "silent" when nothing came within so many seconds."""
     try:
-        netns.call(namespace, lambda: socket.create_connection((address, port), timeout)).close()
+        netns.call(namespace, lambda: socket.create_connection((address, port), within)).close()
     except OSError as error:
         return "refused" if isinstance(error, ConnectionRefusedError) else "silent"
     return "open"
 
 
-def verdicts(lab: Lab, app: str, address: str = "", port: int = 80) -> set[str]:
-    """Return what all clients with a label meet, one after the other."""
-    return {tried(client, address or web(lab), port) for client in clients(lab, app)}
+def verdicts(lab: Lab, app: str, *targets: Target, within: float) -> set[str]:
+    """Return what all clients with a label meet at the same time, by default at the servers' Service.
+
+    `within`: seconds; SILENCE where no answer is expected.
+    """
+    ways = [(client, *target) for client in clients(lab, app) for target in targets or [(web(lab), 80)]]
+    with ThreadPoolExecutor(len(ways)) as pool:
+        return set(pool.map(lambda way: tried(*way, within=within), ways))
 
 
-def becomes(lab: Lab, app: str, verdict: str, address: str = "", port: int = 80) -> None:
-    """Wait until all clients with a label meet this."""
+def becomes(lab: Lab, app: str, verdict: str, *targets: Target) -> None:
+    """Wait until all clients with a label meet this, by default everywhere."""
+    targets = targets or tuple(everywhere(lab))
     what = f"{app} to be {verdict}"
-    wait_until(lambda: verdicts(lab, app, address, port) == {verdict}, what, timeout=IN_TIME)
+    wait_until(lambda: verdicts(lab, app, *targets, within=SILENCE) == {verdict}, what, timeout=IN_TIME)
 
 
-def arriving(lab: Lab, client: str, address: str, port: int) -> list[int]:
-    """Send datagrams; return how often each has arrived at any server by the time that one is answered, or not."""
-    tokens = [os.urandom(12) for _ in range(REPEATS)]
+@contextlib.contextmanager
+def counted(
+    lab: Lab, client: str, address: str, port: int
+) -> Iterator[tuple[socket.socket, Callable[[bytes], int]]]:
+    """Give a client's UDP socket, and what tells how often a datagram of it has arrived at any server."""
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Capture(lab.namespace(pod))) for pod in servers(lab)]
-        with traffic.udp_socket(client, address, port) as one:
-            one.settimeout(0.15)
-            for token in tokens:
-                with contextlib.suppress(OSError):
-                    one.send(token)
-                with contextlib.suppress(OSError):
-                    one.recv(2048)
-        return [sum(wire.count(token) for wire in wires) for token in tokens]
+        one = stack.enter_context(traffic.udp_socket(client, address, port))
+        yield one, lambda token: sum(wire.count(token) for wire in wires)
+
+
+def assert_arrives_once(lab: Lab, client: str, address: str, port: int) -> None:
+    """Fail unless each of many datagrams is answered, and arrives at most as often as it was sent."""
+    with counted(lab, client, address, port) as (one, arrivals):
+        sent = {token: traffic.exchange(one, token).sent for token in (os.urandom(12) for _ in range(REPEATS))}
+        traffic.exchange(one, b"the end")  # a copy that came after its original has come before this answer
+        copies = [(arrivals(token), number) for token, number in sent.items()]
+        assert all(1 <= arrived <= number for arrived, number in copies), copies
+
+
+def assert_never_arrives(lab: Lab, client: str, address: str, port: int) -> None:
+    """Fail if one of many datagrams, sent for as long as an answer would take, arrives at any server."""
+    tokens = [os.urandom(12) for _ in range(REPEATS)]
+    with counted(lab, client, address, port) as (one, arrivals):
+        for token in tokens:
+            with contextlib.suppress(LabError):
+                traffic.exchange(one, token, timeout=0.15)
+        assert [arrivals(token) for token in tokens] == [0] * REPEATS
 
 
 def rule_packets(lab: Lab, name: str) -> int:
@@ -201,18 +238,19 @@ def test_default_deny_and_allow_by_labels_of_the_other_cluster(
     lab: Lab, policy: Callable[[str, Json], None]
 ) -> None:
     """Every packet of the good arrives once, none of the bad or of a client without identity."""
-    assert verdicts(lab, "good") == verdicts(lab, "bad") == {"open"}
+    for app in ("good", "bad"):
+        assert verdicts(lab, app, *everywhere(lab), within=PATIENCE) == {"open"}
     policy("west", network_policy("deny"))
     becomes(lab, "good", "silent")
     becomes(lab, "bad", "silent")
     policy("west", network_policy("some", {"from": [of_east("good")]}))
     becomes(lab, "good", "open")
-    assert verdicts(lab, "bad") == {"silent"}
+    assert verdicts(lab, "bad", *everywhere(lab), within=SILENCE) == {"silent"}
     to_pod = str(servers(lab)[-1].address)
     for address, port in ((web(lab), 80), (to_pod, POD_PORT)):
-        assert arriving(lab, clients(lab, "good")[-1], address, port) == [1] * REPEATS
-        assert arriving(lab, clients(lab, "bad")[-1], address, port) == [0] * REPEATS
-        assert tried(lab.namespace(lab.topology.clusters[0].nodes[-1]), address, port) == "silent"
+        assert_arrives_once(lab, clients(lab, "good")[-1], address, port)
+        assert_never_arrives(lab, clients(lab, "bad")[-1], address, port)
+        assert tried(lab.namespace(lab.topology.clusters[0].nodes[-1]), address, port, within=SILENCE) == "silent"
     assert rule_packets(lab, "some") >= 2 * REPEATS
     assert decided(lab, "bad", to_pod) == ["isolated", "NetworkPolicy default/deny", "NetworkPolicy default/some"]
 
@@ -221,13 +259,9 @@ def test_tiers_decide_before_network_policies(lab: Lab, policy: Callable[[str, J
     """Reject is heard at once, through the Service too; then NetworkPolicies decide, if a tier passes it on."""
     policy("west", cluster_policy("no-bad", 5, ingress("Reject", "bad")))
     becomes(lab, "bad", "refused")
-    becomes(lab, "bad", "refused", str(servers(lab)[-1].address), POD_PORT)
-    with traffic.udp_socket(clients(lab, "bad")[-1], web(lab), 80) as one:
-        one.settimeout(2)
-        one.send(b"x")
-        with pytest.raises(OSError, match="No route to host"):
-            one.recv(16)
-    assert verdicts(lab, "good") == {"open"}
+    with pytest.raises(LabError, match="No route to host"):
+        traffic.udp(clients(lab, "bad")[-1], web(lab), 80, b"x")
+    assert verdicts(lab, "good", *everywhere(lab), within=PATIENCE) == {"open"}
     assert decided(lab, "bad", str(servers(lab)[-1].address)) == ["policy", "ClusterNetworkPolicy/no-bad"]
     policy("west", cluster_policy("pass-bad", 1, ingress("Pass", "bad")))
     becomes(lab, "bad", "open")
@@ -242,7 +276,7 @@ def test_rules_are_about_ports(lab: Lab, policy: Callable[[str, Json], None]) ->
     tcp = {"protocol": "TCP", "port": POD_PORT}
     policy("west", cluster_policy("no-tcp", 5, ingress("Drop", "good", ports=[tcp])))
     becomes(lab, "good", "silent")
-    assert arriving(lab, clients(lab, "good")[-1], web(lab), 80) == [1] * REPEATS
+    assert_arrives_once(lab, clients(lab, "good")[-1], web(lab), 80)
 
 
 def test_egress_to_a_service_of_the_cluster_set(lab: Lab, policy: Callable[[str, Json], None]) -> None:
@@ -251,10 +285,10 @@ def test_egress_to_a_service_of_the_cluster_set(lab: Lab, policy: Callable[[str,
     service = {"name": imported.service.name, "namespace": imported.service.namespace, "scope": "ClusterSet"}
     rule: Json = {"egress": [{"action": "Reject", "toServices": [service]}]}
     policy("east", cluster_policy("stay", 5, rule, app="bad"))
-    becomes(lab, "bad", "refused")
-    assert verdicts(lab, "bad", str(imported.cluster_ip)) == {"refused"}
-    assert verdicts(lab, "bad", str(servers(lab)[-1].address), POD_PORT) == {"open"}
-    assert verdicts(lab, "good") == {"open"}
+    becomes(lab, "bad", "refused", (web(lab), 80))
+    assert verdicts(lab, "bad", (str(imported.cluster_ip), 80), within=PATIENCE) == {"refused"}
+    assert verdicts(lab, "bad", (str(servers(lab)[-1].address), POD_PORT), within=PATIENCE) == {"open"}
+    assert verdicts(lab, "good", within=PATIENCE) == {"open"}
 
 
 def test_egress_to_a_service_with_endpoints_in_this_cluster(lab: Lab, policy: Callable[[str, Json], None]) -> None:
@@ -278,22 +312,26 @@ def test_egress_to_a_service_with_endpoints_in_this_cluster(lab: Lab, policy: Ca
         app: [lab.namespace(node.pods[i]) for node in east.nodes[1:]] for i, app in enumerate(("good", "bad"))
     }
 
-    def met(app: str) -> set[str]:
-        return {tried(client, str(backend.address), POD_PORT) for client in others[app]}
+    def met(app: str, *, within: float) -> set[str]:
+        return {tried(client, str(backend.address), POD_PORT, within=within) for client in others[app]}
 
     try:
-        assert met("good") == met("bad") == {"open"}
+        assert met("good", within=PATIENCE) == met("bad", within=PATIENCE) == {"open"}
         service = {"name": imported.service.name, "namespace": namespace, "scope": "ClusterSet"}
         rule: Json = {"egress": [{"action": "Drop", "toServices": [service]}]}
         policy("east", cluster_policy("stay", 5, rule, app="bad"))
-        wait_until(lambda: met("bad") == {"silent"}, "the own endpoint to be closed", timeout=IN_TIME)
-        assert verdicts(lab, "bad", str(imported.cluster_ip)) == {"silent"}
-        assert met("good") == {"open"}
+        wait_until(
+            lambda: met("bad", within=SILENCE) == {"silent"}, "the own endpoint to be closed", timeout=IN_TIME
+        )
+        assert verdicts(lab, "bad", (str(imported.cluster_ip), 80), within=SILENCE) == {"silent"}
+        assert met("good", within=PATIENCE) == {"open"}
         counter = r'^mcagent_nft_dropped_packets_total\{reason="policy-own-endpoint"\} [1-9]'
         texts = [lab.http(node.name, "/metrics")[1] for node in east.nodes[1:]]
         assert [bool(re.search(counter, text, re.MULTILINE)) for text in texts] == [True] * len(texts)
         policy("east", cluster_policy("stay", 5, rule, app="nobody"))
-        wait_until(lambda: met("bad") == {"open"}, "the own endpoint to be open again", timeout=IN_TIME)
+        wait_until(
+            lambda: met("bad", within=SILENCE) == {"open"}, "the own endpoint to be open again", timeout=IN_TIME
+        )
     finally:
         lab.api("east").delete("EndpointSlice", "own-endpoints", namespace)
 
@@ -320,19 +358,19 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
             for connection, node in zip(good, east.nodes, strict=True):
                 if node is not east.gateways[1]:
                     connection.exchange(b"x" * 100)
-                    assert tried(lab.namespace(node.pods[1]), web(lab)) == "silent"
+                    assert tried(lab.namespace(node.pods[1]), web(lab), within=SILENCE) == "silent"
         finally:
             cut.heal()
         for node in west.nodes:
             lab.stop_agent(node.name, kill=True)
-        assert verdicts(lab, "bad") == {"silent"}
+        assert verdicts(lab, "bad", *everywhere(lab), within=SILENCE) == {"silent"}
         for one in good:
             one.exchange(b"x" * 100)
         flows = {node.name: _flows(lab, node.name) for node in west.nodes}
         for node in west.nodes:
             lab.start_agent(node.name)
         lab.wait_ready()
-        assert verdicts(lab, "bad") == {"silent"}
+        assert verdicts(lab, "bad", *everywhere(lab), within=SILENCE) == {"silent"}
         assert {node.name: _flows(lab, node.name) for node in west.nodes} == flows
         for node in west.nodes:
             text = lab.http(node.name, "/metrics")[1]
@@ -371,6 +409,6 @@ def test_who_hides_behind_a_gateway_is_known_by_labels(make_lab: Callable[..., L
     lab.api("west").apply(cluster_policy("no-bad", 5, ingress("Reject", "bad")))
     becomes(lab, "bad", "refused")
     becomes(lab, "good", "open")
-    assert arriving(lab, clients(lab, "good")[-1], web(lab), 80) == [1] * REPEATS
+    assert_arrives_once(lab, clients(lab, "good")[-1], web(lab), 80)
     # Who is not known may be whomever a rule rejects.
-    assert tried(lab.namespace(lab.topology.clusters[0].nodes[-1]), web(lab)) == "refused"
+    assert tried(lab.namespace(lab.topology.clusters[0].nodes[-1]), web(lab), within=PATIENCE) == "refused"
