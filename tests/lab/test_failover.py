@@ -7,7 +7,6 @@ silence may be several times as long as there, and longer by as much as the send
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 SPELL = 3.0  # seconds that a fault lasts
 SILENCE = 2.0  # seconds; without BFD nothing would end a silence before the fault ends
 PAIRS = 3  # of faults at once
+SEED = 1  # of these pairs
 VOLUME = Volume(datagrams=100, connections=10, interval=0.05)
 FAULTS = [name for name, row in ROWS.items() if not row.lossless and row.counted is Counted.SILENCE]
 LOSSLESS = [name for name, row in ROWS.items() if row.lossless]
@@ -85,7 +85,7 @@ def test_packets_pass_again_soon_after_the_end_of_what_stopped_them(
 @pytest.mark.timing
 def test_two_faults_at_once_settle(lab: Lab, load: Load, settled: Settled) -> None:
     """Whatever two gateways suffer together: traffic finds its way, and when it ends all is as before."""
-    seed = int(os.environ.get("MCAGENT_TEST_SEED") or time.time())
+    seed = int(os.environ.get("MCAGENT_TEST_SEED") or SEED)
     print(f"MCAGENT_TEST_SEED={seed}")
     for number in range(PAIRS):
         one = failover.play(lab, load, settled, ROWS["two faults at once"], number, seed=seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,15 +27,19 @@ from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import OWN_NAMES, fresh_name
 from tests.profiles import WITH_OUR_AGENTS
 
+OF_LABS = re.compile(r"\b(br-mc|br-phy|mc-gw0|pod\d|lookup 2800\d|mcl-)")
+"""What links and rules of a lab's namespaces are called, none of which may be in the caller's."""
 
-def _world() -> tuple[set[str], str, str]:
-    """What labs of this process could leave behind: their namespaces, links and rules of the caller's namespace.
 
-    Not the namespaces of other test processes, whose labs come and go meanwhile.
+def _world() -> set[str]:
+    """Return what labs of this process could leave behind: their namespaces, and links and rules in the caller's.
+
+    Nothing else: other test processes and clones have labs and links, too, which come and go meanwhile.
     """
     spaces = {path.name for path in netns.NETNS_DIRECTORY.iterdir()} if netns.NETNS_DIRECTORY.exists() else set()
+    outside = (netns.ip("", "-br", "link") + netns.ip("", "rule")).splitlines()
     own = {name for name in spaces if name.startswith(f"mcl-{OWN_NAMES}")}
-    return own, netns.ip("", "-br", "link"), netns.ip("", "rule")
+    return own | {line for line in outside if OF_LABS.search(line)}
 
 
 def _processes(word: str) -> list[str]:
@@ -99,7 +104,8 @@ def test_a_node_cannot_send_with_an_address_that_is_not_its_own(bare: Lab) -> No
     netns.ip(bare.namespace(liar), "address", "add", f"{stranger}/32", "dev", "lo")
     try:
         allowed = cluster.cni is not Cni.AWS_VPC
-        argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", "-I", str(stranger), str(target.address)]
+        within = traffic.PATIENCE if allowed else 1.0
+        argv = ["ping", "-n", "-q", "-c", "1", "-w", f"{within:.0f}", "-I", str(stranger), str(target.address)]
         route = [str(stranger), "via", str(liar.address)]
         netns.ip(bare.namespace(target), "route", "add", *route)
         done = netns.execute(bare.namespace(liar), argv, check=False)

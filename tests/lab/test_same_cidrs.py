@@ -15,7 +15,7 @@ from devtools.traffic import matrix, traffic
 from mcagent.controller.contract.export_ranges import is_export_address
 from tests.labs import MakeLab
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.datapath]
+pytestmark = pytest.mark.datapath
 
 
 @pytest.fixture(scope="module")

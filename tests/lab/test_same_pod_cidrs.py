@@ -23,7 +23,7 @@ from mcagent.model.net import internet_checksum
 from tests.lab.traces import trace
 from tests.labs import MakeLab
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.packets, pytest.mark.datapath]
+pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
 CLOSED_PORT, SMALL_MTU = 9999, 1000
 _MTU_DISCOVER, _DO, _MTU = 10, 2, 14  # linux/in.h: IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU

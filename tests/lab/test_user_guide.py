@@ -21,8 +21,6 @@ from mcagent.model.dataplane.facts import DatapathType
 from tests.labs import MakeLab
 from tests.waiting import allowed
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture(
     scope="module", params=[pytest.param(ApiKind.EMBEDDED, marks=pytest.mark.packets), ApiKind.REAL], ids=str
