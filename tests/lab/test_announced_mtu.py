@@ -69,8 +69,8 @@ def test_senders_are_told_the_mtu_of_the_other_cluster(lab: Lab) -> None:
     for client in _pods(east):
         for target in _pods(west):
             namespace = lab.namespace(client)
-            fits = ["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", str(SMALL - 28), str(target.address)]
-            netns.execute(namespace, fits)
+            fits = ["ping", "-n", "-c", "1", "-w", f"{traffic.PATIENCE:.0f}", "-M", "do", "-s", str(SMALL - 28)]
+            netns.execute(namespace, [*fits, str(target.address)])
             with traffic.udp_socket(namespace, target.address, POD_PORT) as sender:
                 sender.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
                 wait_until(lambda sender=sender: _refused(sender), "a large datagram to be refused", timeout=5)  # type: ignore[misc]
@@ -86,8 +86,9 @@ def test_large_datagrams_are_fragmented_at_their_source(lab: Lab) -> None:
         for target in _pods(west):
             with traffic.udp_socket(lab.namespace(client), target.address, POD_PORT) as sender:
                 wait_until(lambda sender=sender: _passes(sender), "the sender to fragment datagrams", timeout=20)  # type: ignore[misc]
-                answers = [traffic.exchange(sender, os.urandom(LARGE)).pod for _ in range(20)]
-            assert answers == [target.name] * 20
+                replies = [traffic.exchange(sender, os.urandom(LARGE)) for _ in range(20)]
+            assert [reply.pod for reply in replies] == [target.name] * 20
+            assert sum(reply.sent == 1 for reply in replies) > 10  # a busy machine loses some, but not one of two
 
 
 def _passes(sender: socket.socket) -> bool:

@@ -12,10 +12,11 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Cluster, Cni, Node, Topology, generate
 from devtools.nodes import antrea_wireguard, netns
 from devtools.traffic import matrix
+from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
-from tests.lab.test_antrea_gateway import echoed, taken_for_antrea
+from tests.lab.test_antrea_gateway import SILENCE, echoed, taken_for_antrea
 from tests.lab.test_encryption import Wire
 
 pytestmark = pytest.mark.datapath
@@ -66,8 +67,8 @@ def test_every_way_of_the_matrix(lab: Lab) -> None:
 
 def test_the_largest_packet_passes_both_ways(lab: Lab) -> None:
     """Ours and Antrea's Pods agree: what is let through arrives whole, and one byte more is not let through."""
-    assert echoed(lab, LARGEST) == [True, True]
-    assert echoed(lab, LARGEST + 1) == [False, False]
+    assert echoed(lab, LARGEST, within=PATIENCE) == [True, True]
+    assert echoed(lab, LARGEST + 1, within=SILENCE) == [False, False]
 
 
 def test_only_the_first_gateway_speaks_to_it(lab: Lab) -> None:

@@ -29,6 +29,7 @@ MANY = 16  # connections: the hash gives each of two gateways some, but once in 
 LARGEST = 1450  # bytes: 1500 less Geneve's or VXLAN's 50
 OURS, THEIRS = 11, 21  # label identities
 PORTS = itertools.count(10000)  # below net.ipv4.ip_local_port_range: no kernel gives one of them to a client
+SILENCE = 1.0  # seconds without an answer that count as none
 SOON = 40.0  # seconds until all agents have taken in a change, or know what a new peer is
 
 
@@ -85,21 +86,21 @@ def _pods(lab: Lab, cluster: str) -> list[Pod]:
     return [pod for node in lab.topology.cluster(cluster).nodes for pod in node.pods]
 
 
-def _get_through(lab: Lab, address: object, port: int, *clients: Pod) -> list[bool]:
-    def asked(client: Pod) -> bool:
-        try:
-            traffic.tcp(lab.namespace(client), address, port, timeout=1.0)
-        except LabError:
-            return False
-        return True
-
-    return [asked(client) for client in clients]
+def _gets_through(lab: Lab, client: Pod, address: object, port: int, *, within: float) -> bool:
+    try:
+        traffic.tcp(lab.namespace(client), address, port, timeout=within)
+    except LabError:
+        return False
+    return True
 
 
-def echoed(lab: Lab, size: int) -> list[bool]:
-    """Tell whether packets of so many bytes, not to be fragmented, are answered: from east to west, and back."""
+def echoed(lab: Lab, size: int, *, within: float) -> list[bool]:
+    """Tell whether packets of so many bytes, not to be fragmented, are answered: from east to west, and back.
+
+    One is sent each second, for `within` seconds.
+    """
     east, west = (cluster.nodes[-1].pods[0] for cluster in lab.topology.clusters)
-    argv = ["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", str(size - 28)]
+    argv = ["ping", "-n", "-c", "1", "-w", f"{within:.0f}", "-M", "do", "-s", str(size - 28)]
     ways = ((east, west), (west, east))
     done = (netns.execute(lab.namespace(a), [*argv, str(b.address)], check=False) for a, b in ways)
     return [one.returncode == 0 for one in done]
@@ -113,8 +114,8 @@ def test_every_way_of_the_matrix(lab: Lab) -> None:
 
 def test_the_largest_packet_passes_both_ways(lab: Lab) -> None:
     """Ours and Antrea's Pods agree: what is let through arrives whole, and one byte more is not let through."""
-    assert echoed(lab, LARGEST) == [True, True]
-    assert echoed(lab, LARGEST + 1) == [False, False]
+    assert echoed(lab, LARGEST, within=traffic.PATIENCE) == [True, True]
+    assert echoed(lab, LARGEST + 1, within=SILENCE) == [False, False]
 
 
 def test_every_connection_leaves_by_the_first_gateway(lab: Lab) -> None:
@@ -188,12 +189,16 @@ def test_policies_by_labels(lab: Lab) -> None:
     try:
         lab.api("east").apply(policy)
 
-        def verdicts() -> tuple[list[bool], list[bool]]:
-            to_west = _get_through(lab, west.services[0].cluster_ip, 80, known, stranger)
-            return to_west, _get_through(lab, server.address, 8080, theirs, other)
+        service = west.services[0].cluster_ip
+        let_in = [(known, service, 80), (other, server.address, 8080)]
+        dropped = [(stranger, service, 80), (theirs, server.address, 8080)]
 
-        wait_until(lambda: verdicts() == ([True, False], [False, True]), "verdicts", timeout=SOON)
-        assert [verdicts() for _ in range(3)] == [([True, False], [False, True])] * 3
+        def in_force(within: float) -> bool:
+            passes = all(_gets_through(lab, *way, within=within) for way in let_in)
+            return passes and not any(_gets_through(lab, *way, within=SILENCE) for way in dropped)
+
+        wait_until(lambda: in_force(SILENCE), "verdicts", timeout=SOON)
+        assert [in_force(traffic.PATIENCE) for _ in range(3)] == [True] * 3
     finally:
         lab.api("east").delete("ClusterNetworkPolicy", "theirs")
         lab.api("east").patch("Pod", stranger.name, {"metadata": {"labels": {"app": "web"}}})
@@ -216,12 +221,6 @@ def test_another_first_gateway(lab: Lab) -> None:
     def sources() -> set[str]:
         return {source for client in clients for source in _seen(lab, client, west.services[0].cluster_ip)}
 
-    def moved() -> bool:
-        try:
-            return sources() == {str(left.tunnel_address)}
-        except LabError:
-            return False
-
-    wait_until(moved, "connections by the other gateway", timeout=60)
+    wait_until(lambda: sources() == {str(left.tunnel_address)}, "connections by the other gateway", timeout=60)
     for client in _pods(lab, "west"):
         assert _seen(lab, client, east.services[0].cluster_ip) == {str(matrix.seen_as(west.gateways[0]))}

@@ -21,6 +21,8 @@ from tests.lab.traces import nodes_of, trace
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
+SILENCE = 2.0  # seconds without an answer that count as none
+
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[Topology], Lab]) -> Iterator[Lab]:
@@ -29,10 +31,10 @@ def lab(make_lab: Callable[[Topology], Lab]) -> Iterator[Lab]:
         yield made
 
 
-def answers(lab: Lab, pod: str, target: object, port: int) -> bool:
-    """Tell whether a real connection gets an answer."""
+def answers(lab: Lab, pod: str, target: object, port: int, *, timeout: float | None = None) -> bool:
+    """Tell whether a real connection gets an answer; `timeout`: seconds, where none is expected."""
     try:
-        traffic.tcp(lab.namespace(pod), target, port, timeout=2.0)
+        traffic.tcp(lab.namespace(pod), target, port, timeout=timeout)
     except LabError:
         return False
     return True
@@ -63,7 +65,7 @@ def test_trace_agrees_with_packets(lab: Lab) -> None:
     assert (last["node"], last["walk"]["source"]) == (worker.name, str(service.cluster_ip))
 
     closed = next(one for one in west.services if not one.exported)
-    assert not answers(lab, pod.name, closed.cluster_ip, SERVICE_PORT)
+    assert not answers(lab, pod.name, closed.cluster_ip, SERVICE_PORT, timeout=SILENCE)
     found, shown = trace(lab, worker.name, pod.address, f"{closed.cluster_ip}:{SERVICE_PORT}")
     assert "not-exported" in shown
     assert nodes_of(found)[-1] in {node.name for node in west.gateways}
