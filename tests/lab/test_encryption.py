@@ -233,7 +233,8 @@ def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) 
     mtu = 1500 - (60 if east.subnet6 is None else 80) - 50
 
     def ping(size: int) -> int:
-        argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.2", "-W", "2", "-M", "do", "-s", str(size - 28)]
+        """Send echo requests until two are answered or refused."""
+        argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.2", "-w", "15", "-M", "do", "-s", str(size - 28)]
         return netns.execute(source, [*argv, str(west.workers[0].pods[0].address)], check=False).returncode
 
     assert ping(mtu) == 0
