@@ -123,9 +123,24 @@ table ip double {{
 }}
 """
 
+FIRST_LOST = """
+table ip first {
+  set seen {
+    type ipv4_addr . inet_service
+    size 1000
+    flags dynamic
+  }
+  chain forward {
+    type filter hook forward priority 0;
+    iifname "mc-gw0" ip saddr . udp sport @seen accept
+    iifname "mc-gw0" meta l4proto udp add @seen { ip saddr . udp sport } drop
+  }
+}
+"""
+
 
 def test_the_matrix_tells_what_is_wrong(make_lab: Callable[..., Lab]) -> None:
-    """A doubled packet, a way that is dead, a Service that answers though it should not: all are told."""
+    """Doubled packets, lost first ones, a dead way, a Service that answers though it should not: all are told."""
     lab = make_lab(generate())
     west = lab.topology.clusters[1]
     node, pod = west.workers[0], west.workers[0].pods[0]
@@ -135,6 +150,10 @@ def test_the_matrix_tells_what_is_wrong(make_lab: Callable[..., Lab]) -> None:
     netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=DOUBLE.format(address=pod.address))
     assert "copies per packet: 2" in matrix.run(lab, case).problem
     netns.execute(lab.namespace(node), ["nft", "delete", "table", "ip", "double"])
+    netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=FIRST_LOST)
+    assert "the first datagrams of 5 connections were lost" in matrix.run(lab, case).problem
+    netns.execute(lab.namespace(node), ["nft", "delete", "table", "ip", "first"])
+    assert matrix.run(lab, case).ok
     lab.stop_agent(node.name)
     ovs = lab.ovs(node.name)
     ovs.ofctl("del-flows", ovs.mgmt("br-mc"))
