@@ -30,6 +30,7 @@ from mcagent.cli.common.asking import UnixConnection
 from mcagent.model.config import TrafficEncryption
 
 READY_TIMEOUT = 180.0  # seconds for all agents to have programmed their Nodes, on a busy machine
+ANSWER_TIMEOUT = 15.0  # seconds for an agent to answer, on a busy machine
 
 
 class RunningLab:
@@ -314,7 +315,7 @@ def _tail(path: Path, lines: int = 15) -> str:
 
 def get(port: int, path: str) -> tuple[int, str]:
     """GET a path from a port of the loopback address; (0, reason) when nothing answers."""
-    return _request(http.client.HTTPConnection("127.0.0.1", port, timeout=5), "GET", path)
+    return _request(http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT), "GET", path)
 
 
 def _request(connection: http.client.HTTPConnection, method: str, path: str) -> tuple[int, str]:
