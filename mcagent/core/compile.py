@@ -27,7 +27,7 @@ from mcagent.core.node_encryption import NodeEncryption, node_publication
 from mcagent.core.policies.selection import policy_needs
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import DatapathType, Facts
-from mcagent.model.net import Address
+from mcagent.model.net import Address, Network
 from mcagent.model.node_state import EncryptionState, NodeRole, NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Fragment
@@ -93,7 +93,7 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
     fragments = [_base(engine, forwards, sources, facts, config)]
     steered, enforced = Steering(), Enforcement()
     if env is not None and own is not None:
-        fragments += [_guard(engine, forwards, config)]
+        fragments += [_guard(engine, forwards, facts.connected, config)]
         by_cluster = engine.each(quoted.quoted_rules, forwards.clusters)
         of_pods = engine.call(quoted.quoted_prefixes, forwards.local.prefixes, forwards.clusters)
         fragments += [engine.call(build.quoted_fragment, config, by_cluster, of_pods)]
@@ -170,12 +170,20 @@ def _base(
     return call(build.fragment, ("base", *parts))
 
 
-def _guard(engine: IncrementalEngine, forwards: Forwarding, config: Config) -> Fragment:
+def _guard(
+    engine: IncrementalEngine, forwards: Forwarding, connected: tuple[Network, ...], config: Config
+) -> Fragment:
     """Return the fragment of the rules that accept tunnel packets from peers only."""
     local = forwards.local
     ends = engine.each(tunnel_guard.endpoints_of, forwards.accepted_and_checked, config.wireguard_port)
     peers = engine.call(
-        tunnel_guard.peers_of, local.gateways, local.node_addresses, ends, forwards.own_ends, config
+        tunnel_guard.peers_of,
+        local.gateways,
+        local.node_addresses,
+        ends,
+        forwards.own_ends,
+        config,
+        connected=connected,
     )
     return engine.call(build.guard_fragment, config, peers, forwards.wireguard_devices)
 

@@ -15,13 +15,18 @@ from devtools.nodes.node import uplink
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
-from mcagent.model.dataplane.facts import DatapathType
+from mcagent.core.compile import compile_desired
+from mcagent.model.dataplane.facts import DatapathType, Facts
+from mcagent.model.dataplane.resources import NftChain, NftSet
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import GENEVE, VXLAN
 from tests.attacks.tunnel_range import ETH_P_ALL, TRIES, Range, encrypted_nodes, plain, six, v4
+from tests.contract.inside import make
+from tests.contract.test_tunnel_guard import FAR, NODE, PEER, Wires, wires
+from tests.unit.core_inputs import cluster, config, gateway, networks, node, snapshot
 
-__all__ = ["encrypted_nodes", "plain", "six"]
+__all__ = ["encrypted_nodes", "plain", "six", "wires"]
 
 pytestmark = pytest.mark.datapath
 
@@ -181,6 +186,27 @@ def test_the_address_of_the_own_gateway_from_behind_a_router(plain: Range, datap
     with plain.counting(plain.worker, "off-link-tunnel"):
         assert plain.attempt(plain.worker, send).arrived == 0
     assert plain.attempt(plain.worker, lambda token: send(token, 255)).arrived >= TRIES
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.NEIGHBOUR,
+    wants="end a worker's tunnel to a gateway behind a router, by a packet with the TTL 255 in the gateway's name",
+    stopped_by="the guard of tunnels: the TTL counts for Nodes in networks that this Node is connected to",
+)
+def test_the_largest_ttl_in_the_name_of_a_gateway_behind_a_router(wires: Wires) -> None:
+    """The gateway's own packets, with less, still arrive, and those of a gateway on the link must have it."""
+    nodes = (node("w1", (str(NODE),), "10.10.3.0/24"), node("g1", (str(FAR),), "10.10.1.0/24"))
+    link = (node("g2", (str(PEER),), "10.10.2.0/24"), gateway("g2", str(PEER)))
+    facts = Facts(addresses=(NODE,), connected=networks("192.0.2.0/24"))
+    objects = snapshot(*nodes, *link, gateway("g1", str(FAR)), cluster("east", "10.97.0.0/16"))
+    made = compile_desired(objects, facts, config("w1"))
+    rules = [r for f in made.desired.fragments.values() for r in f.resources if isinstance(r, NftChain | NftSet)]
+    make(wires.nft, rules)
+    for address in (FAR, PEER):
+        assert wires.arrives(wires.peer, wires.node, address, NODE, ttl=255)
+    assert wires.arrives(wires.peer, wires.node, FAR, NODE, ttl=254)
+    assert not wires.arrives(wires.peer, wires.node, PEER, NODE, ttl=254)
 
 
 @attack(

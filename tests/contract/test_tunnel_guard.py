@@ -39,14 +39,14 @@ OTHER = IPv4Address("192.0.2.12")  # a peer, too, that is not there
 PEERS = TunnelPeers(
     version=4,
     addresses=tuple(ip_network(a) for a in (PEER, NODE, OTHER, FAR)),
-    nodes=(ip_network(PEER),),
+    on_link=(ip_network(PEER),),
     own_ends=(ip_network(NODE),),
     wireguard=((PEER, 51821), (FAR, 53)),
 )
 PEERS6 = TunnelPeers(
     version=6,
     addresses=(ip_network("2001:db8::1"),),
-    nodes=(ip_network("2001:db8::1"),),
+    on_link=(ip_network("2001:db8::1"),),
     own_ends=(ip_network("2001:db8::2"),),
     wireguard=((ip_address("2001:db8::1"), 51821),),
 )

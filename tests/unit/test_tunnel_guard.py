@@ -141,9 +141,12 @@ def test_a_tunnel_ends_at_one_address_and_is_not_tracked() -> None:
 
 
 def test_only_nodes_of_this_cluster_have_to_be_on_the_link() -> None:
-    """Gateways of other clusters may be anywhere."""
-    result = compiled(*HOME, EAST)
+    """Gateways of other clusters may be anywhere, and nobody can say that a Node behind a router is not there."""
+    result = compiled(*HOME, EAST, facts=replace(NO_FACTS, connected=networks("192.0.2.0/24", "203.0.113.0/24")))
     assert sets(result, "mct_cluster")["ip"].elements == networks("192.0.2.1/32", "192.0.2.2/31")
+    some = compiled(*HOME, EAST, facts=replace(NO_FACTS, connected=networks("192.0.2.2/31", "2001:db8::/32")))
+    assert sets(some, "mct_cluster")["ip"].elements == networks("192.0.2.2/31")
+    assert sets(compiled(*HOME, EAST), "mct_cluster")["ip"].elements == ()
     assert sets(result, "mct_on_link")["ip"].learned
     assert chains(result, LINK)["ip"][0].startswith("udp dport 6081 ip saddr @mct_cluster ip ttl 255 update ")
     six = chains(compiled(*HOME6, EAST6), LINK)["ip6"]

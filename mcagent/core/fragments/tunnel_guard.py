@@ -9,8 +9,9 @@ A Node may be the router of other gateways. Packets from peer to peer pass if th
 the sender (see `_forged`) and if their destination is not translated (a translated one belongs to a Service).
 
 A tunnel ends at one address of each Node. Its packets are not tracked between peers: otherwise a Service with such
-an address and port (externalIPs) would divert them. A Node of this cluster whose packets have arrived with the TTL
-255 must always send it (GTSM, RFC 5082): it is on the local link, and a router decrements the TTL.
+an address and port (externalIPs) would divert them. A Node of this cluster in a connected network, whose packets
+have arrived with the TTL 255, must always send it (GTSM, RFC 5082): a router decrements the TTL. Nothing is
+learned of a Node behind a router: any machine on the link can send such a packet with its address.
 
 Pure; owns the sets and chains named here. Must not know flows, keys or routes.
 """
@@ -31,7 +32,7 @@ from mcagent.core.wireguard_devices import devices_of_peer
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import POD_DEVICES
 from mcagent.model.dataplane.resources import DEFAULT_PORTS, NftChain, NftSet, Resource
-from mcagent.model.net import Address, Network, host_network
+from mcagent.model.net import Address, Network, contains, host_network
 from mcagent.model.node_state import AcceptedCluster, LocalGateway
 from mcagent.model.objects import WireGuardInfo
 
@@ -61,7 +62,7 @@ class TunnelPeers:
 
     version: int
     addresses: tuple[Network, ...]  # disjoint, sorted
-    nodes: tuple[Network, ...]  # those of Nodes of this cluster; disjoint, sorted
+    on_link: tuple[Network, ...]  # those of Nodes of this cluster in connected networks; disjoint, sorted
     own_ends: tuple[Network, ...]  # this Node's; (): unknown
     wireguard: tuple[tuple[Address, int], ...]  # sorted; empty while nothing is encrypted
 
@@ -101,8 +102,12 @@ def peers_of(
     remote: Mapping[str, tuple[PeerEnd, ...]],
     own_ends: OwnEnds,
     config: Config,
+    *,
+    connected: tuple[Network, ...],
 ) -> tuple[TunnelPeers, ...]:
-    """Return the peers of each IP version that this cluster's tunnels use. `remote`: gateways of other clusters.
+    """Return the peers of each IP version that this cluster's tunnels use.
+
+    `remote`: gateways of other clusters. `connected`: networks that this Node reaches without a router.
 
     Every Node has all peers, with or without a tunnel to them: its Pods could forge packets of any.
     """
@@ -118,13 +123,19 @@ def peers_of(
     nodes = [node_end(address) for address, _ in node_addresses if address not in ENDPOINTS]
     of_cluster, of_others = [*own, *nodes], list(chain.from_iterable(remote.values()))
     return tuple(
-        _peers(version, of_cluster, of_others, own_ends, encrypts=config.encrypts)
+        _peers(version, of_cluster, of_others, own_ends, connected=connected, encrypts=config.encrypts)
         for version in sorted({end.host.version for end in own})
     )
 
 
 def _peers(
-    version: int, of_cluster: list[PeerEnd], of_others: list[PeerEnd], own_ends: OwnEnds, *, encrypts: bool
+    version: int,
+    of_cluster: list[PeerEnd],
+    of_others: list[PeerEnd],
+    own_ends: OwnEnds,
+    *,
+    connected: tuple[Network, ...],
+    encrypts: bool,
 ) -> TunnelPeers:
     ends = [end for end in (*of_cluster, *of_others) if end.host.version == version]
     hosts = {end.number: end.host for end in ends}
@@ -133,7 +144,13 @@ def _peers(
     return TunnelPeers(
         version=version,
         addresses=_merged(hosts),
-        nodes=_merged({end.number: end.host for end in of_cluster if end.host.version == version}),
+        on_link=_merged(
+            {
+                end.number: end.host
+                for end in of_cluster
+                if end.host.version == version and any(contains(network, end.host) for network in connected)
+            }
+        ),
         own_ends=merge_networks(host_network(end) for end in own_ends.addresses if end.version == version),
         wireguard=tuple((hosts[number].network_address, port) for number, port in sockets),
     )
@@ -228,7 +245,7 @@ def _arrivals(config: Config, family: str, peers: TunnelPeers, devices: tuple[st
         ]
     yield filter_chain(config, family, TUNNEL_IN, ("input", -150), *rules)
     if config.tunnel_source_check:
-        yield NftSet(table=config.nft_table, name="mct_cluster", elements=peers.nodes, family=family)
+        yield NftSet(table=config.nft_table, name="mct_cluster", elements=peers.on_link, family=family)
         yield NftSet(table=config.nft_table, name="mct_on_link", family=family, learned=True)
         from_link = f"{family} {'ttl' if family == 'ip' else 'hoplimit'} {GTSM_TTL}"
         learn = f"update @mct_on_link {{ {family} saddr timeout {GTSM_TIMEOUT} }} accept"
