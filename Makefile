@@ -7,7 +7,7 @@ SUITES := $(PY) -m tests.suites
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test gate test-all repeat test-lab test-timing packets test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
+.PHONY: help setup demo quick test gate test-all repeat affected test-lab test-timing packets test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
 	test-kernel lab-shell k8s k8s-demo e2e conformance mutants coverage bench bench-compare image sbom release test-release chart docs site lock clean
 
 help: ## This list
@@ -29,6 +29,9 @@ gate: ## What CI will do with HEAD: a clone in a temporary directory, .ci/run in
 
 test-all: setup ## All tests, or PARTS="lab timing"; a row in docs/notes/test-runs.md. Also the kernel datapath, Antrea, real Kubernetes
 	@$(PY) -m tests.all_suites $(PARTS)
+
+affected: setup ## The parts of test-all that belong to what changed (SINCE=main)
+	@$(PY) -m tests.affected $(or $(SINCE),main)
 
 repeat: setup ## A test many times beside two busy processes (TEST=tests/..., TIMES=20)
 	@$(PY) -m tests.under_load '$(TEST)' --times $(or $(TIMES),20)
