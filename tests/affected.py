@@ -20,8 +20,8 @@ from tests.results import Budget
 from tests.suites import Part, Suite
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("tests/antrea/test_", "tests/e2e/test_", "tests/lab/test_", "tests/release/test_")
-"""Files of the second tier."""
+TESTS = "tests/lab/test_"
+"""Files of tests that run when they change, on the kernel datapath, too, if they have its marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,11 @@ AREAS = (
     ),
     Area(paths=("mcagent/http/", "mcagent/observe/"), files=("tests/lab/test_monitoring.py", *_COMMANDS)),
     Area(paths=("mcagent/vswitch/",), files=("tests/lab/test_openvswitch_upgrade.py",)),
-    Area(paths=("deploy/", "Dockerfile"), suites=("release", "chart", "e2e")),
-    Area(paths=("devtools/release/", "pyproject.toml", ".ci/requirements"), suites=("release",)),
-    Area(paths=("devtools/k8s/", "systemd/"), suites=("e2e",)),
+    Area(paths=("deploy/", "Dockerfile", "tests/helm/"), suites=("release", "chart", "e2e")),
+    Area(paths=("devtools/release/", "tests/release/", "pyproject.toml", ".ci/requirements"), suites=("release",)),
+    Area(paths=("devtools/k8s/", "systemd/", "tests/e2e/"), suites=("e2e",)),
+    Area(paths=("tests/antrea/",), suites=("antrea",)),
+    Area(paths=("tests/lab/test_drain.py", "tests/lab/test_gateways_planned.py"), suites=("planned",)),
     Area(paths=("devtools/lab/", "devtools/traffic/", "devtools/nodes/", "tests/labs.py"), suites=("lab",)),
     Area(paths=("docs/tutorials/", "docs/troubleshooting.md"), files=("tests/lab/test_tutorials.py",)),
     Area(
@@ -94,15 +96,23 @@ AREAS = (
 def areas(changed: Iterable[str]) -> list[tuple[Area, list[str]]]:
     """Return the areas of changed paths, each with these paths."""
     paths = sorted(changed)
-    own = [Area(paths=(path,), files=(path,)) for path in paths if path.startswith(TESTS)]
+    own = [_of_tests(path) for path in paths if path.startswith(TESTS) and (ROOT / path).exists()]
     affected = ((area, [path for path in paths if path.startswith(area.paths)]) for area in (*AREAS, *own))
     return [(area, of_area) for area, of_area in affected if of_area]
+
+
+def _of_tests(file: str) -> Area:
+    """Return the area of a file of tests. Those with the marker `failover` are for `make test-failover`."""
+    text = (ROOT / file).read_text()
+    if "pytestmark = [pytest.mark.failover" in text:
+        return Area(paths=(file,), files=(_FAILOVER,))
+    return Area(paths=(file,), files=(file,), kernel=(file,) if "mark.datapath" in text else ())
 
 
 def parts(affected: Sequence[Area]) -> list[Part]:
     """Return what tests the areas, each suite and file once."""
     names = dict.fromkeys(name for area in affected for name in area.suites)
-    files = dict.fromkeys(file for area in affected for file in area.files if (ROOT / file).exists())
+    files = dict.fromkeys(file for area in affected for file in area.files)
     kernel = dict.fromkeys(file for area in affected for file in area.kernel)
     chosen: list[Part] = [suites.BY_NAME[name] for name in names]
     if files:

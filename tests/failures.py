@@ -24,6 +24,8 @@ VARIABLE = "MCAGENT_TEST_FAILURES"
 """The file to which failures are appended."""
 SLOWEST = 10
 """Tests and fixtures whose durations are kept."""
+SHORTEST = 0.1
+"""Seconds below which a duration is not kept."""
 _PHASES = {"setup": "fixtures of ", "call": "", "teardown": "end of "}
 
 
@@ -144,7 +146,8 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record a phase of a test: its set-up, itself, its end, or the crash of its process."""
-        self._durations.append((round(report.duration, 2), f"{_PHASES.get(report.when, '')}{report.nodeid}"))
+        if report.duration >= SHORTEST:
+            self._durations.append((round(report.duration, 2), f"{_PHASES.get(report.when, '')}{report.nodeid}"))
         expected_to_fail = hasattr(report, "wasxfail")
         if report.failed:
             sections = (f"---- {title} ----\n{content}" for title, content in report.sections)

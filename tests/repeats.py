@@ -1,9 +1,10 @@
 """Runs the failed tests of a run again, alone, and decides whether the run passes.
 
 A fault fails three times. A test that fails and passes in one of two repeats is FLAKY: the run passes, and reports
-it. The failed tests of one file run again together, in one process, since an error of a fixture fails all of them.
-Failures in more than `MOST_FILES` files, or repeats of more than `MOST_SECONDS`, fail the run: the change or the
-machine is broken. So does any failure if the environment has `FLAKY=strict`.
+it. A test that is skipped in a repeat has not passed. The failed tests of one file run again together, in one
+process, since an error of a fixture fails all of them. Failures in more than `MOST_FILES` files, or repeats of
+more than `MOST_SECONDS`, fail the run: the change or the machine is broken. So does any failure if the environment
+has `FLAKY=strict`.
 
 Owns `.cache/flaky`: `count`, how many tests failed in the last run, and `RUN/` for each run with failures, which
 has `tests.json` (the result of each test that failed) and the outputs of its runs. It must not know how a test

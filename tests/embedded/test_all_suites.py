@@ -79,6 +79,9 @@ class TestEnd:
         pass
 """
 
+# A test runs pytest up to five times, which takes long on a busy machine.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

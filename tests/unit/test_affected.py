@@ -18,6 +18,7 @@ def test_an_area_names_what_exists(area: affected.Area) -> None:
         assert (ROOT / path).exists() or list(ROOT.glob(f"{path}*")), path
     assert set(area.suites) <= set(suites.BY_NAME)
     assert all((ROOT / file).is_file() for file in (*area.files, *area.kernel))
+    assert all("mark.datapath" in (ROOT / file).read_text() for file in area.kernel)
     assert area.suites or area.files or area.kernel
 
 
@@ -42,8 +43,10 @@ def test_a_change_of_failover_runs_its_rows() -> None:
 
 
 def test_a_changed_file_of_tests_runs() -> None:
-    """Also if no area has it; a file that was removed does not."""
-    paths = ["tests/lab/test_sizes.py", "tests/lab/test_removed.py"]
-    (part,) = affected.parts([area for area, _ in affected.areas(paths)])
-    assert isinstance(part, suites.Suite)
-    assert part.select == ("-m", "not failover", "tests/lab/test_sizes.py")
+    """On the kernel datapath, too, if it has the marker; a file that was removed does not run."""
+    paths = ["tests/lab/test_sizes.py", "tests/lab/test_silent_peer.py", "tests/lab/test_removed.py"]
+    areas = [area for area, _ in affected.areas(paths)]
+    files, _ = affected.parts(areas)
+    assert isinstance(files, suites.Suite)
+    assert files.select == ("-m", "not failover", "tests/lab/test_silent_peer.py", "tests/lab/test_sizes.py")
+    assert [area.kernel for area in areas] == [(), ("tests/lab/test_sizes.py",)]
