@@ -7,8 +7,8 @@ SUITES := $(PY) -m tests.suites
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup leftovers demo quick test gate test-all test-rest test-lab test-timing packets test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
-	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench bench-compare image sbom release test-release chart docs site lock clean
+.PHONY: help setup leftovers demo quick test gate test-all repeat affected test-lab test-timing packets test-quarantined lint inventory language unit properties embedded kube antrea contract lab attacks test-failover test-planned \
+	test-kernel lab-shell k8s k8s-demo e2e conformance mutants coverage bench bench-compare image sbom release test-release chart docs site lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -30,10 +30,14 @@ test: leftovers lint ## The tests that CI runs: a quarter of an hour on two proc
 gate: ## What CI will do with HEAD: a clone in a temporary directory, .ci/run in a clean environment
 	@.ci/gate
 
-test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 80 minutes
+test-all: leftovers ## All tests, or PARTS="lab timing"; a row in docs/notes/test-runs.md. Also the kernel datapath, Antrea, real Kubernetes
+	@$(PY) -m tests.all_suites $(PARTS)
 
-# Programs of others that are not there are named, with the tests that need them.
-test-rest: test-quarantined test-lab test-timing test-release antrea kernel-if-there test-planned e2e-if-there
+affected: setup ## The parts of test-all that belong to what changed (SINCE=main)
+	@$(PY) -m tests.affected $(or $(SINCE),main)
+
+repeat: setup ## A test many times beside two busy processes (TEST=tests/..., TIMES=20)
+	@$(PY) -m tests.under_load '$(TEST)' --times $(or $(TIMES),20)
 
 test-quarantined: setup ## Tests that fail without a fault of the code (tests/quarantine.txt)
 	@$(SUITES) quarantined
@@ -100,10 +104,6 @@ test-kernel: setup ## Tests that depend on the datapath, on the kernel datapath,
 	@$(STEP) "a test kernel" -- tests/kernel/find-kernel --build
 	@$(STEP) -v "kernel lane" -- $(PY) -m tests.kernel.lane
 
-kernel-if-there: setup
-	@tests/kernel/find-kernel --build >/dev/null || true
-	@$(STEP) -v "kernel lane" -- $(PY) -m tests.kernel.lane --optional
-
 lab-shell: setup ## A shell in a running lab on the kernel datapath, in a test kernel (LAB=arguments of lab up)
 	@tests/kernel/lab-shell $(LAB)
 
@@ -117,12 +117,6 @@ k8s-demo: leftovers ## mcagent on two such clusters: installed, joined, asked, a
 
 e2e: setup ## The user guide, conformance and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
 	@devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance)
-	@tests/helm/find-helm --build >/dev/null
-	@$(SUITES) e2e
-
-# Only where the programs are already; the image is of this tree, so it is built.
-e2e-if-there: setup
-	@! devtools/k8s/find-programs >/dev/null 2>&1 || devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance) >/dev/null
 	@$(SUITES) e2e
 
 conformance: setup ## The MCS API's conformance suite on two clusters of real Kubernetes (MCS_CONFORMANCE=its program; root)

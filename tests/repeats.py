@@ -1,9 +1,10 @@
 """Runs the failed tests of a run again, alone, and decides whether the run passes.
 
 A fault fails three times. A test that fails and passes in one of two repeats is FLAKY: the run passes, and reports
-it. The failed tests of one file run again together, in one process, since an error of a fixture fails all of them.
-Failures in more than `MOST_FILES` files, or repeats of more than `MOST_SECONDS`, fail the run: the change or the
-machine is broken. So does any failure if the environment has `FLAKY=strict`.
+it. A test that is skipped in a repeat has not passed. The failed tests of one file run again together, in one
+process, since an error of a fixture fails all of them. Failures in more than `MOST_FILES` files, or repeats of
+more than `MOST_SECONDS`, fail the run: the change or the machine is broken. So does any failure if the environment
+has `FLAKY=strict`.
 
 Owns `.cache/flaky`: `count`, how many tests failed in the last run, and `RUN/` for each run with failures, which
 has `tests.json` (the result of each test that failed) and the outputs of its runs. It must not know how a test
@@ -110,13 +111,19 @@ def _wait_for_quiet(seconds: float) -> None:
         time.sleep(1)
 
 
-def report(results: Sequence[Repeated], directory: Path) -> bool:
-    """Write the records of a run, print its table, and tell whether the run passes."""
+def passes(results: Sequence[Repeated]) -> bool:
+    """Tell whether a run passes in which these tests failed at first."""
+    strict = bool(results) and os.environ.get(VARIABLE) == "strict"
+    return all(repeated.result is Result.FLAKY for repeated in results) and not strict
+
+
+def report(results: Sequence[Repeated], directory: Path) -> None:
+    """Write the records of a run, and print the tests that failed."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     (directory.parent / "count").write_text(f"{len(results)}\n")
     if not results:
         print("no test failed")
-        return True
+        return
     directory.mkdir(exist_ok=True)
     rows = []
     print(f"tests that failed ({directory} has their outputs):")
@@ -140,4 +147,3 @@ def report(results: Sequence[Repeated], directory: Path) -> bool:
         print(
             f"Failures in more than {MOST_FILES} files, or more than {MOST_SECONDS:g} s of repeats, fail the run."
         )
-    return all(repeated.result is Result.FLAKY for repeated in results) and os.environ.get(VARIABLE) != "strict"

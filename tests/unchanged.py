@@ -28,6 +28,8 @@ SOURCES = (
 """What these tests verify and what they run with, real programs included."""
 RECORDS = ".cache/apiserver"
 LEFT_OUT = "apiserver_left_out"
+PLUGIN = "mcagent-unchanged-tests"
+REASON = "verifies an API server for tests that has not changed since"
 _SELECTING = ("keyword", "markexpr", "lf", "deselect", "ignore", "collectonly")
 
 
@@ -70,7 +72,7 @@ class Unchanged:
             and not any(config.getoption(name, None) for name in _SELECTING)
             and not os.environ.get("MCAGENT_TEST_KUBECONFIG")
         )
-        self._left_out = 0
+        self.left_out = 0
         self._passed: set[str] = set()
         self._others: set[str] = set()  # files with a test that failed or was skipped
 
@@ -83,14 +85,14 @@ class Unchanged:
         removed = [item for item in items if file_of(item.nodeid) in unchanged]
         items[:] = [item for item in items if file_of(item.nodeid) not in unchanged]
         config.hook.pytest_deselected(items=removed)
-        self._left_out = len(removed)
+        self.left_out = len(removed)
         if hasattr(config, "workeroutput"):
             config.workeroutput[LEFT_OUT] = len(removed)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Learn from a process of xdist how many tests it left out: each collects all."""
-        self._left_out = max(self._left_out, getattr(node, "workeroutput", {}).get(LEFT_OUT, 0))
+        self.left_out = max(self.left_out, getattr(node, "workeroutput", {}).get(LEFT_OUT, 0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note which files pass."""
@@ -108,9 +110,9 @@ class Unchanged:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how many tests were left out, and why."""
-        if self._left_out:
+        if self.left_out:
             terminalreporter.write_line(
-                f"LEFT OUT: {self._left_out} tests of API servers for tests: neither they nor {SOURCES[0]} and "
+                f"LEFT OUT: {self.left_out} tests of API servers for tests: neither they nor {SOURCES[0]} and "
                 f"{SOURCES[1]} have changed since they passed (to run them, name a file or remove {RECORDS})"
             )
 
@@ -119,6 +121,12 @@ class Unchanged:
         return path.is_file() and path.read_text() == digest(self._root, file)
 
 
+def left_out(config: pytest.Config) -> int:
+    """Return how many tests the plugin left out."""
+    plugin = config.pluginmanager.get_plugin(PLUGIN)
+    return plugin.left_out if isinstance(plugin, Unchanged) else 0
+
+
 def register(config: pytest.Config) -> None:
     """Add the plugin to the process that reports results, and to those of xdist, which collect."""
-    config.pluginmanager.register(Unchanged(config), "mcagent-unchanged-tests")
+    config.pluginmanager.register(Unchanged(config), PLUGIN)

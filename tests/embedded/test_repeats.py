@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import repeats, suites
+from tests import failures, repeats, suites
 from tests.failures import Failure
 from tests.kernel import lane
 from tests.repeats import Repeated, Result
+from tests.results import Budget
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = f"""[tool.pytest.ini_options]
@@ -60,6 +61,12 @@ def test_with_a_fixture(world, number):
     pass
 
 
+def test_does_not_run_again():
+    if run_number("skipped") > 1:
+        pytest.skip("not again")
+    assert False, "broken"
+
+
 def test_ends_its_process():
     if run_number("crash") == 1:
         os._exit(9)
@@ -86,7 +93,7 @@ def run(suite: suites.Suite, keyword: str, *processes: str) -> tuple[bool, dict[
     """Run tests of a suite; return whether the run passes, and the result of each test that failed."""
     folder = suite.root / "records"
     selected = replace(suite, select=(*suite.select, "-k", keyword), processes=processes)
-    passes = suites.run([selected], folder)
+    passes = suites.run([selected], folder, Budget()).passes
     rows = json.loads((folder / "tests.json").read_text()) if folder.exists() else []
     for row in rows:
         assert all((folder / output).read_text() for output in row["outputs"])
@@ -111,6 +118,33 @@ def test_a_fault_fails_three_times(suite: suites.Suite) -> None:
     assert not passes
     assert results == {"test_passes_later[1]": "flaky", "test_never_passes": "failed"}
     assert (suite.root / "never").read_text() == "xxx"
+
+
+def test_a_test_that_is_skipped_in_its_repeats_fails(suite: suites.Suite) -> None:
+    """It was seen to fail, and never to pass."""
+    assert run(suite, "does_not_run") == (False, {"test_does_not_run_again": "failed"})
+
+
+@pytest.mark.parametrize(
+    ("passed", "recorded", "expected"),
+    [
+        pytest.param(["test_it.py::test"], "", [], id="passed"),
+        pytest.param([], "", ["test_it.py", "test_it.py::test"], id="not collected"),
+        pytest.param(
+            ["test_it.py::test"], "test_it.py::test2", ["test_it.py"], id="another test of the file failed"
+        ),
+    ],
+)
+def test_a_repeated_file_passes_if_its_tests_do(
+    tmp_path: Path, passed: list[str], recorded: str, expected: list[str]
+) -> None:
+    """A file is repeated if it could not be imported, or its kernel died."""
+    record = tmp_path / "failures"
+    failures.counts_file(record).write_text(json.dumps({"passed": passed, "skipped": {}, "slowest": []}))
+    if recorded:
+        failures.append(record, [Failure(test=recorded, output="broken")])
+    failed = failures.of_repeat(["test_it.py", "test_it.py::test"], 1 if recorded else 0, record)
+    assert [failure.test for failure in failed] == expected
 
 
 def test_errors_of_a_fixture_are_repeated_together(suite: suites.Suite) -> None:
@@ -138,8 +172,8 @@ def test_a_build_that_fails_fails_the_run(
 ) -> None:
     """Tests that need the program would be skipped; a machine that cannot build it (status 1) skips them."""
     command = ("sh", "-c", f"exit {status}")
-    built = replace(suite, select=(*suite.select, "-k", "fine"), prepare=(command,))
-    assert suites.run([built], suite.root / "records") is passes
+    built = replace(suite, select=(*suite.select, "-k", "fine"), builds=(command,))
+    assert suites.run([built], suite.root / "records", Budget()).passes is passes
     expected = f"FAILED        a suite: sh -c exit {status} ended with status {status}"
     assert (expected in capsys.readouterr().out) is not passes
 
@@ -154,38 +188,33 @@ def _never(_suite: str, tests: Sequence[str]) -> tuple[Failure, ...]:
     raise AssertionError(f"{tests} are repeated")
 
 
-def test_failures_in_many_files_are_not_repeated(tmp_path: Path) -> None:
+def test_failures_in_many_files_are_not_repeated() -> None:
     """They fail the run: it is broken, not a test."""
     failed = [Failure(test=f"test_{number}.py::test", output="x") for number in range(repeats.MOST_FILES + 1)]
     results = repeats.repeat({"suite": failed}, _never)
     assert {repeated.result for repeated in results} == {Result.NOT_REPEATED}
-    assert not repeats.report(results, tmp_path)
+    assert not repeats.passes(results)
 
 
-def test_long_repeats_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_repeats_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not been repeated in time fails the run."""
     monkeypatch.setattr(repeats, "MOST_SECONDS", -1.0)
     results = repeats.repeat({"suite": [Failure(test="test_it.py::test", output="x")]}, _never)
     assert [repeated.result for repeated in results] == [Result.NOT_REPEATED]
-    assert not repeats.report(results, tmp_path)
+    assert not repeats.passes(results)
 
 
 def test_a_run_without_failures_passes(tmp_path: Path) -> None:
     """Nothing is repeated, and there are no records."""
-    assert repeats.report(repeats.repeat({"suite": []}, _never), tmp_path / "records")
+    results = repeats.repeat({"suite": []}, _never)
+    repeats.report(results, tmp_path / "records")
+    assert repeats.passes(results)
     assert not (tmp_path / "records").exists()
 
 
-REPORT = '<testsuites><testsuite tests="5" failures="1" errors="1" skipped="1"/></testsuites>'
+REPORT = '{"passed": [], "skipped": {}, "slowest": []}'
 RECORDED = '{"test": "tests/lab/test_it.py::test", "output": "too late"}\n'
 FILE = "tests/lab/test_it.py"
-
-
-def test_the_kernel_lane_counts_a_report(tmp_path: Path) -> None:
-    """Failed tests are not in these counts: they are repeated."""
-    (tmp_path / "junit.xml").write_text(REPORT)
-    assert lane.counts(tmp_path / "junit.xml") == (2, 1)
-    assert lane.counts(tmp_path / "absent") == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +233,7 @@ def test_the_kernel_lane_repeats_a_file_that_was_not_done(
 ) -> None:
     """If the kernel or pytest ended early, all tests of the file are repeated."""
     if report:
-        (tmp_path / lane.REPORT).write_text(report)
+        failures.counts_file(tmp_path / lane.FAILURES).write_text(report)
     (tmp_path / lane.FAILURES).write_text(recorded)
     assert [failure.test for failure in lane.failures_of(FILE, status, tmp_path)] == failed
 

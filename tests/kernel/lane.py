@@ -21,14 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import failures, quarantine, repeats, suites
-from tests.failures import Failure
+from tests.failures import Counts, Failure
+from tests.results import Budget
+from tests.suites import Part, Suite
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -36,7 +37,6 @@ MARKED = "datapath and not failover"
 MODULES = ("openvswitch", "geneve", "vxlan", "vport_geneve", "vport_vxlan")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--datapath=system")
 FAILURES = "failures"
-REPORT = "junit.xml"
 NO_TESTS = 5  # pytest's exit status
 DURATIONS = ROOT / ".cache" / "kernel-lane-seconds.json"
 LONGEST = {  # seconds, measured on a busy machine: a fresh clone has no DURATIONS, and these are not to begin last
@@ -53,15 +53,19 @@ LONGEST = {  # seconds, measured on a busy machine: a fresh clone has no DURATIO
     "tests/lab/test_antrea_gateway.py": 209,
 }
 NAME = "kernel"
+TITLE = "kernel datapath"
+_CPUS = len(os.sched_getaffinity(0))
+LIMIT = 900  # seconds for one file
+NO_KERNEL = "no kernel on this machine has openvswitch (make test-kernel builds one)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of one test file: counts by pytest's words, what failed, seconds, and where its output is."""
+class FileResult:
+    """What became of a test file: pytest's exit status, counts, failures, seconds, and where its output is."""
 
     file: str
-    passed: int
-    skipped: int
+    status: int
+    counts: Counts
     failures: tuple[Failure, ...]
     seconds: float
     folder: Path
@@ -85,8 +89,8 @@ def find_kernel() -> str | None:
     return found.stdout.strip()
 
 
-def test_files(arguments: list[str]) -> list[str]:
-    """Return the files with tests for this lane, those that took longest first."""
+def collect(arguments: Sequence[str]) -> list[str] | None:
+    """Return the node IDs of the tests for this lane; None if pytest fails."""
     listed = subprocess.run(
         [sys.executable, *PYTEST, "--collect-only", "-m", MARKED, *arguments],
         cwd=ROOT,
@@ -94,11 +98,16 @@ def test_files(arguments: list[str]) -> list[str]:
         text=True,
         check=False,
     )
-    if listed.returncode not in (0, 5):
+    if listed.returncode not in (0, NO_TESTS):
         sys.stderr.write(listed.stdout + listed.stderr)
-        raise SystemExit(1)
-    files = {line.split("::")[0] for line in listed.stdout.splitlines() if "::" in line}
+        return None
+    return [line for line in listed.stdout.splitlines() if "::" in line]
+
+
+def in_order(tests: Sequence[str]) -> list[str]:
+    """Return the files of tests, those that took longest first."""
     seconds = LONGEST | durations()
+    files = {test.partition("::")[0] for test in tests}
     return sorted(files, key=lambda name: (-seconds.get(name, 60.0 if "/lab/" in name else 10.0), name))
 
 
@@ -107,19 +116,9 @@ def durations() -> dict[str, float]:
     return dict(json.loads(DURATIONS.read_text())) if DURATIONS.exists() else {}
 
 
-def counts(report: Path) -> tuple[int, int]:
-    """Return how many tests passed and were skipped, of a JUnit report; none if it is missing."""
-    passed = skipped = 0
-    for suite in ET.parse(report).getroot().iter("testsuite") if report.exists() else ():
-        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        left_out = int(suite.get("skipped", 0))
-        passed, skipped = passed + int(suite.get("tests", 0)) - failed - left_out, skipped + left_out
-    return passed, skipped
-
-
 def failures_of(name: str, status: int, folder: Path) -> tuple[Failure, ...]:
     """Return what failed in a file: the file itself if the kernel or pytest ended before it was done."""
-    if (folder / REPORT).exists() or status == 1:
+    if failures.read_counts(folder / FAILURES) is not None or status == 1:
         failed = failures.of_run(0 if status == NO_TESTS else status, folder / FAILURES)
         if failed is not None:
             return failed
@@ -130,7 +129,7 @@ def failures_of(name: str, status: int, folder: Path) -> tuple[Failure, ...]:
 
 def run_file(
     name: str, tests: Sequence[str], *, kernel: str, folder: Path, limit: int, arguments: Sequence[str]
-) -> Outcome:
+) -> FileResult:
     """Run one file's tests (`tests`: its name, or node IDs) in a kernel of its own."""
     folder.mkdir(parents=True)
     started = time.monotonic()
@@ -138,7 +137,7 @@ def run_file(
         boot = [f"{HERE}/run-in-kernel", "-k", kernel, "-t", f"{limit}", "-m", "3072"]
         keep = ["-o", f"{folder}", "-l", f"{folder}/kernel.log"]
         environment = ["-e", "MCAGENT_LAB_FAILURES", "-e", failures.VARIABLE, "-e", "CI"]
-        test = [sys.executable, *PYTEST, "-m", MARKED, f"--junitxml={folder / REPORT}", *arguments, *tests]
+        test = [sys.executable, *PYTEST, "-m", MARKED, *arguments, *tests]
         status = subprocess.run(
             [*boot, *keep, *environment, "--", *test],
             cwd=ROOT,
@@ -152,91 +151,115 @@ def run_file(
             stderr=subprocess.STDOUT,
             check=False,
         ).returncode
-    passed, skipped = counts(folder / REPORT)
-    return Outcome(
+    return FileResult(
         file=name,
-        passed=passed,
-        skipped=skipped,
+        status=status,
+        counts=failures.read_counts(folder / FAILURES) or Counts(),
         failures=failures_of(name, status, folder),
         seconds=time.monotonic() - started,
         folder=folder,
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """The lane in test kernels, as a part of the tests. Folders of files that failed stay in `base`."""
+
+    base: Path
+    arguments: Sequence[str] = ()
+    jobs: int = _CPUS
+    limit: int = LIMIT
+    name: str = NAME
+    title: str = TITLE
+
+    def prepare(self) -> str:
+        """Build a kernel if there is none; where that fails, the tests are skipped with a reason."""
+        subprocess.run([HERE / "find-kernel", "--build"], stdout=subprocess.DEVNULL, check=False)
+        return ""
+
+    def run(self, record: Path) -> suites.Outcome:
+        """Run all files, several at a time."""
+        kernel, tests = find_kernel(), collect(self.arguments)
+        if tests is None:
+            return suites.Outcome(obstacle="pytest could not collect its tests")
+        if kernel is None:
+            return suites.Outcome(counts=Counts(skipped={NO_KERNEL: len(tests)}))
+        self.base.mkdir(parents=True, exist_ok=True)
+        files = in_order(tests)
+        print(f"kernel lane: {len(files)} test files, {self.jobs} test kernels at a time", flush=True)
+        rest = [argument for argument in self.arguments if not Path(ROOT, argument.split("::")[0]).exists()]
+        rest += quarantine.options()
+        outcomes: list[FileResult] = []
+        with ThreadPoolExecutor(max_workers=self.jobs) as pool:
+
+            def run_first(name: str) -> FileResult:
+                folder = self.base / _folder_name(name)
+                return run_file(name, [name], kernel=kernel, folder=folder, limit=self.limit, arguments=rest)
+
+            for future in as_completed([pool.submit(run_first, name) for name in files]):
+                outcomes.append(future.result())
+                _print(outcomes[-1])
+                if not outcomes[-1].failures:
+                    shutil.rmtree(outcomes[-1].folder)
+        DURATIONS.parent.mkdir(exist_ok=True)
+        DURATIONS.write_text(json.dumps(durations() | {o.file: round(o.seconds, 1) for o in outcomes}))
+        if not any(self.base.iterdir()):
+            self.base.rmdir()
+        counts = failures.total(outcome.counts for outcome in outcomes)
+        return suites.Outcome(
+            counts=counts,
+            failures=tuple(failure for outcome in outcomes for failure in outcome.failures),
+            obstacle="" if counts.passed else "no test passed",
+        )
+
+    def again(self, tests: Sequence[str], record: Path) -> tuple[Failure, ...]:
+        """Run tests of one file in a kernel of their own; return those that do not pass."""
+        kernel, name = find_kernel(), tests[0].partition("::")[0]
+        assert kernel is not None  # there was one before
+        self.base.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{_folder_name(name)}.", dir=self.base)) / "again"
+        outcome = run_file(name, tests, kernel=kernel, folder=folder, limit=self.limit, arguments=())
+        failed = failures.of_repeat(tests, outcome.status, folder / FAILURES)
+        if not failed:
+            shutil.rmtree(folder.parent)
+        return failed
+
+
+def _print(outcome: FileResult) -> None:
+    passed, failed = len(outcome.counts.passed), len(outcome.failures)
+    skipped = sum(outcome.counts.skipped.values())
+    print(
+        f"{'FAILED' if failed else 'ok':7}{outcome.file}: {passed} passed, {failed} failed, {skipped} skipped "
+        f"({outcome.seconds:.0f} s)",
+        flush=True,
+    )
+    if outcome.failures:
+        print(f"--- {outcome.file}: all its output is in {outcome.folder}")
+        print("\n".join((outcome.folder / "pytest.log").read_text(errors="replace").splitlines()[-60:]))
+
+
+def part(arguments: Sequence[str] = (), *, jobs: int = _CPUS, limit: int = LIMIT, out: Path | None = None) -> Part:
+    """Return the lane as a part of the tests: on this machine's kernel if that has the modules."""
+    if host_kernel_has_modules():
+        print("kernel lane: this machine's kernel has openvswitch: running on it directly", flush=True)
+        return Suite(name=NAME, title=TITLE, select=("-m", MARKED, *arguments), options=("--datapath=system",))
+    base = out or ROOT / ".cache/kernel-lane" / repeats.folder().name
+    return Kernels(base=base, arguments=tuple(arguments), jobs=jobs, limit=limit)
+
+
 def main() -> int:
     """Run the lane; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="kernels at a time")
-    parser.add_argument("--limit", type=int, default=900, help="seconds for one file")
-    parser.add_argument("--optional", action="store_true", help="say loudly what did not run, and pass")
-    parser.add_argument("--out", type=Path, help="where folders of failed files stay (default: temporary)")
+    parser.add_argument("--jobs", type=int, default=_CPUS, help="kernels at a time")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="seconds for one file")
+    parser.add_argument(
+        "--out", type=Path, help="where folders of failed files stay (default: in .cache/kernel-lane)"
+    )
     options, arguments = parser.parse_known_args()
-    if host_kernel_has_modules():
-        print("kernel lane: this machine's kernel has openvswitch: running on it directly", flush=True)
-        suite = suites.Suite(
-            name=NAME,
-            title="kernel lane",
-            select=("-m", MARKED, *arguments),
-            options=("--datapath=system",),
-        )
-        return 0 if suites.run([suite], repeats.folder()) else 1
-    kernel = find_kernel()
-    if kernel is None and not options.optional:
+    if not host_kernel_has_modules() and find_kernel() is None:
         return 3
-    files = test_files(arguments)
-    if kernel is None:
-        print("*** NOT RUN on the kernel datapath, for want of a kernel that has openvswitch:", flush=True)
-        print("".join(f"***   {name}\n" for name in files) + "*** `make test-kernel` builds one.", flush=True)
-        return 0
-    base = options.out or Path(tempfile.mkdtemp(prefix="mcagent-kernel-lane."))
-    base.mkdir(parents=True, exist_ok=True)
-    print(f"kernel lane: {len(files)} test files, {options.jobs} test kernels at a time", flush=True)
-    rest = [argument for argument in arguments if not Path(ROOT, argument.split("::")[0]).exists()]
-    rest += quarantine.options()
-    outcomes: list[Outcome] = []
-    with ThreadPoolExecutor(max_workers=options.jobs) as pool:
-
-        def run_first(name: str) -> Outcome:
-            return run_file(
-                name,
-                [name],
-                kernel=kernel,
-                folder=base / _folder_name(name),
-                limit=options.limit,
-                arguments=rest,
-            )
-
-        for future in as_completed([pool.submit(run_first, name) for name in files]):
-            outcome = future.result()
-            outcomes.append(outcome)
-            print(
-                f"{'FAILED' if outcome.failures else 'ok':7}{outcome.file}: {outcome.passed} passed, "
-                f"{len(outcome.failures)} failed, {outcome.skipped} skipped ({outcome.seconds:.0f} s)",
-                flush=True,
-            )
-            if outcome.failures:
-                print(f"--- {outcome.file}: all its output is in {outcome.folder}")
-                print("\n".join((outcome.folder / "pytest.log").read_text(errors="replace").splitlines()[-60:]))
-            else:
-                shutil.rmtree(outcome.folder)
-    DURATIONS.parent.mkdir(exist_ok=True)
-    DURATIONS.write_text(json.dumps(durations() | {o.file: round(o.seconds, 1) for o in outcomes}))
-
-    def run_again(_suite: str, tests: Sequence[str]) -> tuple[Failure, ...]:
-        name = tests[0].partition("::")[0]
-        folder = Path(tempfile.mkdtemp(prefix=f"{_folder_name(name)}.", dir=base)) / "again"
-        again = run_file(name, tests, kernel=kernel, folder=folder, limit=options.limit, arguments=())
-        if not again.failures:
-            shutil.rmtree(folder.parent)
-        return again.failures
-
-    failed = {NAME: [failure for outcome in outcomes for failure in outcome.failures]}
-    passes = repeats.report(repeats.repeat(failed, run_again), repeats.folder())
-    if options.out is None and not any(base.iterdir()):
-        base.rmdir()
-    passed, skipped = (sum(getattr(outcome, word) for outcome in outcomes) for word in ("passed", "skipped"))
-    print(f"kernel lane: {passed} passed at first, {len(failed[NAME])} failed at first, {skipped} skipped")
-    return 0 if passes and passed else 1
+    lane = part(arguments, jobs=options.jobs, limit=options.limit, out=options.out)
+    return 0 if suites.run([lane], repeats.folder(), Budget()).passes else 1
 
 
 def _folder_name(file: str) -> str:

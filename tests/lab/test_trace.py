@@ -17,6 +17,7 @@ from devtools.lab.topology import POD_PORT, SERVICE_PORT, Topology, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
+from tests.lab.gateways import wait_for_bfd
 from tests.lab.traces import nodes_of, trace
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
@@ -143,6 +144,7 @@ def test_a_dead_gateway_is_named_and_passed_by(lab: Lab) -> None:
     (pod,) = worker.pods
     dead = east.gateways[0]
     ovs = lab.ovs(dead.name)
+    wait_for_bfd(lab, worker)
     lab.stop_agent(dead.name)
     ovs.stop_vswitchd()
     try:

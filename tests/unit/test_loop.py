@@ -41,7 +41,7 @@ def start_settled(world: World, clusters: int = 3) -> None:
 
 def tunnels(world: World) -> set[str]:
     """Return the peers that there are tunnels to."""
-    return {r.peer for r in world.facilities[Backend.OVSDB].world.values() if isinstance(r, TunnelPort)}
+    return {r.peer for r in list(world.facilities[Backend.OVSDB].world.values()) if isinstance(r, TunnelPort)}
 
 
 def test_input_becomes_dataplane(world: World) -> None:
@@ -55,7 +55,7 @@ def test_input_becomes_dataplane(world: World) -> None:
 
 def routes(world: World) -> set[str]:
     """Return the CIDRs of remote clusters that there are routes to."""
-    held = world.facilities[Backend.NETLINK].world.values()
+    held = list(world.facilities[Backend.NETLINK].world.values())
     held_routes = (r for r in held if isinstance(r, Route) and r.table == 28003)
     return {str(r.destination) for r in held_routes if r.destination.network_address not in MAPPED}
 
@@ -218,7 +218,7 @@ def test_tunnels_are_not_removed_while_flows_may_use_them(world: World) -> None:
 
 def bfd_down(world: World) -> set[bool]:
     """Return what the tunnels tell their peers: whether nothing is to be sent."""
-    ports = [port for port in world.facilities[Backend.OVSDB].world.values() if isinstance(port, TunnelPort)]
+    ports = [port for port in list(world.facilities[Backend.OVSDB].world.values()) if isinstance(port, TunnelPort)]
     return {port.bfd is not None and port.bfd.cpath_down for port in ports}
 
 
@@ -272,7 +272,7 @@ def test_a_switch_that_only_is_slow_is_not_announced(world: World) -> None:
     world.wait(lambda: not world.loop.report.converged)
     world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(50))
     world.wait(lambda: "c50" in tunnels(world))
-    new = [p for p in world.facilities[Backend.OVSDB].world.values() if getattr(p, "peer", "") == "c50"]
+    new = [p for p in list(world.facilities[Backend.OVSDB].world.values()) if getattr(p, "peer", "") == "c50"]
     assert [port.bfd.cpath_down for port in new if isinstance(port, TunnelPort) and port.bfd] == [True]
     assert bfd_down(world) == {False, True}
 
@@ -429,8 +429,8 @@ def test_contention_with_another_writer_backs_off_and_is_reported(world: World) 
     start_settled(world)
     netlink = world.facilities[Backend.NETLINK]
     netlink.watch(lambda: world.loop.suspect(Backend.NETLINK))
-    victim = next(r for r in netlink.world.values() if isinstance(r, Route))
-    other = next(r for r in netlink.world.values() if isinstance(r, Route) and r != victim)
+    victim = next(r for r in list(netlink.world.values()) if isinstance(r, Route))
+    other = next(r for r in list(netlink.world.values()) if isinstance(r, Route) and r != victim)
     for count in range(AT_ONCE):
         netlink.disturb(victim.key, None)
         world.wait(lambda: world.loop.report.drift == count + 1)  # noqa: B023 - called in this turn only

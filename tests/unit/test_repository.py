@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import suites
+from tests import all_suites, suites
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = {"flows", "mcagent"}
@@ -83,7 +83,7 @@ RUN_BY_HAND = {
 
 def test_all_tests_include_those_of_failover() -> None:
     """A regression of SNATed connections was not noticed for a day, because its test had the marker `failover`."""
-    assert re.search(r"^test-rest:.* test-planned\b", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert "planned" in all_suites.ALL
     marked = {
         path.name for path in (ROOT / "tests/lab").glob("test_*.py") if "pytest.mark.failover" in path.read_text()
     }
