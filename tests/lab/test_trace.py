@@ -144,7 +144,7 @@ def test_a_dead_gateway_is_named_and_passed_by(lab: Lab) -> None:
     (pod,) = worker.pods
     dead = east.gateways[0]
     ovs = lab.ovs(dead.name)
-    wait_for_bfd(lab, worker)
+    wait_for_bfd(lab, *east.nodes, *west.nodes)
     lab.stop_agent(dead.name)
     ovs.stop_vswitchd()
     try:
