@@ -79,13 +79,17 @@ def test_ends_pytest():
 QUIET = 0.0  # seconds
 
 
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "QUIET_WITHIN", QUIET)
+
+
 @pytest.fixture
-def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> suites.Suite:
-    """Give a suite of tests that fail in certain ways, without the wait for a quiet machine."""
+def suite(tmp_path: Path) -> suites.Suite:
+    """Give a suite of tests that fail in certain ways."""
     (tmp_path / "pyproject.toml").write_text(CONFIGURATION)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
-    monkeypatch.setattr(repeats, "QUIET_WITHIN", QUIET)
     return suites.Suite(name="suite", title="a suite", select=("test_it.py",), root=tmp_path)
 
 

@@ -255,7 +255,8 @@ def _arrivals(config: Config, family: str, peers: TunnelPeers, devices: tuple[st
             LINK,
             ("input", -149),
             f"{tunnel} {family} saddr @mct_cluster {from_link} {learn}",
-            f"{tunnel} {family} saddr @mct_on_link counter drop",
+            # Of both: what was learned counts no more when a Node has left the connected networks.
+            f"{tunnel} {family} saddr @mct_cluster {family} saddr @mct_on_link counter drop",
         )
 
 

@@ -251,7 +251,8 @@ def _compiled(place: Place, datapath: DatapathType, encrypted: bool) -> Simulate
         encryption=mode,
         imported_traffic="",
     )
-    facts = Facts(datapath=datapath, addresses=place.addresses)
+    link = IPv4Network((place.address, 24), strict=False)
+    facts = Facts(datapath=datapath, addresses=place.addresses, connected=(link,))
     if encrypted and place.gateway:
         facts = replace(facts, wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=_key(place))
     return simulate(inputs.snapshot(*_objects(place.cluster, encrypted)), facts, config)

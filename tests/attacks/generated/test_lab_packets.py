@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from devtools.lab.topology import generate
+from devtools.traffic import traffic
 from flows import Flow
 from flows.actions import Goto
 from flows.pipeline import tables as t
@@ -34,8 +35,9 @@ def test_generated_packets(field: PacketRange) -> None:
     assert field.delivered
 
 
-def test_a_simulator_that_differs_is_found(field: PacketRange) -> None:
+def test_a_simulator_that_differs_is_found(field: PacketRange, monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulator without the check of sources delivers packets that do not arrive."""
+    monkeypatch.setattr(traffic, "PATIENCE", 1.0)  # seconds, for each of these packets
     network = field.network
     switches = {
         name: SimulatedSwitch.of(map(_believing, switch.flows), switch.groups.values())
