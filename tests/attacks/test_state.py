@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
+from typing import Any
 
 import pytest
 
+from devtools.lab import objects
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Node, Pod, generate
+from devtools.lab.topology import POD_PORT, Node, Pod, Service, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from tests.attacks import packets
@@ -97,6 +99,32 @@ def test_the_bridge_address_of_a_gateway(world: World) -> None:
     """So is that of a gateway."""
     assert not packets.connects(world.pod, world.bridge_address(world.nodes[0]), KUBELET, within=packets.SILENCE)
     assert packets.connects(world.lab.namespace(world.nodes[1]), world.bridge_address(world.nodes[0]), KUBELET)
+
+
+@attack(
+    Group.NODES,
+    Attacker.USER,
+    wants="export a Node's own ports by an endpoint at an address in the Pod CIDR that the CNI gave the Node",
+    stopped_by="nft: what the bridge has translated reaches a Node at the addresses of its Node object only",
+)
+@pytest.mark.parametrize("index", [0, 1], ids=["gateway", "worker"])
+def test_an_endpoint_at_an_address_of_the_cni(world: World, index: int) -> None:
+    """Cilium's and Calico's Nodes have one. The Service works with a Pod, and not with that address."""
+    node, west = world.nodes[index], world.lab.topology.clusters[1]
+    assert node.pod_cidr is not None
+    namespace, address = world.lab.namespace(node), node.pod_cidr[220]
+    netns.ip(namespace, "address", "add", f"{address}/32", "dev", "lo")
+    service = Service(name=f"own-{index}", cluster_ip=west.service_cidr[180 + index], pods=(node.pods[0].name,))
+    endpoint_slice: Any
+    (endpoint_slice,) = objects.endpoint_slices(world.lab.topology, service)
+    api = world.lab.api(west.name)
+    with packets.listening(namespace, service.target_port):
+        api.create_all([objects.service_object(service), endpoint_slice, objects.export_object(service)])
+        until(lambda: packets.connects(world.pod, service.cluster_ip, service.port, within=packets.SILENCE))
+        endpoints = [{"addresses": [str(address)], "nodeName": node.name, "conditions": {"ready": True}}]
+        api.patch("EndpointSlice", endpoint_slice["metadata"]["name"], {"endpoints": endpoints}, service.namespace)
+        until(lambda: not packets.connects(world.pod, service.cluster_ip, service.port, within=packets.SILENCE))
+        assert packets.connects(world.lab.namespace(world.nodes[1 - index]), address, service.target_port)
 
 
 @attack(

@@ -219,7 +219,7 @@ def netfilter(
         *(
             []
             if config.expose_nodes
-            else [of_type(CLOSED_NODES, ("filter", "prerouting", -99), *_closed_nodes(port))]
+            else [of_type(CLOSED_NODES, ("filter", "prerouting", -99), *_closed_nodes(port, own_addresses))]
         ),
         *(_rejecting(port, of_type) if config.stretched_network_policy else ()),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
@@ -249,8 +249,12 @@ def _rejecting(port: str, of_type: Callable[..., NftChain]) -> Iterator[NftChain
     yield of_type(REJECTED, ("filter", "prerouting", -149), *drops)
 
 
-def _closed_nodes(port: str) -> tuple[str, ...]:
+def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, ...]:
     """Return the rules that drop packets of other clusters to this Node itself, unless the bridge translated them.
+
+    What it translated, for an endpoint of an exported Service, reaches this Node at the addresses of its Node
+    object only: they are endpoints only of Pods in the host network (core.local_cluster.services). The CNI may
+    give the Node others, also in its Pod CIDR, which whoever may write EndpointSlices could name.
 
     The chain follows destination NAT (priority -100). There a packet to this Node has a local destination, and a
     packet to a NodePort, hostPort, external or load balancer address has been translated by kube-proxy or the CNI;
@@ -258,9 +262,11 @@ def _closed_nodes(port: str) -> tuple[str, ...]:
     or not yet seen are treated alike. Replies to connections of this Node pass, as do ICMP errors about them. The
     bridge sets the source MAC (flows.pipeline, table ArriveState).
     """
+    translated = f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC}"
     return (
         f'iifname != "{port}" accept',
-        f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC} accept",
+        f"{translated} fib daddr type != local accept",
+        *(f"{translated} ip daddr {address} accept" for address in own_addresses),
         "ct direction reply accept",
         "meta l4proto 1 ct state related accept",  # ICMP; its name is not known everywhere
         "ct status dnat counter drop",

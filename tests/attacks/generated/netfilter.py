@@ -157,6 +157,7 @@ _CONDITIONS: tuple[tuple[re.Pattern[str], Holds], ...] = (
         lambda _, datagram, __: datagram.device_kind != "" and datagram.source not in datagram.behind,
     ),
     (re.compile(r"fib daddr type \{ local, .* \}"), lambda nft, datagram, _: nft.is_local(datagram.destination)),
+    (re.compile(r"fib daddr type != local"), lambda nft, datagram, _: not nft.is_local(datagram.destination)),
     (re.compile(r"ether saddr & ([\da-f:]+) == ([\da-f:]+)"), _mac),
     (re.compile(r"ct direction reply|meta l4proto 1 ct state related"), lambda *_: False),
     (re.compile(r"ct status dnat"), lambda _, datagram, __: datagram.translated),
