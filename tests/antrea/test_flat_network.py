@@ -65,7 +65,6 @@ def doctor_says(cluster: Cluster) -> bool:
     return any(KEY in finding.do for finding in run(exports.CHECK, exports.examine, seen))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("leader", "whose"), [(OURS, (OURS, V1, V2)), (V1, (V1, OURS)), (V2, (V2, OURS))], ids=["ours", V1, V2]
 )

@@ -40,7 +40,6 @@ def exported(world: World, cluster_id: str, pod: Json) -> bool:
     return world.area.get(Kind.RESOURCE_EXPORT, name, AREA) is not None
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("leader", "whose"), [(OURS, (OURS, V1, V2)), (V1, (V1, OURS)), (V2, (V2, OURS))], ids=["ours", V1, V2]
 )

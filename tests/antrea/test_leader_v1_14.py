@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.antrea.clusters import OURS
 from tests.antrea.suite import Suite
 
 
-@pytest.mark.timeout(600)  # the set-up is the first test's, and waits for Antrea's timers
 class TestLeaderV114(Suite):
     """All of the suite."""
 

@@ -130,7 +130,6 @@ def follows(here: Cluster, there: Cluster, name: str) -> str:
     return address
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_there_and_back(version: str, program: Callable[[str], Path], tmp_path: Path) -> None:
     """No object that traffic stands on is made anew, all works after each step, and no heartbeat is refused."""

@@ -30,10 +30,8 @@ __all__ = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a lab, and give it the time that packets and processes need."""
+    """Mark what needs a lab."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and "make_lab" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.lab)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(600))

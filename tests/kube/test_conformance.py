@@ -75,7 +75,6 @@ def pair(suite: Path, tmp_path: Path) -> Iterator[tuple[Cluster, Cluster]]:
         yield east, west
 
 
-@pytest.mark.timeout(300)
 def test_suite(suite: Path, pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
     """All tests of the suite pass that neither resolve names nor send packets."""
     configs = {f"c{number}": cluster.api.kubeconfig() for number, cluster in enumerate(pair, start=1)}

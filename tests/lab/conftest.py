@@ -1,4 +1,4 @@
-"""Every test here is one of packets, and has the time that packets and processes need."""
+"""Every test here needs a lab."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ __all__ = ["make_lab", "pytest_runtest_makereport", "settled"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything here, and give it the time that packets and processes need."""
+    """Mark everything here."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.lab)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(600))

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 CHART = "deploy/helm/mcagent"
 VERSION = str(yaml.safe_load((ROOT / CHART / "Chart.yaml").read_text())["appVersion"])
 WHEEL = f"mcagent-{VERSION}-py3-none-any.whl"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True, slots=True)
