@@ -83,6 +83,14 @@ def test_a_failed_run_is_not_recorded(project: Path) -> None:
     assert Path((project.parent / "home/ran-in").read_text().strip(), "fails").exists()
 
 
+def test_a_run_passes_where_nothing_can_be_recorded(project: Path) -> None:
+    """The home directory is no directory."""
+    commit(project)
+    (project.parent / "home/.local").parent.mkdir()
+    (project.parent / "home/.local").write_text("")
+    assert run(project, "run") == 0
+
+
 def test_a_checkout_with_changes_is_not_recorded(project: Path) -> None:
     """What has passed is not the tree of HEAD."""
     commit(project)
