@@ -129,6 +129,42 @@ def test_an_endpoint_at_an_address_of_the_cni(world: World, index: int) -> None:
 
 @attack(
     Group.NODES,
+    Attacker.USER,
+    wants="send to daemons on a Node by an endpoint at the broadcast address of the Node's Pod network",
+    stopped_by="nft: what the bridge has translated reaches a Node at the addresses of its Node object only",
+)
+@pytest.mark.parametrize("index", [0, 1], ids=["gateway", "worker"])
+def test_an_endpoint_at_a_broadcast_address(world: World, index: int) -> None:
+    """Datagrams to an exported Service arrive at its Pod, but at no socket of the Node."""
+    node, west = world.nodes[index], world.lab.topology.clusters[1]
+    assert node.pod_cidr is not None
+    address, pod = west.service_cidr[190 + index], node.pods[0]
+    name = f"heard-{index}"
+    service = Service(name=name, cluster_ip=address, pods=(pod.name,), target_port=10256, protocols=("UDP",))
+    endpoint_slice: Any
+    (endpoint_slice,) = objects.endpoint_slices(world.lab.topology, service)
+    api = world.lab.api(west.name)
+    with (
+        packets.listening(world.lab.namespace(pod), service.target_port, socket.SOCK_DGRAM) as own,
+        packets.listening(world.lab.namespace(node), service.target_port, socket.SOCK_DGRAM) as server,
+    ):
+
+        def arrives(at: socket.socket) -> bool:
+            sent = packets.token()
+            packets.datagram(world.pod, address, service.port, sent)
+            return packets.received(at, sent, within=packets.SILENCE)
+
+        api.create_all([objects.service_object(service), endpoint_slice, objects.export_object(service)])
+        until(lambda: arrives(own))
+        endpoint = {"addresses": [str(node.pod_cidr[255])], "nodeName": node.name, "conditions": {"ready": True}}
+        name = endpoint_slice["metadata"]["name"]
+        api.patch("EndpointSlice", name, {"endpoints": [endpoint]}, service.namespace)
+        until(lambda: not arrives(own))
+        assert not arrives(server)
+
+
+@attack(
+    Group.NODES,
     Attacker.POD,
     wants="send to the broadcast address of a Node's Pod network, which daemons on the Node hear",
     stopped_by=CLOSED,

@@ -254,7 +254,8 @@ def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, .
 
     What it translated, for an endpoint of an exported Service, reaches this Node at the addresses of its Node
     object only: they are endpoints only of Pods in the host network (core.local_cluster.services). The CNI may
-    give the Node others, also in its Pod CIDR, which users who may write EndpointSlices could name.
+    give the Node others, also in its Pod CIDR, and a broadcast address, which its sockets hear. Users who may
+    write EndpointSlices could name them.
 
     The chain follows destination NAT (priority -100). There a packet to this Node has a local destination, and a
     packet to a NodePort, hostPort, external or load balancer address has been translated by kube-proxy or the CNI;
@@ -265,7 +266,7 @@ def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, .
     translated = f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC}"
     return (
         f'iifname != "{port}" accept',
-        f"{translated} fib daddr type != local accept",
+        f"{translated} fib daddr type unicast accept",
         *(f"{translated} ip daddr {address} accept" for address in own_addresses),
         "ct direction reply accept",
         "meta l4proto 1 ct state related accept",  # ICMP; its name is not known everywhere

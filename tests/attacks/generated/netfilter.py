@@ -38,20 +38,20 @@ class Datagram:
 
 @dataclass(kw_only=True)
 class Netfilter:
-    """The nft tables of a Node. `is_local`: whether an address is on one of its devices.
+    """The nft tables of a Node. `address_type`: what an address is to the Node: local, broadcast or unicast.
 
     Devices of Pods have no address of the Node, and no route to a peer leads to them.
     """
 
-    is_local: Callable[[IPv4Address], bool]
+    address_type: Callable[[IPv4Address], str]
     sets: dict[str, NftSet] = field(default_factory=dict)
     chains: list[NftChain] = field(default_factory=list)
     learned: dict[str, set[IPv4Address]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, resources: Iterable[Resource], is_local: Callable[[IPv4Address], bool]) -> Netfilter:
+    def of(cls, resources: Iterable[Resource], address_type: Callable[[IPv4Address], str]) -> Netfilter:
         """Build the tables of a Node from its desired state."""
-        netfilter = cls(is_local=is_local)
+        netfilter = cls(address_type=address_type)
         for resource in resources:
             if isinstance(resource, NftSet) and resource.family == "ip":
                 netfilter.sets[resource.name] = resource
@@ -136,6 +136,10 @@ def _mac(_: Netfilter, datagram: Datagram, match: re.Match[str]) -> bool:
     return datagram.mac & mask == value
 
 
+def _address_type(netfilter: Netfilter, datagram: Datagram, match: re.Match[str]) -> bool:
+    return netfilter.address_type(datagram.destination) in (match[1] or match[2]).split(", ")
+
+
 def _learn(netfilter: Netfilter, datagram: Datagram, match: re.Match[str]) -> bool:
     netfilter.learned.setdefault(match[1], set()).add(datagram.source)
     return True
@@ -150,14 +154,15 @@ _CONDITIONS: tuple[tuple[re.Pattern[str], Holds], ...] = (
     (re.compile(r'meta iifkind "(\w+)"'), lambda _, datagram, match: datagram.device_kind == match[1]),
     (
         re.compile(r"fib daddr \. iif type local"),
-        lambda netfilter, datagram, _: not datagram.device_kind and netfilter.is_local(datagram.destination),
+        lambda netfilter, datagram, _: (
+            not datagram.device_kind and netfilter.address_type(datagram.destination) == "local"
+        ),
     ),
     (
         re.compile(r"fib saddr \. iif oif missing"),
         lambda _, datagram, __: datagram.device_kind != "" and datagram.source not in datagram.behind,
     ),
-    (re.compile(r"fib daddr type \{ local, .* \}"), lambda nft, datagram, _: nft.is_local(datagram.destination)),
-    (re.compile(r"fib daddr type != local"), lambda nft, datagram, _: not nft.is_local(datagram.destination)),
+    (re.compile(r"fib daddr type (?:\{ ([a-z, ]+) \}|([a-z]+))"), _address_type),
     (re.compile(r"ether saddr & ([\da-f:]+) == ([\da-f:]+)"), _mac),
     (re.compile(r"ct direction reply|meta l4proto 1 ct state related"), lambda *_: False),
     (re.compile(r"ct status dnat"), lambda _, datagram, __: datagram.translated),

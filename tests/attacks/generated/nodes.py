@@ -25,6 +25,7 @@ from mcagent.trace.simulator import SimulatedNode, simulate
 from tests.attacks.generated.netfilter import Datagram, Netfilter
 from tests.attacks.generated.places import (
     BRIDGE_HOST,
+    BROADCAST_HOST,
     CLUSTERS,
     GENEVE,
     PLACES,
@@ -99,7 +100,9 @@ class Fleet:
     def _netfilter(self, place: Place) -> Netfilter:
         resources = (r for f in self.nodes[place].desired.fragments.values() for r in f.resources)
         local = (*self.addresses(place), pod_address(place.cluster, place.node, BRIDGE_HOST), HOST_ADDRESS)
-        return Netfilter.of(resources, lambda address: address in local)
+        broadcast = pod_address(place.cluster, place.node, BROADCAST_HOST)
+        types = dict.fromkeys(local, "local") | {broadcast: "broadcast"}
+        return Netfilter.of(resources, lambda address: types.get(address, "unicast"))
 
     def ports(self, place: Place) -> tuple[TunnelPort, ...]:
         """Return the tunnels of a Node."""
@@ -122,7 +125,7 @@ class Fleet:
             device="mc-gw0",
             mac=mac_number(packet.eth_src),
         )
-        return netfilter.is_local(packet.dst) and netfilter.passes("prerouting", datagram)
+        return netfilter.address_type(packet.dst) != "unicast" and netfilter.passes("prerouting", datagram)
 
     def enters_bridge(self, place: Place, datagram: Datagram) -> bool:
         """Tell whether the kernel of a Node forwards a datagram of a Pod there into the agent's bridge."""
@@ -314,6 +317,15 @@ def without_local_end(resource: Resource) -> Resource | None:
     if isinstance(resource, TunnelPort):
         return replace(resource, local_ip=None)
     return without_chains("mct_tunnel_in")(resource)
+
+
+def with_rules(name: str, change: Callable[[str], str]) -> Weakening:
+    """Return what changes the rules of an nft chain."""
+    return lambda resource: (
+        replace(resource, rules=tuple(map(change, resource.rules)))
+        if isinstance(resource, NftChain) and resource.name == name
+        else resource
+    )
 
 
 def with_flows(change: Callable[[FlowEntry], FlowEntry | None]) -> Weakening:

@@ -15,7 +15,8 @@ NODES = ("g1", "g2", "w1")
 GATEWAYS = ("g1", "g2")
 LARGE_TTL = 255  # that tunnels send (RFC 5082)
 SERVICE_PORT, POD_PORT = 80, 8080
-BRIDGE_HOST = 1  # of a Node's Pod CIDR: the address of the CNI's bridge
+# Of a Node's Pod CIDR: the address of the CNI's bridge, and the broadcast address.
+BRIDGE_HOST, BROADCAST_HOST = 1, 255
 
 
 def number_of(cluster: str) -> int:

@@ -11,17 +11,28 @@ from ipaddress import IPv4Address
 
 from hypothesis import strategies as st
 
-from flows.fields import PORT_CONTROLLER
+from flows.fields import IP_UDP, PORT_CONTROLLER
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.simulator import Packet
+from flows.text import mac_text
+from mcagent.core.fragments.kernel import CLOSED_NODES
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import FlowEntry
 from tests.attacks.generated import nodes, packets, places
 from tests.attacks.generated.netfilter import Datagram
 from tests.attacks.generated.nodes import Arrival, Fleet
 from tests.attacks.generated.packets import TunnelPacket, described
-from tests.attacks.generated.places import CLUSTERS, GENEVE, LARGE_TTL, PLACES, WIREGUARD, KubeProxyRule, Place
+from tests.attacks.generated.places import (
+    CLUSTERS,
+    GENEVE,
+    LARGE_TTL,
+    PLACES,
+    POD_PORT,
+    WIREGUARD,
+    KubeProxyRule,
+    Place,
+)
 from tests.attacks.generated.search import AttackClass
 
 DATAPATHS = st.sampled_from(DatapathType)
@@ -288,4 +299,69 @@ SOURCES = AttackClass(
         "Nodes are closed to other clusters": partial(nodes.without, nodes.without_chains("mct_nodes")),
     },
     examples=500,
+)
+
+
+# --- N1: an endpoint at an address of a Node -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEndpoint:
+    """A datagram to an exported Service with an endpoint at an address of a Node, after the translation."""
+
+    datapath: DatapathType
+    place: Place
+    address: IPv4Address
+    port: int
+
+    def __str__(self) -> str:
+        return f"endpoint {self.address}:{self.port} on {self.place} ({self.datapath} datapath)"
+
+
+@st.composite
+def _node_endpoints(draw: st.DrawFn) -> NodeEndpoint:
+    place = draw(st.sampled_from(PLACES))
+    hosts = (places.BRIDGE_HOST, places.BROADCAST_HOST)
+    own = (*place.addresses, *(places.pod_address(place.cluster, place.node, host) for host in hosts))
+    return NodeEndpoint(
+        datapath=draw(DATAPATHS),
+        place=place,
+        address=draw(st.sampled_from(own)),
+        port=draw(st.sampled_from((22, 6640, POD_PORT, NODE_PORT))),
+    )
+
+
+def _judge_endpoint(attack: NodeEndpoint) -> str:
+    packet = Packet(
+        in_port=0,
+        src=next(pod for pod in PODS if places.owner_of(pod) != attack.place.cluster),
+        dst=attack.address,
+        proto=IP_UDP,
+        src_port=40000,
+        dst_port=attack.port,
+        eth_src=mac_text(r.MAC_SERVICE | 1),
+    )
+    if not nodes.fleet(attack.datapath).reaches_node(attack.place.name, packet):
+        return ""
+    known = attack.address == attack.place.address
+    return "" if known else "it reaches a socket of the Node at an address that its Node object does not have"
+
+
+N1 = AttackClass(
+    name="N1",
+    title="an exported Service has an endpoint at an address that the CNI gave a Node, or its broadcast address",
+    grammar=_node_endpoints(),
+    judge=_judge_endpoint,
+    property="what the bridge has translated reaches a Node at the addresses of its Node object only",
+    protections={
+        "translated packets to a Node are not accepted at every address": partial(
+            nodes.without,
+            nodes.with_rules(CLOSED_NODES, lambda rule: rule.replace(" fib daddr type unicast", "")),
+        ),
+        "broadcast addresses are the Node's, too": partial(
+            nodes.without,
+            nodes.with_rules(CLOSED_NODES, lambda rule: rule.replace("unicast", "{ unicast, broadcast }")),
+        ),
+    },
+    examples=100,
 )
