@@ -209,6 +209,55 @@ def test_replies_to_a_mapped_address_leave_by_the_host_port(wires: Wires, server
         assert client.recv(16) == b"answer"
 
 
+SERVER = "10.250.0.9"  # behind the default route
+ROUTED = "10.245.9.9"  # in a network of the other cluster; the Node has a rule of its own to it
+MASQUERADE = f"""
+table ip cni {{
+  chain post {{
+    type nat hook postrouting priority 100;
+    ip saddr {POD} oifname "uplink" snat to {NODE}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("client", ["node", "pod"])
+@pytest.mark.parametrize("server", [SERVER, ROUTED])
+def test_a_reply_arrives_by_the_device_by_which_the_request_left(wires: Wires, client: str, server: str) -> None:
+    """No other cluster answers in the name of a server behind the uplink, neither a Node nor a masqueraded Pod."""
+    source = NODE if client == "node" else POD
+    netns.execute(wires.node, ["nft", "-f", "-"], stdin=MASQUERADE)
+    netns.ip(wires.node, "route", "add", ROUTED, "via", LAN, "table", "77")
+    netns.ip(wires.node, "rule", "add", "to", ROUTED, "lookup", "77", "priority", "100")
+    netns.add_address(wires.lan, "lo", f"{server}/32")
+    netns.add_address(wires.far, "far0", f"{server}/32")
+    make(wires.nft, netfilter(Config(node_name="n"), (ip_network(PODS),), (ip_address(NODE),)))
+    with (
+        wires.udp(getattr(wires, client), source) as asking,
+        wires.udp(wires.lan, server, 123) as asked,
+        wires.udp(wires.far, server, 123) as forging,
+    ):
+        asking.sendto(b"ask", (server, 123))
+        peer = asked.recvfrom(16)[1]
+        assert peer[0] == NODE
+        forging.sendto(b"forged", peer)
+        asked.sendto(b"answer", peer)
+        assert asking.recvfrom(16) == (b"answer", (server, 123))
+
+
+@pytest.mark.parametrize("client", ["node", "pod"])
+def test_replies_of_another_cluster_arrive(wires: Wires, client: str) -> None:
+    """The request left by the host port."""
+    make(wires.nft, netfilter(Config(node_name="n"), (ip_network(PODS),), (ip_address(NODE),)))
+    with (
+        wires.udp(getattr(wires, client), NODE if client == "node" else POD) as asking,
+        wires.udp(wires.far, FAR, 123) as asked,
+    ):
+        asking.sendto(b"ask", (FAR, 123))
+        asked.sendto(b"answer", asked.recvfrom(16)[1])
+        assert asking.recvfrom(16) == (b"answer", (FAR, 123))
+
+
 def _raw(kind: int, address: str) -> socket.socket:
     raw_socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, kind)
     raw_socket.settimeout(2)

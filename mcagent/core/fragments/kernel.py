@@ -262,10 +262,17 @@ def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, .
     both are dropped. The rules match packets, not connections, so packets whose connection conntrack has lost
     or not yet seen are treated alike. Replies to connections of this Node pass, as do ICMP errors about them. The
     bridge sets the source MAC (flows.pipeline, table ArriveState).
+
+    A reply must arrive by the device to which the route to its source leads: by that device the request left. The
+    Node may reach an address by another route than that of the remote cluster (a rule for one of its addresses, a
+    table of the CNI), and knows connections that its bridge has not seen, of its own and of Pods whose source the
+    CNI translates. ICMP errors may come from any router; the bridge passes only those about connections that have
+    passed it (table Related).
     """
     translated = f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC}"
     return (
         f'iifname != "{port}" accept',
+        "ct state established ct direction reply fib saddr . iif oif missing counter drop",
         f"{translated} fib daddr type unicast accept",
         *(f"{translated} ip daddr {address} accept" for address in own_addresses),
         "ct direction reply accept",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, ip_network
 
-from mcagent.model.dataplane.resources import NftChain, NftSet, Resource
+from mcagent.model.dataplane.resources import NftChain, NftSet, Resource, Route
 from mcagent.model.net import Network
 
 # Chains that only change packets.
@@ -34,6 +34,8 @@ class Datagram:
     tracked: bool = True
     translated: bool = False  # by destination NAT
     mac: int = 0  # source of its Ethernet frame
+    answers: bool = False  # a connection of this Node, or of a Pod here
+    elsewhere: frozenset[IPv4Address] = frozenset()  # to which rules of the Node lead, whatever routes of ours say
 
 
 @dataclass(kw_only=True)
@@ -47,6 +49,7 @@ class Netfilter:
     sets: dict[str, NftSet] = field(default_factory=dict)
     chains: list[NftChain] = field(default_factory=list)
     learned: dict[str, set[IPv4Address]] = field(default_factory=dict)
+    routes: list[Route] = field(default_factory=list)  # of the agent
 
     @classmethod
     def of(cls, resources: Iterable[Resource], address_type: Callable[[IPv4Address], str]) -> Netfilter:
@@ -55,6 +58,8 @@ class Netfilter:
         for resource in resources:
             if isinstance(resource, NftSet) and resource.family == "ip":
                 netfilter.sets[resource.name] = resource
+            elif isinstance(resource, Route):
+                netfilter.routes.append(resource)
             elif isinstance(resource, NftChain) and resource.family == "ip" and resource.type == "filter":
                 netfilter.chains += [resource] if resource.name not in _WITHOUT_VERDICT else []
         netfilter.chains.sort(key=lambda chain: chain.priority)
@@ -90,6 +95,10 @@ class Netfilter:
                 return None
             rest = rest[match.end() :].lstrip()
         return None
+
+    def leads_to(self, device: str, address: IPv4Address) -> bool:
+        """Tell whether a route of the agent to an address leads to a device."""
+        return any(address in route.destination for route in self.routes if route.device == device)
 
     def networks(self, text: str) -> Iterator[Network]:
         """Yield the elements of a set (`@name`), or the network of a text."""
@@ -140,6 +149,12 @@ def _address_type(netfilter: Netfilter, datagram: Datagram, match: re.Match[str]
     return netfilter.address_type(datagram.destination) in (match[1] or match[2]).split(", ")
 
 
+def _leads_elsewhere(netfilter: Netfilter, datagram: Datagram, _: re.Match[str]) -> bool:
+    if datagram.device == "mc-gw0":
+        return datagram.source in datagram.elsewhere or not netfilter.leads_to("mc-gw0", datagram.source)
+    return datagram.device_kind != "" and datagram.source not in datagram.behind
+
+
 def _learn(netfilter: Netfilter, datagram: Datagram, match: re.Match[str]) -> bool:
     netfilter.learned.setdefault(match[1], set()).add(datagram.source)
     return True
@@ -158,13 +173,11 @@ _CONDITIONS: tuple[tuple[re.Pattern[str], Holds], ...] = (
             not datagram.device_kind and netfilter.address_type(datagram.destination) == "local"
         ),
     ),
-    (
-        re.compile(r"fib saddr \. iif oif missing"),
-        lambda _, datagram, __: datagram.device_kind != "" and datagram.source not in datagram.behind,
-    ),
+    (re.compile(r"fib saddr \. iif oif missing"), _leads_elsewhere),
     (re.compile(r"fib daddr type (?:\{ ([a-z, ]+) \}|([a-z]+))"), _address_type),
     (re.compile(r"ether saddr & ([\da-f:]+) == ([\da-f:]+)"), _mac),
-    (re.compile(r"ct direction reply|meta l4proto 1 ct state related"), lambda *_: False),
+    (re.compile(r"(ct state established )?ct direction reply"), lambda _, datagram, __: datagram.answers),
+    (re.compile(r"meta l4proto 1 ct state related"), lambda *_: False),
     (re.compile(r"ct status dnat"), lambda _, datagram, __: datagram.translated),
     (re.compile(r"update @(\w+) \{ [^}]+ \}"), _learn),
 )

@@ -127,6 +127,24 @@ class Fleet:
         )
         return netfilter.address_type(packet.dst) != "unicast" and netfilter.passes("prerouting", datagram)
 
+    def accepts_answer(self, place: Place, packet: Packet, pod: IPv4Address | None) -> bool:
+        """Tell whether a Node takes what its bridge delivers for the answer to a connection through its uplink.
+
+        `pod`: whose connection that is, if the CNI translates its source.
+        """
+        assert isinstance(packet.src, IPv4Address)
+        assert isinstance(packet.dst, IPv4Address)
+        datagram = Datagram(
+            source=packet.src,
+            destination=pod or packet.dst,
+            port=packet.dst_port,
+            device="mc-gw0",
+            mac=mac_number(packet.eth_src),
+            answers=True,
+            elsewhere=frozenset({packet.src}),
+        )
+        return self.netfilter(place).passes("prerouting", datagram)
+
     def enters_bridge(self, place: Place, datagram: Datagram) -> bool:
         """Tell whether the kernel of a Node forwards a datagram of a Pod there into the agent's bridge."""
         netfilter = self.netfilter(place)

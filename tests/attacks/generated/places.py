@@ -17,6 +17,7 @@ LARGE_TTL = 255  # that tunnels send (RFC 5082)
 SERVICE_PORT, POD_PORT = 80, 8080
 # Of a Node's Pod CIDR: the address of the CNI's bridge, and the broadcast address.
 BRIDGE_HOST, BROADCAST_HOST = 1, 255
+OUTSIDE = IPv4Address("198.51.100.1")  # of a server
 
 
 def number_of(cluster: str) -> int:

@@ -1,0 +1,101 @@
+"""Attacks on connections that a Node has with servers outside the ClusterSet.
+
+They leave by the uplink, as do those to addresses of another cluster to which the Node has a rule of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hypothesis import strategies as st
+
+from flows.fields import IP_TCP, IP_UDP
+from flows.simulator import Packet
+from flows.simulator.packet import ACK
+from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.resources import NftChain, Resource
+from tests.attacks.generated import nodes, packets, places
+from tests.attacks.generated.packets import OUTSIDE_HOSTS, described
+from tests.attacks.generated.places import PLACES, Place
+from tests.attacks.generated.search import AttackClass
+
+DATAPATHS = st.sampled_from(DatapathType)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgedAnswer:
+    """A packet of a member's gateway that looks like the answer to a connection through the uplink of `victim`."""
+
+    datapath: DatapathType
+    sender: Place
+    receiver: Place
+    victim: Place
+    masqueraded: bool  # the connection is of a Pod, whose source the CNI translates
+    answer: Packet
+
+    def __str__(self) -> str:
+        client = "a Pod, by the Node's address," if self.masqueraded else "the Node"
+        return (
+            f"{client} on {self.victim} has a connection with {self.answer.src} by the uplink;\n"
+            f"  {self.sender} sends through its tunnel to {self.receiver}: {described(self.answer)} "
+            f"({self.datapath} datapath)"
+        )
+
+
+@st.composite
+def _answers(draw: st.DrawFn) -> ForgedAnswer:
+    gateways = [place for place in PLACES if place.gateway]
+    sender = draw(st.sampled_from(gateways))
+    victim = draw(st.sampled_from([place for place in PLACES if place.cluster != sender.cluster]))
+    answer = Packet(
+        in_port=0,
+        src=draw(st.sampled_from((*OUTSIDE_HOSTS, *packets.addresses(sender.cluster)))),
+        dst=places.pod_address(victim.cluster, victim.node, places.BRIDGE_HOST),
+        proto=draw(st.sampled_from((IP_UDP, IP_TCP))),
+        src_port=draw(st.sampled_from((123, 443))),
+        dst_port=40000,
+        tcp_flags=ACK,
+        eth_dst=packets.PLAIN,
+    )
+    return ForgedAnswer(
+        datapath=draw(DATAPATHS),
+        sender=sender,
+        receiver=draw(st.sampled_from([place for place in gateways if place.cluster == victim.cluster])),
+        victim=victim,
+        masqueraded=draw(st.booleans()),
+        answer=answer if answer.proto == IP_TCP else replace(answer, tcp_flags=0),
+    )
+
+
+def _judge_answer(attack: ForgedAnswer) -> str:
+    fleet = nodes.fleet(attack.datapath)
+    port = fleet.port_from(attack.receiver, attack.sender)
+    assert port is not None
+    pod = places.pod_address(attack.victim.cluster, attack.victim.node) if attack.masqueraded else None
+    walk = fleet.network.send(attack.receiver.name, replace(attack.answer, in_port=port))
+    for name, delivered in walk.deliveries:
+        arrives = name == attack.victim.name and delivered.src == attack.answer.src
+        if arrives and fleet.accepts_answer(attack.victim, delivered, pod):
+            return f"cluster {attack.sender.cluster} answers at {name} in the name of {delivered.src}"
+    return ""
+
+
+def _believing_answers(resource: Resource) -> Resource:
+    """Return the chain of closed Nodes that accepts replies through the bridge from any address."""
+    if isinstance(resource, NftChain) and resource.name == "mct_nodes":
+        return replace(resource, rules=tuple(rule for rule in resource.rules if "fib saddr" not in rule))
+    return resource
+
+
+A5 = AttackClass(
+    name="A5",
+    title="a member answers a connection that a Node, or a masqueraded Pod, has through its uplink",
+    grammar=_answers(),
+    judge=_judge_answer,
+    property="a reply is accepted by the device only by which the request left",
+    protections={
+        "replies arrive by the device of the route to their source": partial(nodes.without, _believing_answers)
+    },
+    examples=500,
+)
