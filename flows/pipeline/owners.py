@@ -77,7 +77,7 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     if not (tunnels if env.gateway else c.gateways):
         flows += route.unreachable(c)
     elif env.gateway:
-        flows += [*classify.cluster(env, c, tunnels.values()), *source.cluster_tunnel(env, c, sources)]
+        flows += [*classify.cluster(env, c, tunnels.values()), *source.cluster_tunnel(env, c)]
         flows += route.cluster(env, c, tunnels)
         chosen = route.cluster_groups(env, c, tunnels)
     else:

@@ -99,7 +99,7 @@ def test_unchanged_input_gives_equal_parts() -> None:
 
 
 def test_a_remote_cluster_may_send_from_its_own_addresses_only() -> None:
-    """Every source that passes is bound to the cluster's number, and the rest is counted for it."""
+    """Every source that passes is bound to the cluster, a gateway's to its tunnel, and the rest is counted."""
     shared = small.env(gateway=True, siblings=())
     part = pipeline.cluster(shared, small.remote(1, gateway=True, snat=False))
     sources = texts(part, t.SOURCE.number)
@@ -110,8 +110,8 @@ def test_a_remote_cluster_may_send_from_its_own_addresses_only() -> None:
         ),
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.21.0.0/16 -> goto_table:20",
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.121.0.0/16 -> goto_table:20",
-        "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.9.1.1 -> goto_table:20",
-        "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.9.1.2 -> goto_table:20",
+        "ip,reg0=0x4/0xf,reg1=0x65,reg2=0x3e9/0xffff,nw_src=10.9.1.1 -> goto_table:20",
+        "ip,reg0=0x4/0xf,reg1=0x65,reg2=0x3ea/0xffff,nw_src=10.9.1.2 -> goto_table:20",
         "reg0=0x4/0xf,reg1=0x65 -> drop",
     ]
 

@@ -41,11 +41,20 @@ def cluster(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[
             yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_GATEWAY, *source_in(net)), *deliver)
 
 
-def cluster_tunnel(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
-    """Gateway: accept packets of a remote cluster from its CIDRs and from the addresses of its gateways."""
+def cluster_tunnel(env: Env, c: RemoteCluster) -> Iterator[Flow]:
+    """Gateway: accept packets of a remote cluster from its CIDRs, and from a gateway through its own tunnel.
+
+    The gateway that translates a connection also sends it, so no other tunnel has packets with its address. A
+    cluster could otherwise send in the name of any host by naming the host's address as a further gateway.
+    """
     from_cluster, go_on = r.CLUSTER.is_(c.id), e.goto(t.IDENTITY if env.identities else t.UNTRANSLATE)
-    for net in sources:
+    for net in c.cidrs:
         yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_REMOTE, from_cluster, *source_in(net)), go_on)
+    for gateway in c.gateways:
+        if gateway.next_hop is not None:
+            tunnel = r.INGRESS_PORT.is_(gateway.next_hop.ofport)
+            terms = (e.FROM_REMOTE, from_cluster, tunnel, *source_in(gateway.address))
+            yield e.flow(t.SOURCE, d.PREFIX + gateway.address.max_prefixlen, terms, go_on)
     yield e.drop(t.SOURCE, d.ELSE, (e.FROM_REMOTE, from_cluster), d.DROP_SPOOFED_REMOTE, c.id)
 
 

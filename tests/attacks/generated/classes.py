@@ -6,7 +6,7 @@ from tests.attacks.generated.browsers import A12
 from tests.attacks.generated.claims import A1, A14
 from tests.attacks.generated.connections import A6, A7, FLOODS
 from tests.attacks.generated.objects import A8, A10, A11
-from tests.attacks.generated.outside import A5
+from tests.attacks.generated.outside import A5, A9
 from tests.attacks.generated.planted import A13
 from tests.attacks.generated.pods import A15
 from tests.attacks.generated.search import AttackClass
@@ -20,6 +20,7 @@ CLASSES: tuple[AttackClass, ...] = (
     A6,
     A7,
     A8,
+    A9,
     A10,
     A11,
     A12,

@@ -26,8 +26,10 @@ from tests.attacks.generated.netfilter import Datagram, Netfilter
 from tests.attacks.generated.places import (
     BRIDGE_HOST,
     BROADCAST_HOST,
+    CLAIMANT,
     CLUSTERS,
     GENEVE,
+    OUTSIDE,
     PLACES,
     POD_PORT,
     SERVICE_PORT,
@@ -313,7 +315,7 @@ def _import_of(cluster: str, encrypted: bool) -> ApiObject:
         cluster,
         f"10.{100 + number}.0.0/16",
         f"10.{number}.0.0/16",
-        gateways=tuple(str(place.address) for place in gateways),
+        gateways=(*(str(place.address) for place in gateways), *((str(OUTSIDE),) if cluster == CLAIMANT else ())),
     )
     info = replace(info, our_agents=True)
     if not encrypted:

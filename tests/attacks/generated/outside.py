@@ -1,26 +1,33 @@
-"""Attacks on connections that a Node has with servers outside the ClusterSet.
+"""Attacks in the name of servers outside the ClusterSet, and of gateways, through the tunnel of another gateway.
 
-They leave by the uplink, as do those to addresses of another cluster to which the Node has a rule of its own.
+Member north names such a server as its gateway (`places.OUTSIDE`). Connections that leave by the uplink are also
+those to addresses in networks of other clusters to which a Node has a rule of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import IPv4Address
 
 from hypothesis import strategies as st
 
 from flows.fields import IP_TCP, IP_UDP
+from flows.pipeline import tables as t
 from flows.simulator import Packet
 from flows.simulator.packet import ACK
 from mcagent.model.dataplane.facts import DatapathType
-from mcagent.model.dataplane.resources import NftChain, Resource
+from mcagent.model.dataplane.resources import FlowEntry, NftChain, Resource
 from tests.attacks.generated import nodes, packets, places
-from tests.attacks.generated.packets import OUTSIDE_HOSTS, described
-from tests.attacks.generated.places import PLACES, Place
+from tests.attacks.generated.packets import HOSTS, OUTSIDE_HOSTS, described
+from tests.attacks.generated.places import OUTSIDE, PLACES, Place
 from tests.attacks.generated.search import AttackClass
+from tests.attacks.generated.tunnels import GatewayPackets, gateway_packets, judge_gateway
 
 DATAPATHS = st.sampled_from(DatapathType)
+
+
+# --- A5: answers to connections that left by the uplink -----------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +103,38 @@ A5 = AttackClass(
     property="a reply is accepted by the device only by which the request left",
     protections={
         "replies arrive by the device of the route to their source": partial(nodes.without, _believing_answers)
+    },
+    examples=500,
+)
+
+
+# --- A9: gateways' addresses in tunnels of others -----------------------------------------------------------
+
+_GATEWAYS = (OUTSIDE, *(place.address for place in PLACES if place.gateway))
+
+
+def _believing_gateways(flow: FlowEntry) -> FlowEntry:
+    """Return the flow of table Source that accepts a gateway's address in all tunnels of its cluster."""
+    if flow.table == t.SOURCE.number and "reg1=" in flow.match and "reg2=" in flow.match:
+        terms = (term for term in flow.match.split(",") if not term.startswith("reg2="))
+        return replace(flow, match=",".join(terms))
+    return flow
+
+
+def _named(sources: tuple[IPv4Address, ...]) -> st.SearchStrategy[GatewayPackets]:
+    return gateway_packets(packets.inner_packets(sources=sources, destinations=HOSTS.pods))
+
+
+A9 = AttackClass(
+    name="A9",
+    title="a member's gateway sends in the name of another gateway, which may be an outside host's address",
+    grammar=_named(_GATEWAYS),
+    judge=judge_gateway,
+    property="the address of a gateway is the source of what its own tunnel delivers, and of nothing else",
+    protections={
+        "a gateway's address is a source in its own tunnel": partial(
+            nodes.without, nodes.with_flows(_believing_gateways)
+        )
     },
     examples=500,
 )

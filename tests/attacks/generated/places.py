@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network
 
-from mcagent.core.addresses.underlay import endpoint_of
+from mcagent.core.addresses.underlay import endpoint_of, mapped_addresses
 from mcagent.model.net import Address
 
 GENEVE, WIREGUARD = 6081, 51821
@@ -17,7 +17,8 @@ LARGE_TTL = 255  # that tunnels send (RFC 5082)
 SERVICE_PORT, POD_PORT = 80, 8080
 # Of a Node's Pod CIDR: the address of the CNI's bridge, and the broadcast address.
 BRIDGE_HOST, BROADCAST_HOST = 1, 255
-OUTSIDE = IPv4Address("198.51.100.1")  # of a server
+OUTSIDE = IPv4Address("198.51.100.1")  # of a server outside; `CLAIMANT` names it as a gateway of its own
+CLAIMANT = "north"
 
 
 def number_of(cluster: str) -> int:
@@ -57,6 +58,13 @@ def owner_of(address: Address) -> str:
         if any(address in IPv4Network(text) for text in texts):
             return cluster
     return ""
+
+
+@cache
+def gateway_behind(address: Address) -> Address:
+    """Return the gateway whose mapped address this is; the address itself if it is none."""
+    addresses = (OUTSIDE, *(node_address(cluster, node) for cluster in CLUSTERS for node in GATEWAYS))
+    return next((source for source in addresses if next(mapped_addresses(source)) == address), address)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -243,18 +243,20 @@ class GatewayPackets:
 
 
 @st.composite
-def _gateway_packets(draw: st.DrawFn) -> GatewayPackets:
+def gateway_packets(draw: st.DrawFn, inner: st.SearchStrategy[Packet]) -> GatewayPackets:
+    """Draw packets of any gateway to a gateway of another cluster."""
     gateways = [place for place in PLACES if place.gateway]
     sender = draw(st.sampled_from(gateways))
     return GatewayPackets(
         datapath=draw(DATAPATHS),
         sender=sender,
         receiver=draw(st.sampled_from([place for place in gateways if place.cluster != sender.cluster])),
-        inner=tuple(draw(st.lists(packets.inner_packets(), min_size=1, max_size=3))),
+        inner=tuple(draw(st.lists(inner, min_size=1, max_size=3))),
     )
 
 
-def _judge_gateway(attack: GatewayPackets) -> str:
+def judge_gateway(attack: GatewayPackets) -> str:
+    """Return what the packets violate; a gateway's own address is that of its cluster in its own tunnel only."""
     fleet = nodes.fleet(attack.datapath)
     network, port = fleet.network, fleet.port_from(attack.receiver, attack.sender)
     assert port is not None
@@ -262,7 +264,10 @@ def _judge_gateway(attack: GatewayPackets) -> str:
         walk = network.send(attack.receiver.name, replace(packet, in_port=port))
         network = walk.network
         for name, delivered in walk.deliveries:
-            owner = "" if delivered.src is None else places.owner_of(delivered.src)
+            source = None if delivered.src is None else places.gateway_behind(delivered.src)
+            if source not in (delivered.src, attack.sender.address):
+                return f"a packet of gateway {attack.sender.name} is delivered at {name} in the name of {source}"
+            owner = "" if source is None else places.owner_of(source)
             if owner != attack.sender.cluster:
                 text = f"in the name of cluster {owner}" if owner else "with an address of no cluster"
                 return f"a packet of cluster {attack.sender.cluster} is delivered at {name} {text}"
@@ -289,8 +294,8 @@ def _believing_sources(flow: FlowEntry) -> FlowEntry:
 SOURCES = AttackClass(
     name="sources",
     title="a member's gateway sends any packets through its tunnel",
-    grammar=_gateway_packets(),
-    judge=_judge_gateway,
+    grammar=gateway_packets(packets.inner_packets()),
+    judge=judge_gateway,
     property="what the tunnel of a cluster delivers is from that cluster, and for a Pod; no third cluster gets it",
     protections={
         "table Source checks packets of other clusters": partial(
