@@ -12,7 +12,25 @@ PROTECTIONS = [
     for attacks in CLASSES
     for protection in attacks.protections
 ]
-KNOWN = ("A1", "A2", "A3", "A5", "A6", "A7", "A8", "A9", "A10", "A11", "A12", "A13", "A14", "A15", "A16", "(p)")
+KNOWN = (
+    "A1",
+    "A2",
+    "A3",
+    "A5",
+    "A6",
+    "A7",
+    "A8",
+    "A9",
+    "A10",
+    "A11",
+    "A12",
+    "A13",
+    "A14",
+    "A15",
+    "A16",
+    "N1",
+    "(p)",
+)
 
 
 @pytest.mark.parametrize("attacks", CLASSES, ids=lambda attacks: attacks.name)
