@@ -57,6 +57,7 @@ _NAMESPACES = replace(
     kinds.names(r"\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace, or "*"', 'a list of namespaces, or ["*"]'),
     show=lambda names: json.dumps(list(names)),  # * without quotes is an alias in YAML
 )
+_POD_ROUTING = kinds.text("|auto|nodeCIDR|perPod", 'auto, nodeCIDR, perPod or ""')
 _PRECEDENCE = kinds.choice(IpPrecedence, aliases=(("private", "internal"), ("public", "external")))
 
 
@@ -120,6 +121,9 @@ class MemberSettings(ClusterSetSettings):
     max_imported_services: Annotated[int, Key("maxImportedServices", kinds.integer(1, 100000),
         "Member: how many Services it imports at most: each takes a ClusterIP. Those that are here stay; of the "
         "others the oldest come first.")] = MAX_IMPORTED
+    pod_routing: Annotated[str, Key("podRouting", _POD_ROUTING,
+        "Member: podRouting of this cluster's agents. An endpoint whose Pod their gateways do not find so is not "
+        'counted as ready. "": not known; an endpoint that refers to a Pod or Node counts.')] = ""
     tunnel_type: Annotated[str, Key("tunnelType", kinds.text("|geneve|vxlan", 'geneve, vxlan or ""'),
         "Member: tunnelType of this cluster's agents, announced to the other clusters, which report when theirs "
         'is another one. "": not announced.')] = ""

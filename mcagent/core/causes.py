@@ -222,6 +222,13 @@ CAUSES: Mapping[str, ProblemCause] = {
         "that endpoint gets nothing from other clusters",
         "an endpoint at a Node's address needs a Pod of its namespace in the host network (targetRef)",
     ),
+    "EndpointWithoutPort": _service(
+        "that endpoint gets nothing from other clusters at this port",
+        "name the port in the EndpointSlice as in the Service; targetPort must name a port of the Pods",
+    ),
+    "EndpointIPv6": _service(
+        "other clusters get no answer from the Service", "IPv4 endpoints: ipFamilies of the Service",
+    ),
     "TooManyEndpoints": _service(
         "the first 256 endpoints are used", "split the Service, if its other endpoints are needed",
     ),

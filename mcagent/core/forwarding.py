@@ -21,7 +21,7 @@ from mcagent.core.fragments import kernel, path_state
 from mcagent.core.fragments.build import environment
 from mcagent.core.fragments.path_state import PathRules, PathState
 from mcagent.core.ids import CLUSTERS, SERVICES, assign_ids, assign_ofports
-from mcagent.core.local_cluster import services, topology
+from mcagent.core.local_cluster import endpoints, services, topology
 from mcagent.core.local_cluster.gateways import accept_gateways, requested_gateways
 from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
 from mcagent.core.local_cluster.topology import LocalCluster
@@ -234,7 +234,7 @@ def _exports(
     named = frozenset(chain.from_iterable(engine.each(services.pods_at_nodes, objects, nodes).values()))
     at_nodes = {key: (*pod.ips, *pod.host_ips) for key in named if (pod := snapshot.pods.get(key)) is not None}
     by_cidr = engine.call(topology.nodes_by_cidr, local)
-    rules = engine.call(services.EndpointRules, local.networks, pods.hosts, nodes, at_nodes, by_cidr)
+    rules = engine.call(endpoints.EndpointRules, local.networks, pods.hosts, nodes, at_nodes, by_cidr)
     checked = engine.each(services.check_export, objects, local.service_cidrs, rules)
     ports, problems = engine.call(services.exported_ports, checked)
     # A worker knows only its own endpoints.

@@ -193,6 +193,29 @@ def test_export_import_change_unexport(world: World) -> None:
     until(lambda: set(world.north.objects.names(Kind.RESOURCE_IMPORT)) == {"east-clusterinfo", "west-clusterinfo"})
 
 
+def test_an_export_without_usable_endpoints_gets_no_connections(world: World) -> None:
+    """It is not Ready, and other clusters import the endpoints of those that have some; until it has one, too."""
+    east, west = world.members.values()
+    west.put(slice_of("web", "10.10.1.1", name="web-slice", ports=(("other", 8080),)))
+    for member in (east, west):
+        member.put(export_of("web"))
+
+    def ready(member: Cluster) -> tuple[str, str]:
+        return conditions_of(member.get(Kind.SERVICE_EXPORT, "web")).get("Ready", ("", ""))
+
+    until(lambda: (ready(east), ready(west)) == (("True", "Exported"), ("False", "NoUsableEndpoint")))
+    until(lambda: east.imported() == {"web": {"10.10.1.1"}})
+    (valid,) = (
+        one for one in west.get(Kind.SERVICE_EXPORT, "web")["status"]["conditions"] if one["type"] == "Valid"
+    )
+    assert valid["message"] == (
+        '1 endpoints of port 80 are in EndpointSlices without a port "http" (TCP): not used'
+    )
+    west.put(slice_of("web", "10.10.1.1", name="web-slice"))
+    until(lambda: ready(west) == ("True", "Exported"))
+    until(lambda: east.imported() == {"web": {"10.10.1.1", "10.97.200.1"}})
+
+
 def test_one_endpoint_change_writes_the_same_however_many_clusters_export(world: World) -> None:
     """Of one cluster's endpoint: one object by the leader, one EndpointSlice in each importing cluster."""
     north, members = world.north, world.members.values()

@@ -78,7 +78,11 @@ def valid(view: MemoryView, name: str = "web", namespace: str = "shop") -> tuple
     return conditions_of(view.local.get(Kind.SERVICE_EXPORT, namespace, name))["Valid"]
 
 
-WEB = (service("web", ("http", 80), ("dns", 53)), slice_of("web", "10.10.1.1", "10.10.1.2"), export_of("web"))
+WEB = (
+    service("web", ("http", 80), ("dns", 53)),
+    slice_of("web", "10.10.1.1", "10.10.1.2", ports=(("http", 8080), ("dns", 5353))),
+    export_of("web"),
+)
 
 
 def test_a_service_becomes_two_exports() -> None:
@@ -568,7 +572,7 @@ def test_limits_count_what_is_written() -> None:
     kept, dropped = limited({ports: addresses}, hostnames)
     assert 0.95 * MAX_SIZE < len(json.dumps(endpoint_subsets(kept, hostnames))) <= MAX_SIZE
     assert dropped == 50_000 - len(kept[ports])
-    assert cluster_ip_subsets(typed(service("web", cluster_ip="None"))) == {}
+    assert cluster_ip_subsets(typed(service("web", cluster_ip="None")), [("", "TCP", 80)]) == {}
 
 
 def endpoints_of(slice_name: str, *endpoints: RawObject, port: int = 8080, namespace: str = "shop") -> RawObject:

@@ -18,7 +18,7 @@ from mcagent.controller.member import exports
 from mcagent.controller.member.policies import label_exports
 from mcagent.core.engine import IncrementalEngine
 from mcagent.core.fragments.policies import enforcement
-from mcagent.core.local_cluster.services import KUBERNETES_PORTS, EndpointRules
+from mcagent.core.local_cluster.endpoints import KUBERNETES_PORTS, EndpointRules
 from mcagent.core.policies import limits
 from mcagent.model.api.kubernetes import ApiPod
 from mcagent.model.config import Config

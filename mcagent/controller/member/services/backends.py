@@ -7,7 +7,7 @@ still serve, as in kube-proxy (KEP-1669).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address
 
 from mcagent.controller.contract import names
@@ -63,10 +63,12 @@ def cluster_ips(service: ApiService) -> list[str]:
     return [text for text in dict.fromkeys(addresses) if _address(text) is not None]
 
 
-def cluster_ip_subsets(service: ApiService, export_address: str = "") -> PortSubsets:
-    """Return the subset for endpointIPType ClusterIP: the export address, or the ClusterIPs, with all ports."""
+def cluster_ip_subsets(
+    service: ApiService, ports: Iterable[EndpointPort], export_address: str = ""
+) -> PortSubsets:
+    """Return the subset for endpointIPType ClusterIP: the export address, or the ClusterIPs, with these ports."""
     addresses = [export_address] if export_address else cluster_ips(service)
-    return _subsets({ip: set(ports_of(service)) for ip in addresses})
+    return _subsets({ip: set(ports) for ip in addresses})
 
 
 def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> PortSubsets:
@@ -112,29 +114,6 @@ def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, Json]:
         for endpoint in endpoint_slice.endpoints
         for text in endpoint.addresses[:1]
     }
-
-
-def count_ready(
-    slices: Iterable[ApiEndpointSlice], is_served: Callable[[ApiEndpointSlice, ApiEndpoint], bool]
-) -> tuple[int, int]:
-    """Return the number of IPv4 endpoints that accept connections, and of those that gateways do not serve."""
-    ready: set[str] = set()
-    serving: set[str] = set()
-    not_served: set[str] = set()
-    for endpoint_slice in slices:
-        if endpoint_slice.address_type != "IPv4":
-            continue
-        for endpoint in endpoint_slice.endpoints:
-            if not endpoint.is_ready and not _serves(endpoint):
-                continue
-            addresses = endpoint.addresses[:1]
-            if not is_served(endpoint_slice, endpoint):
-                not_served.update(addresses)
-            elif endpoint.is_ready:
-                ready.update(addresses)
-            else:
-                serving.update(addresses)
-    return len(ready or serving), len(not_served)
 
 
 def limited(subsets: PortSubsets, hostnames: Hostnames) -> tuple[PortSubsets, int]:

@@ -1,6 +1,7 @@
 """The conditions of a ServiceExport, with KEP-1645's types and reasons: Valid, Ready and Conflict. Pure.
 
-This cluster decides Valid; Ready and Conflict repeat the leader's conditions of the two ResourceExports.
+This cluster decides Valid; Ready and Conflict repeat the leader's conditions of the two ResourceExports. Ready is
+False, too, while a port of the Service has no usable endpoint here.
 Conditions of other types stay.
 """
 
@@ -20,7 +21,7 @@ from mcagent.model.parsing.clusters import ADDRESS_CONDITION
 from mcagent.model.parsing.field import printable
 
 VALID, NO_SERVICE, INVALID_TYPE = "Valid", "NoService", "InvalidServiceType"
-NO_CLUSTER_SET = "NoClusterSet"
+NO_CLUSTER_SET, NO_ENDPOINT = "NoClusterSet", "NoUsableEndpoint"
 _TYPES = ("Valid", "Ready", "Conflict", ADDRESS_CONDITION)
 _SHOWN = 512  # characters of a leader's message that are copied
 
@@ -76,10 +77,12 @@ def leaders_conditions(
     ports: Iterable[ApiServicePort],
     view: View,
     now: float,
+    *,
+    not_ready: str = "",
 ) -> list[Json]:
     """Return Ready and Conflict from the status of the two ResourceExports; only Ready while they have none.
 
-    `ports`: those of the Service, if it is exported.
+    `ports`: those of the Service, if it is exported. `not_ready`: why connections find no endpoint.
     """
     before = export.status.conditions
     succeeded, conflict = False, None
@@ -99,8 +102,11 @@ def leaders_conditions(
     if not succeeded:
         why = "the leader has not processed it yet"
         return [condition(before, "Ready", FALSE, reason="Pending", message=why, now=now)]
+    ready = condition(before, "Ready", TRUE, reason="Exported", now=now)
+    if not_ready:
+        ready = condition(before, "Ready", FALSE, reason=NO_ENDPOINT, message=not_ready, now=now)
     return [
-        condition(before, "Ready", TRUE, reason="Exported", now=now),
+        ready,
         conflict or condition(before, "Conflict", FALSE, reason="NoConflicts", now=now),
     ]
 

@@ -42,13 +42,12 @@ from mcagent.controller.member.exports import (
     export_ref,
     resource_export,
 )
-from mcagent.controller.member.indexes import NODES_BY_ADDRESS, SLICES_BY_SERVICE, service_of
+from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
 from mcagent.controller.member.membership import concerns_membership, exporting_leader
 from mcagent.controller.member.published import export_cidr, pod_prefixes, published_address, published_subsets
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
-    count_ready,
     hostnames_of,
     is_headless,
     limited,
@@ -63,7 +62,7 @@ from mcagent.controller.member.services.export_conditions import (
     export_status,
     leaders_conditions,
 )
-from mcagent.controller.member.services.served import network_changed, served_endpoints
+from mcagent.controller.member.services.served import ServedEndpoints, network_changed
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode, ApiService, ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
@@ -98,6 +97,7 @@ class ExportDecision:
     ready: int | None = None  # endpoints behind the ClusterIP; None: the endpoints are exported themselves
     metadata: ExportedMetadata = field(default_factory=ExportedMetadata)
     traffic: str = ""
+    not_ready: str = ""  # if the Service is exported: why connections find no endpoint
     left_out: str = ""  # if the Service is exported: the reason of the Event with `message`
 
     @property
@@ -116,10 +116,11 @@ class ServiceExports:
         leader={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT},
     )
     writes = Access(local={Kind.SERVICE_EXPORT}, leader={Kind.RESOURCE_EXPORT})
-    indexes = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER, OWN_BY_KIND, NODES_BY_ADDRESS, OWN_BY_ADDRESS)
+    indexes = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER, OWN_BY_KIND, OWN_BY_ADDRESS)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
+        self._served = ServedEndpoints(settings)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the names that a change touches."""
@@ -182,7 +183,9 @@ class ServiceExports:
             for other in _key_of_export(place.replaced, leader) if place.replaced is not None else ():
                 steps += _removals(view, leader, _refs(leader, other))
         resource_exports = [view.get(ref, ResourceExport) for ref in refs]
-        conditions = leaders_conditions(export, resource_exports, decision.ports, view, now)
+        conditions = leaders_conditions(
+            export, resource_exports, decision.ports, view, now, not_ready=decision.not_ready
+        )
         address = decision.address
         steps.append(export_status(export, decision.refusal, decision.message, conditions, now, address=address))
         events += _events(export, decision, refs, view)
@@ -246,25 +249,25 @@ class ServiceExports:
                 return ExportDecision(reason="NoExportAddress", message=message)
         slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
         hostnames = hostnames_of(slices) if is_headless(service) else {}
-        ready, not_served = None, 0
-        if not by_pod_ip:
-            ready, not_served = count_ready(slices, served_endpoints(view, self._settings, namespace, name))
+        ready, not_served, not_ready = None, "", ""
         if by_pod_ip:
             prefixes = pod_prefixes(view, self._settings)
             hostnames = {published_address(text, prefixes): hostname for text, hostname in hostnames.items()}
             subsets, dropped = limited(published_subsets(pod_ip_subsets(service, slices), prefixes), hostnames)
+            not_ready = (
+                "" if subsets else "no usable endpoint: no IPv4 endpoint with a port of the Service is ready"
+            )
         else:
-            subsets, dropped = limited(cluster_ip_subsets(service, address) if ready else {}, {})
+            served = self._served.ports(view, service, slices)
+            ready, not_served, not_ready = served.ready, served.why_refused, served.why_not_ready
+            subsets, dropped = limited(cluster_ip_subsets(service, served.ports, address), {})
         metadata = asked_for(export)
         traffic, error = traffic_of(export)
         notes = [error] if error else []
         if dropped:
             notes.append(f"{dropped} endpoints are left out: an API object holds no more")
         if not_served:
-            notes.append(
-                f"{not_served} endpoints are not at addresses of this cluster's Pods, or are at a Node's address "
-                "without a reference to a Pod (targetRef): gateways do not serve them"
-            )
+            notes.append(not_served)
         if metadata.left_out:
             shown = ", ".join(printable(key) for key in metadata.left_out[:_SHOWN])
             notes.append(f"exportedLabels or exportedAnnotations are reserved, malformed or too many: {shown}")
@@ -278,6 +281,7 @@ class ServiceExports:
             address=address,
             metadata=metadata,
             traffic=traffic,
+            not_ready=not_ready,
             left_out="EndpointsLeftOut" if dropped or not_served else "MetadataLeftOut" if notes else "",
         )
 
