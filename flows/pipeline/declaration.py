@@ -75,6 +75,11 @@ FOR_SERVICE = Category(4, "service", "an exported Service; number: Service")
 FOR_IDENTITY = Category(5, "identity", "packets of a Pod of this Node; number: its label identity")
 FOR_POLICY = Category(6, "policy", "a rule that allows, rejects or passes; number: rule, 0 for clauses of rules")
 FOR_RETURNED = Category(7, "returned", "packets of the host that return to it, to be answered or translated")
+FOR_CONNECTION = Category(
+    8,
+    "connection",
+    "of a connection to a Service; number: Service, 0 if its export or endpoint is gone: the agent deletes it",
+)
 
 DROP_MISS = Category(0x80, "miss", "no flow of the table matched; number: table")
 DROP_SPOOFED = Category(
@@ -146,8 +151,8 @@ PIPELINE = Pipeline(
         GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE, GROUP_ASK_ALL, GROUP_ASK_LIVE, GROUP_ASK,
     ),
     categories=(
-        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, FOR_POLICY, FOR_RETURNED, DROP_MISS,
-        DROP_SPOOFED, DROP_SPOOFED_REMOTE, DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT,
+        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, FOR_POLICY, FOR_RETURNED, FOR_CONNECTION,
+        DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE, DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT,
         DROP_NO_STATE, DROP_INVALID, DROP_NO_ROUTE, DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED, DROP_POLICY,
         DROP_ISOLATED, DROP_UNKNOWN, DROP_NO_CONNECTION, DROP_NOT_RELATED,
     ),

@@ -104,7 +104,12 @@ def service(env: Env, s: LocalService) -> Entries:
     if env.prefixes:
         old_endpoints = _in_bridge(s.old_endpoints, env.prefixes)
         s = replace(s, endpoints=_in_bridge(s.endpoints, env.prefixes), old_endpoints=old_endpoints)
-    flows = (*services.service(s), *services.service_replies(env, s), *lookup.service(env, s))
+    flows = (
+        *services.service(s),
+        *services.connections(s),
+        *services.service_replies(env, s),
+        *lookup.service(env, s),
+    )
     chosen = services.endpoint_groups(env, s, userspace.client_port_writes(env, s)) if s.endpoints else ()
     return _owned(d.FOR_SERVICE, s.id, flows, (*chosen, *lookup.groups(s)))
 

@@ -68,6 +68,7 @@ AGENTS_FRAME = 1500  # bytes
 ETHERTYPE_PROBE = 0x88B6
 MAC_PROBE, MAC_ANSWER = 0xAABBCCDDEEF3, 0xAABBCCDDEEF4
 PROBE_HEAD = 64  # bytes
+ENDED_HEAD = 64  # bytes of a packet whose connection has ended; the agent reads the connection beside it
 
 # With MAC_TRANSLATED, the lower 32 bits of the source MAC are the Service's ID. Unicast, locally administered, and
 # never the MAC of a host port, since IDs of Services have 24 bits.

@@ -87,10 +87,15 @@ SERVICE = PipelineTable(
     number=24,
     name="Service",
     purpose="Gateway: translates requests to this cluster's Services. New connections to exported Services get an "
-    "endpoint. For a mid-connection TCP packet of an unknown connection, a Node is queried for that connection.",
-    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
+    "endpoint. For a mid-connection TCP packet of an unknown connection, a Node is queried for that connection. "
+    "A packet of a connection whose export, or (not TCP) endpoint, is gone goes to the agent, which deletes the "
+    "connection.",
+    fields=(
+        f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS, *f.PORTS_DST.values(),
+        *ADDRESSES_DST,
+    ),
     next=(25, 76),
-)
+)  # fmt: skip
 CLIENT = PipelineTable(
     number=25,
     name="Client",

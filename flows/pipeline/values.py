@@ -32,6 +32,7 @@ class Env:
     # First and last source port of SNATed connections; None: conntrack chooses.
     snat_ports: tuple[int | None, int | None] = (None, None)
     mtu: int | None = None  # bytes of the largest packet that tunnels take, if packets of the host may be larger
+    ended_meter: int | None = None  # limits packets of ended connections that go to the agent; None: no limit
     fingerprint: int | None = None  # source MAC of answers to probes, which says whose gateway answers
 
     def zone(self, zone: Zone) -> int:

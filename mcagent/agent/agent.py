@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from flows.pipeline.registers import ZONE_SERVICE
 from mcagent.agent.backends import facts_reader, make_backends, make_failover, make_monitor, make_prober
 from mcagent.agent.config import Settings
 from mcagent.agent.connections_page import ConnectionsPage
@@ -15,6 +16,7 @@ from mcagent.agent.control_loop.reconciler import NodeReconciler
 from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.doctor_page import Diagnose, DoctorPage
+from mcagent.agent.ended_connections import EndedConnections
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
@@ -33,10 +35,12 @@ from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import AgentServers
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.tunnel_probes import is_probe
+from mcagent.dataplane.connection_table import delete_connection
 from mcagent.dataplane.facts import leads_to_pod
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Action, Pages, Query
 from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.conntrack import OriginalTuple
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
 from mcagent.model.node_state import PolicyRuleName
@@ -87,6 +91,7 @@ class Agent:
             changed=self._gateway_changed,
             answered=self._answer_changed,
         )
+        self._ended = EndedConnections(self._delete_connection)
         self.failover = make_failover(
             settings, self._backends, self._prober.gateway_lost, self._reachability, self._probes
         )
@@ -202,6 +207,7 @@ class Agent:
         self._objects.start(write=True)
         self._reachability.start()
         self._probes.start()
+        self._ended.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -213,6 +219,7 @@ class Agent:
         self._thread.join()
         self._reachability.stop()
         self._probes.stop()
+        self._ended.stop()
         self._http.close()
         self._monitor.stop()
         self._wireguard.stop()
@@ -246,6 +253,11 @@ class Agent:
 
     def _packet_received(self, port: int, frame: bytes) -> None:
         (self._probes if is_probe(frame) else self._reachability).receive(port, frame)
+
+    def _delete_connection(self, connection: OriginalTuple) -> None:
+        if (datapath := self.loop.report.datapath) is not None:
+            zone = self.settings.core.ct_zone_base + ZONE_SERVICE.offset
+            delete_connection(self._switch.call, datapath, zone, connection)
 
     def _answer_changed(self) -> None:
         if self._objects.api is not None:
@@ -282,6 +294,7 @@ class Agent:
             lambda: self.loop.suspect(Backend.OPENFLOW),
             lambda: self.loop.restarted(*affected),
             on_packet=self._packet_received,
+            on_ended=self._ended.add,
         )
         try:
             if self.settings.core.encrypts:

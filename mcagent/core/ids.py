@@ -21,6 +21,8 @@ METERS = (1 << 14) - 1
 # Offsets from the ID of a cluster's meter to those of its probes, of its queries to all Nodes, of its fragments.
 PROBE_METERS, ASK_METERS, FRAGMENT_METERS = 1 << 14, 2 << 14, 3 << 14
 
+ENDED_METER = FRAGMENT_METERS  # of this Node; the ID of no cluster's meter is 0
+
 
 def name_hash(name: str) -> int:
     """Return the first 64 bits of the name's SHA-256."""

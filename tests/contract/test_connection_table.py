@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import ip_address
@@ -10,15 +11,18 @@ import pytest
 
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
-from flows.actions import Ct, Output
+from devtools.waiting import wait_until
+from flows.actions import Ct, Nat, Output, ToController
 from flows.fields import IP_TCP, IP_UDP, eth_type_of
 from flows.flow import Flow, Match
 from flows.simulator import Packet
 from flows.simulator.packet import SYN
-from mcagent.dataplane.connection_table import open_connections, table_use
+from mcagent.dataplane.connection_table import delete_connection, open_connections, table_use
+from mcagent.dataplane.openflow.backend import OpenFlowBackend
+from mcagent.model.dataplane.conntrack import OriginalTuple
 from mcagent.model.dataplane.facts import DatapathType
 from tests.contract.ovs_values import DATAPATH
-from tests.contract.real_switch import RealSwitch
+from tests.contract.real_switch import BRIDGE, RealSwitch
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -63,3 +67,36 @@ def test_a_full_table_is_seen(fresh_ovs: OvsInstance) -> None:
         use = table_use(fresh_ovs.appctl, DATAPATH)
         assert use is not None
         assert (use.entries, use.limit, use.share) == (2, 2, 1.0)
+
+
+@pytest.mark.parametrize("protocol", [IP_UDP, IP_TCP])
+def test_the_connection_of_a_packet_that_the_agent_gets_is_deleted_and_no_other(
+    fresh_ovs: OvsInstance, protocol: int
+) -> None:
+    """The agent gets the addresses and ports before translation. One that is gone already is no harm to others."""
+    translated = Ct(ZONE, commit=True, nat=Nat("dst", ip_address("10.2.0.9"), 8080), table=1)
+    matched = Match((eth_type_of(SERVER),))
+    flows = [
+        Flow(table=0, priority=9, match=matched, actions=(Ct(OTHER, commit=True), translated)),
+        Flow(table=1, priority=9, match=matched, actions=(ToController(64),)),
+    ]
+    backend, ended = OpenFlowBackend(fresh_ovs.mgmt(BRIDGE)), list[OriginalTuple]()
+    answered: list[int] = []
+    with closing(RealSwitch.create(fresh_ovs, (1, 2))) as switch, closing(backend):
+        switch.load(flows, ())
+        backend.watch(lambda: answered.append(1), lambda: None, on_ended=ended.append)
+        wait_until(lambda: answered, "the first answer of the bridge")
+        flags = SYN if protocol == IP_TCP else 0
+        for number in range(2):
+            switch.inject(replace(REQUEST, src_port=40000 + number, proto=protocol, tcp_flags=flags), 0)
+        wait_until(lambda: len(ended) == 2, "both connections")
+        client = ip_address("10.1.0.1")
+        assert ended == [OriginalTuple(protocol, client, 40000 + number, SERVER, 80) for number in range(2)]
+
+        def ports(zone: int) -> list[str]:
+            shown = fresh_ovs.appctl("dpctl/dump-conntrack", f"zone={zone}")
+            return sorted(re.findall(r"orig=\([^)]*sport=(\d+)", shown))
+
+        assert ports(ZONE) == ["40000", "40001"]
+        delete_connection(fresh_ovs.appctl, DATAPATH, ZONE, ended[0])
+        assert (ports(ZONE), ports(OTHER)) == (["40001"], ["40000", "40001"])

@@ -83,14 +83,27 @@ def test_packets_of_unknown_connections_are_asked_about_at_the_nodes_with_endpoi
 
 
 def test_an_established_connection_to_a_service_keeps_its_service() -> None:
-    """The flow for translated packets marks them as translated, with the Service of the connection."""
-    flows = [
-        text
-        for text in texts(small.base(small.env(gateway=True, siblings=())), t.SERVICE.number)
-        if "dnat" in text
-    ]
-    assert flows
+    """The flows for translated packets mark them as translated, with the Service of the connection.
+
+    Without such a flow they go to the agent, which deletes the connection. Of TCP it is enough that the Service is
+    exported; of UDP the endpoint must be listed, ready or not.
+    """
+    env = small.env(gateway=True, siblings=())
+    *icmp, ended = (text for text in texts(small.base(env), t.SERVICE.number) if "dnat" in text)
+    of_service = {
+        protocol: [
+            text
+            for text in texts(pipeline.service(env, small.service(5, protocol, endpoints=2)), t.SERVICE.number)
+            if "dnat" in text
+        ]
+        for protocol in ("tcp", "udp")
+    }
+    flows = [*icmp, *of_service["tcp"], *of_service["udp"]]
+    assert (len(icmp), len(of_service["tcp"]), len(of_service["udp"])) == (1, 1, 2)
     assert all(f"->{r.TRANSLATED.field.set_name}," in text and "move:" in text for text in flows)
+    assert ended == f"ct_state=+trk+dnat,ip -> CONTROLLER:{r.ENDED_HEAD}"
+    assert all("0x500000000/0xffffffff00000000" in text for text in (*of_service["tcp"], *of_service["udp"]))
+    assert all("nw_dst=" in text and "tp_dst=" in text for text in of_service["udp"])
 
 
 def test_rejected_requests_are_stored_and_connections_of_other_addresses_are_marked() -> None:

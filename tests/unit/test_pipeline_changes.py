@@ -8,6 +8,7 @@ from random import Random
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from flows.fields import IP_TCP, PORT_CONTROLLER
 from flows.simulator import Network
 from tests.conversations import calls, exchange, to_service
 from tests.properties import costly
@@ -58,7 +59,11 @@ def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
 @costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> None:
-    """A connection keeps its endpoint while others come and go; new ones use only what is there."""
+    """A connection keeps its endpoint while others come and go; new ones use only what is there.
+
+    A connection without an end of its own (not TCP) keeps it while the endpoint is listed: then its packets are
+    dropped, and the agent of the gateway gets them, which deletes the connection.
+    """
     random = Random(seed)
     for call in calls(world, random, 6, wanted=to_service):
         assert call.service is not None
@@ -71,8 +76,27 @@ def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> N
             changed = replace(call.service, endpoints=endpoints)
             services = tuple(changed if s == call.service else s for s in cluster.services)
             there = world.having(replace(cluster, services=services))
-            later = exchange(there, over(there, before.network), call, call.later)
-            assert (later.seen.dst, later.seen.dst_port) == taken
+            if call.protocol == IP_TCP or taken in endpoints:
+                later = exchange(there, over(there, before.network), call, call.later)
+                assert (later.seen.dst, later.seen.dst_port) == taken
+            else:
+                walk = over(there, before.network).send(call.client.node, call.later)
+                assert not walk.deliveries
+                assert [number for _, hop in walk.walks for number, _ in hop.outputs][-1] == PORT_CONTROLLER
             if endpoints:
                 fresh = call.to(changed).on_port(call.client_port ^ 1)
                 exchange(there, over(there, before.network), fresh, fresh.packet)
+
+
+@costly
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS)
+def test_an_export_that_is_gone_ends_its_connections(world: World, seed: int) -> None:
+    """Of all protocols, also if another exported Service has the same endpoint."""
+    for call in calls(world, Random(seed), 6, wanted=to_service):
+        assert call.service is not None
+        before = exchange(world, world.network, call, call.packet)
+        cluster = world.cluster(call.cluster)
+        first = cluster.services[: cluster.services.index(call.service)]  # these keep their numbers
+        there = world.having(replace(cluster, services=first))
+        walk = over(there, before.network).send(call.client.node, call.later)
+        assert not walk.deliveries

@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flows import fields as f
-from flows.actions import Action, Actions, Ct, Meter, Move, Nat, SetField, ToGroup, set_bits, set_whole
+from flows.actions import (
+    Action,
+    Actions,
+    Ct,
+    Meter,
+    Move,
+    Nat,
+    SetField,
+    ToController,
+    ToGroup,
+    set_bits,
+    set_whole,
+)
 from flows.declare import GroupKind
 from flows.fields import Term, destination_in, exact, source_in
 from flows.flow import Bucket, Flow, Group, GroupType
@@ -22,9 +34,15 @@ from flows.pipeline.values import Env, LocalService, RemoteCluster, ServiceEndpo
 
 LabelWrites = tuple[SetField | Move, ...]  # writes to the label of a connection, in addition to the Service
 
+# A packet of a connection that this gateway has translated before.
+_CONTINUE: Actions = (set_bits(r.TRANSLATED, 1), *e.WITH_SERVICE_ID, e.goto(t.CLIENT))
+
 
 def base(env: Env) -> Iterator[Flow]:
     """Process connections to Services; drop those to Services that are not exported.
+
+    A packet of a translated connection that no flow of a Service lets through (`connections`) has lost its reason.
+    It goes to the agent, which deletes the connection; until then its packets are dropped.
 
     Conntrack of the userspace datapath changes the port of a client if the port was used a moment ago. It then
     assigns replies to another client that really has the new port to the first client's connection. So in that
@@ -35,11 +53,14 @@ def base(env: Env) -> Iterator[Flow]:
     continue_action: Action = e.goto(t.ROUTE)
     if env.userspace_conntrack:
         continue_action = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
+    limit = () if env.ended_meter is None else (Meter(env.ended_meter),)
+    ended = d.COOKIES.cookie(d.FOR_CONNECTION)
     for family in r.FAMILIES:
         yield e.flow(t.ADMIT_SERVICE, d.ELSE, (family,), e.goto(t.SERVICE))
-        # Not "established": the userspace datapath translates UDP packets, but considers them new until a reply.
-        of_connection = (set_bits(r.TRANSLATED, 1), *e.WITH_SERVICE_ID)
-        yield e.flow(t.SERVICE, d.EXACT, (family, e.DNATED), *of_connection, e.goto(t.CLIENT))
+        errors = (family, e.DNATED, exact(f.IP_PROTO, f.IP_ICMP))
+        yield e.flow(t.SERVICE, d.EXACT + 1, errors, *_CONTINUE)
+        to_agent = (*limit, ToController(r.ENDED_HEAD))
+        yield d.PIPELINE.flow(t.SERVICE, d.EXACT, (family, e.DNATED), to_agent, cookie=ended)
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)
         yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, continue_action)
 
@@ -66,6 +87,27 @@ def write_service_id(s: LocalService) -> tuple[Action, ...]:
 def assign_endpoint(s: LocalService) -> tuple[Action, ...]:
     """Return the actions that assign a connection an endpoint."""
     return (*write_service_id(s), ToGroup(d.GROUP_SERVICE.group_id(s.id)))
+
+
+def connections(s: LocalService) -> Iterator[Flow]:
+    """Let packets of translated connections through while their reason lasts.
+
+    TCP connections last as long as the export, as with kube-proxy: a Pod that is no endpoint any more may finish
+    its work. Other protocols have no end, so a client that keeps its port would stay for ever. Their connections
+    last while an EndpointSlice lists the endpoint.
+
+    Not "established": the userspace datapath translates UDP packets, but considers them new until a reply.
+    """
+    cookie = d.COOKIES.cookie(d.FOR_CONNECTION, s.id)
+    of_service = (e.DNATED, r.LABEL_SERVICE.is_(s.id), exact(f.IP_PROTO, s.protocol))
+    if s.protocol == f.IP_TCP:
+        for family in r.FAMILIES:
+            yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, (family, *of_service), _CONTINUE, cookie=cookie)
+        return
+    for endpoint in sorted({*s.endpoints, *s.old_endpoints}):
+        destination = (*destination_in(endpoint.address), exact(f.PORTS_DST[s.protocol], endpoint.port))
+        terms = (*of_service, *destination)
+        yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, terms, _CONTINUE, cookie=cookie)
 
 
 def service(s: LocalService) -> Iterator[Flow]:

@@ -17,7 +17,7 @@ from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.quoted import QuotedRules, quoted_addresses
 from mcagent.core.fragments.tunnel_guard import GTSM_TTL, TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
-from mcagent.core.ids import ASK_METERS, FRAGMENT_METERS, PROBE_METERS
+from mcagent.core.ids import ASK_METERS, ENDED_METER, FRAGMENT_METERS, PROBE_METERS
 from mcagent.core.local_cluster.prefixes import pods_in_bridge
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
@@ -46,6 +46,7 @@ _SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000,
 # New connections per second for each packet per second that may query the Nodes of all endpoints.
 CONNECTIONS_PER_QUERY = 10
 BURST, FRAGMENT_BURST = 2, 10  # seconds of a meter's rate; large datagrams come in bursts of fragments
+ENDED = 100  # packets per second from which the agent learns of ended connections
 PROBES = 100  # per second through the tunnels to one cluster, answers included: enough for 50 gateways there
 
 
@@ -83,6 +84,7 @@ def environment(
         userspace_conntrack=facts.datapath is DatapathType.NETDEV,
         snat_ports=snat_ports(facts.datapath, tunnel_port(config)),
         mtu=mtu if mtu < facts.uplink_mtu else None,
+        ended_meter=ENDED_METER if config.new_connections else None,
         fingerprint=cluster_fingerprint(config.cluster_id) if config.cluster_id else None,
     )
 
@@ -128,8 +130,10 @@ def routing(
 
 
 def base(env: pipeline.Env, next_hops: pipeline.NextHopGroup) -> Resources:
-    """Return the flows that exist once on a Node with a role."""
-    return entries(pipeline.base(env, next_hops))
+    """Return the flows that exist once on a Node with a role, and the meter of ended connections."""
+    meter = MeterEntry(meter_id=env.ended_meter or 0, rate=ENDED, burst=BURST * ENDED)
+    meters = (meter,) if env.gateway and env.ended_meter is not None else ()
+    return (*meters, *entries(pipeline.base(env, next_hops)))
 
 
 def guard_fragment(config: Config, peers: tuple[TunnelPeers, ...], devices: tuple[str, ...]) -> Fragment:

@@ -170,7 +170,6 @@ def port_endpoints(
     if len(chosen) > MAX_ENDPOINTS:
         message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
         report("TooManyEndpoints", message)
-    old = sorted(listed - dict(chosen).keys())
-    return PortEndpoints(
-        usable=dict(chosen[:MAX_ENDPOINTS]), old=tuple(old[:MAX_ENDPOINTS]), problems=tuple(problems)
-    )
+    usable_endpoints = dict(chosen[:MAX_ENDPOINTS])
+    old = sorted(listed - usable_endpoints.keys())
+    return PortEndpoints(usable=usable_endpoints, old=tuple(old[:MAX_ENDPOINTS]), problems=tuple(problems))

@@ -37,7 +37,7 @@ from mcagent.dataplane.openflow.connection import (
 )
 from mcagent.dataplane.openflow.observe import OURS
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
-from mcagent.dataplane.openflow.watch import BridgeWatch, OnPacket
+from mcagent.dataplane.openflow.watch import BridgeWatch, OnConnection, OnPacket
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.resources import GroupEntry, MeterEntry, OpenFlowResource, Resource, ResourceKey
 from mcagent.model.errors import BackendError
@@ -195,15 +195,18 @@ class OpenFlowBackend:
         on_restart: Callable[[], None],
         *,
         on_packet: OnPacket = lambda *_: None,
+        on_ended: OnConnection = lambda _: None,
     ) -> None:
         """Call `on_change`, in a thread, when flows or groups differ from those last applied. Call this once.
 
         `on_change` is also called when the bridge first answers, `on_restart` when ovs-vswitchd or the bridge
-        disappears or returns, `on_packet` for packets that flows send to the agent. From now on a process is
-        prepared for the next bundle.
+        disappears or returns, `on_packet` for packets that flows send to the agent, `on_ended` for the connections
+        whose packets flows send to it. From now on a process is prepared for the next bundle.
         """
         path = self.socket.removeprefix("unix:")
-        self._watch = BridgeWatch(path, on_change, on_restart, self._ofctl.prepare, on_packet)
+        self._watch = BridgeWatch(
+            path, on_change, on_restart, self._ofctl.prepare, on_packet=on_packet, on_ended=on_ended
+        )
 
     def close(self) -> None:
         """End the watch; flows and groups stay."""

@@ -15,7 +15,9 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
+from mcagent.model.dataplane.conntrack import OriginalTuple
 from mcagent.model.dataplane.resources import MeterEntry
 from mcagent.model.plan import Op, Step
 
@@ -52,6 +54,11 @@ _IN_PORT = struct.Struct("!HHIIxxxx")  # a match: type OXM, its length, the fiel
 _OXM_IN_PORT = 0x80000004  # class basic, field 0, 4 bytes
 _PACKET_IN = struct.Struct("!IHBBQ HH")  # buffer, length, reason, table, cookie; of the match: type, length
 _OXM = struct.Struct("!I")
+# Headers of ct_nw_proto, ct_nw_src, ct_nw_dst, ct_tp_src and ct_tp_dst: class Nicira 1, field, length
+# (include/openvswitch/meta-flow.h of Open vSwitch).
+_CONNECTION_FIELDS = tuple(
+    1 << 16 | field << 9 | length for field, length in ((119, 1), (120, 4), (121, 4), (124, 2), (125, 2))
+)
 _OUTPUT = struct.Struct("!HHIH6x")  # type, length, port, length for a controller
 _METER_COMMANDS = {Op.ADD: 0, Op.REPLACE: 1, Op.DELETE: 2}
 _METER = struct.Struct("!HHI")  # command, flags, number
@@ -86,20 +93,41 @@ def packet_out(in_port: int, frame: bytes, ports: Sequence[int] = (_PORT_TABLE,)
 
 def packet_in(report: Message) -> tuple[int, bytes]:
     """Parse a packet that a flow sent to the agent: input port and frame. Raises OSError if it is malformed."""
+    fields, frame = _packet_fields(report)
+    if _OXM_IN_PORT not in fields:
+        raise OSError("a packet without a port")
+    return int.from_bytes(fields[_OXM_IN_PORT]), frame
+
+
+def packet_connection(report: Message) -> OriginalTuple | None:
+    """Return the IPv4 connection of a packet that a flow sent to the agent; None if the packet is not tracked.
+
+    Raises OSError if the message is malformed.
+    """
+    fields, _ = _packet_fields(report)
+    if any(header not in fields for header in _CONNECTION_FIELDS):
+        return None
+    values = (int.from_bytes(fields[header]) for header in _CONNECTION_FIELDS)
+    protocol, source, destination, source_port, destination_port = values
+    return OriginalTuple(protocol, IPv4Address(source), source_port, IPv4Address(destination), destination_port)
+
+
+def _packet_fields(report: Message) -> tuple[dict[int, bytes], bytes]:
+    """Return the fields of a packet's match by header, and the frame."""
     body = report.body
     try:
         *_, length = _PACKET_IN.unpack_from(body)
         at, end = _PACKET_IN.size, _PACKET_IN.size - 4 + length
+        fields: dict[int, bytes] = {}
         while at < end:
             (header,) = _OXM.unpack_from(body, at)
             at += _OXM.size
-            if header == _OXM_IN_PORT:
-                # The match is padded to 8 bytes, and two more bytes align the frame's content.
-                return _OXM.unpack_from(body, at)[0], body[_PACKET_IN.size - 4 + (length + 7) // 8 * 8 + 2 :]
+            fields[header] = body[at : at + (header & 0xFF)]
             at += header & 0xFF
     except struct.error:
-        pass
-    raise OSError("a packet without a port")
+        raise OSError("a malformed packet") from None
+    # The match is padded to 8 bytes, and two more bytes align the frame's content.
+    return fields, body[_PACKET_IN.size - 4 + (length + 7) // 8 * 8 + 2 :]
 
 
 def meter_message(step: Step, xid: int) -> bytes:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from mcagent.dataplane.openflow import connection as openflow
 from mcagent.dataplane.openflow.connection import TIMEOUT, OpenFlowConnection
 from mcagent.dataplane.openflow.observe import is_ours
+from mcagent.model.dataplane.conntrack import OriginalTuple
 from mcagent.supervised import Supervised
 
 RETRY = 0.05  # seconds between attempts to connect while there is no bridge
@@ -28,21 +29,30 @@ QUIET = 2.0  # seconds between two reports of changed flows, because reading all
 
 Action = Callable[[], None]
 OnPacket = Callable[[int, bytes], None]  # input port and frame
+OnConnection = Callable[[OriginalTuple], None]
 
 
 class BridgeWatch:
     """Calls `on_change`, in its own thread, after changes by other programs; first when the bridge answers.
 
     In that thread it also calls `on_restart` when the bridge disappears or returns, `on_idle` after each bundle of
-    the agent and when the bridge appears, and `on_packet` for packets that flows send to the agent.
+    the agent and when the bridge appears, `on_packet` for packets that flows send to the agent, and in its place
+    `on_ended` for those of tracked connections.
     """
 
     def __init__(
-        self, path: str, on_change: Action, on_restart: Action, on_idle: Action, on_packet: OnPacket
+        self,
+        path: str,
+        on_change: Action,
+        on_restart: Action,
+        on_idle: Action,
+        *,
+        on_packet: OnPacket,
+        on_ended: OnConnection,
     ) -> None:
         self._path = path
         self._on_change, self._on_restart, self._on_idle = on_change, on_restart, on_idle
-        self._on_packet = on_packet
+        self._on_packet, self._on_ended = on_packet, on_ended
         self._on_answer = on_change
         self._closed = threading.Event()
         self._due: float | None = None  # when `on_change` is to be called for changed flows
@@ -127,7 +137,11 @@ class BridgeWatch:
 
     def _take(self, report: openflow.Message) -> None:
         if report.kind == openflow.PACKET_IN:
-            self._on_packet(*openflow.packet_in(report))
+            connection = openflow.packet_connection(report)
+            if connection is not None:
+                self._on_ended(connection)
+            else:
+                self._on_packet(*openflow.packet_in(report))
             return
         with self._lock:
             if report.kind == openflow.ECHO_REPLY:
