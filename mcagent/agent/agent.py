@@ -16,7 +16,7 @@ from mcagent.agent.control_loop.reconciler import NodeReconciler
 from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.doctor_page import Diagnose, DoctorPage
-from mcagent.agent.ended_connections import EndedConnections
+from mcagent.agent.ended_connections import EndedConnections, EndedImports
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
@@ -36,6 +36,7 @@ from mcagent.agent.reports.servers import AgentServers
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.tunnel_probes import is_probe
 from mcagent.dataplane.connection_table import delete_connection
+from mcagent.dataplane.conntrack import delete_translated
 from mcagent.dataplane.facts import leads_to_pod
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Action, Pages, Query
@@ -92,6 +93,7 @@ class Agent:
             answered=self._answer_changed,
         )
         self._ended = EndedConnections(self._delete_connection)
+        self._ended_imports = EndedImports(delete_translated)
         self.failover = make_failover(
             settings, self._backends, self._prober.gateway_lost, self._reachability, self._probes
         )
@@ -208,6 +210,7 @@ class Agent:
         self._reachability.start()
         self._probes.start()
         self._ended.start()
+        self._ended_imports.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -220,6 +223,7 @@ class Agent:
         self._reachability.stop()
         self._probes.stop()
         self._ended.stop()
+        self._ended_imports.stop()
         self._http.close()
         self._monitor.stop()
         self._wireguard.stop()
@@ -282,6 +286,8 @@ class Agent:
             gc.collect()
             gc.freeze()  # objects of start-up stay alive; later collections skip them
             gc.enable()
+        if report.desired is not None and (imported := report.desired.state.imported) is not None:
+            self._ended_imports.update(imported)
         self._recent.sample()
         self._recorder.turned(report, self.failover.report)
 

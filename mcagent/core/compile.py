@@ -302,6 +302,7 @@ def _state(
         policy_rules=enforced.names,
         isolating=enforced.isolating,
         unreachable=steered.unreachable,
+        imported=steered.endpoints,
         mtu=forwards.mtu,
         encryption=_encryption_state(forwards, snapshot, config),
     )

@@ -17,7 +17,17 @@ from mcagent.core.failover.reachability import clusters_by_hash
 from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, Socket, fragment, service_rules
 from mcagent.model.config import Config
 from mcagent.model.net import Address
-from mcagent.model.objects import EndpointSlice, Kind, Node, Service, ServiceImport, ServicePort, Snapshot
+from mcagent.model.node_state import ImportedPort
+from mcagent.model.objects import (
+    EndpointSlice,
+    IpProtocol,
+    Kind,
+    Node,
+    Service,
+    ServiceImport,
+    ServicePort,
+    Snapshot,
+)
 from mcagent.model.parsing.kubernetes import MANAGED_BY, MANAGED_BY_LABEL, SOURCE_CLUSTER_LABEL
 from mcagent.model.plan import Fragment
 from mcagent.model.problem import Problem, Severity, all_problems
@@ -62,6 +72,7 @@ class Steering:
     fragments: tuple[Fragment, ...] = ()
     problems: tuple[Problem, ...] = ()
     unreachable: tuple[str, ...] = ()  # IDs of clusters that new connections avoid
+    endpoints: Mapping[ImportedPort, frozenset[Socket]] | None = None  # see `listed_endpoints`
 
 
 def steering(
@@ -84,7 +95,12 @@ def steering(
     chains = call(fragment, call_each(service_rules, shares, config), config)
     problems = call(_problems, shares)
     fragments = (chains,) if chains.resources else ()
-    return Steering(fragments=fragments, problems=problems, unreachable=tuple(sorted(unreachable_names)))
+    return Steering(
+        fragments=fragments,
+        problems=problems,
+        unreachable=tuple(sorted(unreachable_names)),
+        endpoints=call(_merged, call_each(listed_endpoints, services)),
+    )
 
 
 def imported_services(
@@ -177,13 +193,43 @@ def share_endpoints(
     return ServiceShares(ports=tuple(ports), own=tuple(sorted(own_endpoints, key=int)), problems=tuple(problems))
 
 
+def listed_endpoints(service: ImportInput) -> dict[ImportedPort, frozenset[Socket]]:
+    """Return all endpoints of a Service's ports that are not TCP, ready or not, by ClusterIP and port.
+
+    Connections of these protocols have no end of their own: those to another endpoint are deleted.
+    """
+    endpoints: dict[ImportedPort, frozenset[Socket]] = {}
+    for port in service.object.ports:
+        if port.protocol is IpProtocol.TCP:
+            continue
+        sockets = frozenset(
+            (address, number)
+            for item in service.slices
+            for number in _port_numbers(item, port)
+            for endpoint in item.endpoints
+            for address in endpoint.addresses
+        )
+        for address in service.object.ips:
+            if address in service.cluster_ips:
+                endpoints[port.protocol.lower(), address, port.port] = sockets
+    return endpoints
+
+
+def _merged(
+    by_service: Mapping[str, Mapping[ImportedPort, frozenset[Socket]]],
+) -> dict[ImportedPort, frozenset[Socket]]:
+    return {port: sockets for endpoints in by_service.values() for port, sockets in endpoints.items()}
+
+
+def _port_numbers(endpoint_slice: EndpointSlice, port: ServicePort) -> list[int]:
+    return [p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol is port.protocol and p.port]
+
+
 def _ready(slices: tuple[EndpointSlice, ...], port: ServicePort) -> dict[str, tuple[Socket, ...]]:
     """Return the ready IPv4 endpoints of a port by cluster ID, without clusters that have none; sorted."""
     sockets_by_cluster: dict[str, set[Socket]] = {}
     for endpoint_slice in slices:
-        numbers = [
-            p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol is port.protocol and p.port
-        ]
+        numbers = _port_numbers(endpoint_slice, port)
         sockets = {
             (address, number)
             for endpoint in endpoint_slice.endpoints

@@ -34,10 +34,17 @@ from flows.pipeline.registers import (
     TOS_PROBE,
 )
 from mcagent.dataplane import packets
-from mcagent.dataplane.netlink.connection import AF_INET, NETLINK_NETFILTER, NetlinkSocket, attributes
+from mcagent.dataplane.netlink.connection import (
+    AF_INET,
+    NETLINK_NETFILTER,
+    NetlinkRequest,
+    NetlinkSocket,
+    attribute,
+    attributes,
+)
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address, Network, NetworkSet, host_network
-from mcagent.model.node_state import NodeState
+from mcagent.model.node_state import ImportedPort, NodeState
 from mcagent.model.plan import Desired
 from mcagent.supervised import Supervised
 
@@ -48,12 +55,14 @@ log = logging.getLogger(__name__)
 PAUSES = (0.0, 0.6, 1.4)
 
 # linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_tcp.h
-_GET = 1 << 8 | 1  # subsystem CTNETLINK, message CT_GET
+_GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2  # subsystem CTNETLINK, messages CT_GET and CT_DELETE
 _NFGENMSG = struct.Struct("!BBH")  # family, version, resource
 _ZONE, _PROTOINFO, _INFO_TCP, _TCP_STATE = 18, 4, 1, 1
 _TUPLE_ORIGINAL, _TUPLE_REPLY, _IP, _PROTO = 1, 2, 1, 2
 _DIRECTIONS = (_TUPLE_ORIGINAL, _TUPLE_REPLY)
-_SOURCE, _DESTINATION, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 2, 3  # of IP, of PROTO
+_SOURCE, _DESTINATION, _PROTOCOL, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 1, 2, 3  # of IP, of PROTO
+_NESTED = 1 << 15
+_ENDLESS = {17: "udp", 132: "sctp"}  # protocols whose connections have no end that clients must notice
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 MOST_READ = 50_000  # more would exceed the memory of the agent's Pod
 _OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK
@@ -93,6 +102,17 @@ def _entries() -> Iterator[dict[int, bytes]]:
     return (attributes(answer, _NFGENMSG.size) for answer in answers)
 
 
+def _entries_of_bounded_table() -> Iterator[dict[int, bytes]]:
+    """Yield the same. Raises BackendError also if there are more than MOST_READ."""
+    try:
+        count = int(_COUNT.read_text())
+    except (OSError, ValueError):
+        count = 0
+    if count > MOST_READ:
+        raise BackendError("conntrack", "list", "connections", f"{count}: more than {MOST_READ} are not read")
+    return _entries()
+
+
 Translated = tuple[Address, Address, Address]  # client, server, translated source
 
 
@@ -107,14 +127,8 @@ def connections_to(
     """
     servers, sources = NetworkSet(remote), NetworkSet(clients)
     node_ports = {address.packed for address in own}
-    try:
-        count = int(_COUNT.read_text())
-    except (OSError, ValueError):
-        count = 0
-    if count > MOST_READ:
-        raise BackendError("conntrack", "list", "connections", f"{count}: more than {MOST_READ} are not read")
     number, translated = 0, []
-    for entry in _entries():
+    for entry in _entries_of_bounded_table():
         if any(entry.get(_ZONE, b"")):
             continue
         original, reply = (attributes(attributes(entry.get(way, b"")).get(_IP, b"")) for way in _DIRECTIONS)
@@ -127,6 +141,29 @@ def connections_to(
             if client != replied:
                 translated.append((ip_address(client), ip_address(server), ip_address(replied)))
     return number, tuple(translated[:100])
+
+
+def delete_translated(is_ended: Callable[[ImportedPort, tuple[Address, int]], bool]) -> int:
+    """Delete the kernel's translated UDP and SCTP connections to an ended endpoint; return how many they were.
+
+    `is_ended` gets what the client has called, and the endpoint. Walks the table once. Only of the kernel's
+    default zone (0). Raises BackendError, also if there are more than MOST_READ connections.
+    """
+    requests = []
+    for entry in _entries_of_bounded_table():
+        original, reply = (attributes(entry.get(way, b"")) for way in _DIRECTIONS)
+        called, answers = attributes(original.get(_IP, b"")), attributes(reply.get(_IP, b""))
+        ports, reply_ports = attributes(original.get(_PROTO, b"")), attributes(reply.get(_PROTO, b""))
+        protocol = _ENDLESS.get(int.from_bytes(ports.get(_PROTOCOL, b"")))
+        service, endpoint = called.get(_DESTINATION, b""), answers.get(_SOURCE, b"")
+        if protocol is None or any(entry.get(_ZONE, b"")) or service == endpoint or len(endpoint) != 4:
+            continue
+        port = (protocol, IPv4Address(service), int.from_bytes(ports[_DESTINATION_PORT]))
+        if is_ended(port, (IPv4Address(endpoint), int.from_bytes(reply_ports[_SOURCE_PORT]))):
+            payload = _NFGENMSG.pack(AF_INET, 0, 0) + attribute(_NESTED | _TUPLE_ORIGINAL, entry[_TUPLE_ORIGINAL])
+            requests.append(NetlinkRequest(_DELETE, 0, payload))
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
+        return netlink.request(requests).count(None) if requests else 0
 
 
 def may_be_translated(connections: Iterable[TrackedConnection], state: NodeState) -> list[TrackedConnection]:

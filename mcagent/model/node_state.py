@@ -149,6 +149,9 @@ class PolicyRuleName:
     log_label: str | None = None  # what it decides is logged, with this text; None: it is not
 
 
+ImportedPort = tuple[str, Address, int]  # protocol, ClusterIP and port of an imported Service
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """What this Node is. `cluster_ids` and `service_ids` are numeric IDs by cluster ID and by `ExportedPort.name`.
@@ -175,4 +178,6 @@ class NodeState:
         default_factory=dict
     )  # by Pod: policies
     unreachable: tuple[str, ...] = ()  # remote clusters that no gateway of this cluster reaches
+    # Endpoints of imported Services, ready or not, without TCP ports; None where kube-proxy alone translates.
+    imported: Mapping[ImportedPort, frozenset[tuple[Address, int]]] | None = None
     encryption: EncryptionState = field(default_factory=EncryptionState)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -173,3 +174,37 @@ def listed(lab: Lab, node: str) -> str:
     return netns.execute(
         lab.namespace(lab.topology.node(node)[1]), ["nft", "-s", "list", "table", "ip", "mcagent"]
     ).stdout
+
+
+def test_a_udp_client_leaves_a_cluster_that_leaves_the_import(lab: Lab) -> None:
+    """It keeps its port, and its Node ends the connection, since the Service is not known to a kube-proxy here.
+
+    For the same reason a third cluster exports the Service, too: with one alone, the choice is left to kube-proxy.
+    """
+    east, west = lab.topology.clusters
+    client, api = lab.namespace(east.workers[0].pods[0]), lab.api(east.name)
+    there = ([str(west.services[0].cluster_ip)], west.services[0].port)
+    api.create(endpoint_slice("north", [str(pods(east)[0].address)], POD_PORT, told=9))
+    say(lab, "west > local")
+    becomes(lab, client, "west")
+    with traffic.udp_socket(client, ADDRESS, PORT) as stream:
+        assert lab.topology.pod(traffic.exchange(stream, b"first").pod)[0] is west
+        say(lab, "*=1, west=0")
+        becomes(lab, client, "east")
+        assert (
+            lab.topology.pod(traffic.exchange(stream, b"second").pod)[0] is west
+        )  # shares are of new connections
+        api.delete("EndpointSlice", "both-west")
+        try:
+            wait_until(
+                lambda: lab.topology.pod(_next(stream).pod)[0] is east, "the client to meet the other cluster"
+            )
+        finally:
+            api.create(endpoint_slice("west", *there, told=len(pods(east))))
+            api.delete("EndpointSlice", "both-north")
+            say(lab, None)
+
+
+def _next(stream: socket.socket) -> traffic.Reply:
+    """Send a datagram that was not sent before, and return the answer to it."""
+    return traffic.exchange(stream, str(time.monotonic_ns()).encode())
