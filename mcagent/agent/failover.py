@@ -184,6 +184,7 @@ class Failover:
             bfd_begins=self._begins,
             bfd_factors=self._detection.factors,
             silent=silence.silent,
+            unheard=self._silent.unheard,
             idle=self._silent.idle,
             drain=drain.signal,
             isolated=self._isolated,

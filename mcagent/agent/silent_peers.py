@@ -29,6 +29,7 @@ class SilentPeers:
         self._counters, self._sent = counters, sent
         self._sent_before: dict[str, int] | None = None  # packets to its cluster when a tunnel was new, by port
         self.silence = Silence()
+        self.unheard: frozenset[str] = frozenset()  # tunnels to Nodes of this cluster from which nothing came yet
         self.idle: frozenset[str] = frozenset()  # silent tunnels to clusters to which hardly any traffic was sent
 
     def update(
@@ -47,6 +48,9 @@ class SilentPeers:
         except BackendError as error:
             self.silence = replace(self.silence, wake=now + POLL_INTERVAL)
             log.debug("%s", error)
+        nodes = {p.name for p in ports if p.peer_kind is not PeerKind.REMOTE}
+        unheard = frozenset(nodes & unanswered - self.silence.heard)
+        self.unheard = self.unheard if self.unheard == unheard else unheard
 
     def _count_from(
         self, remote: Sequence[TunnelPort], unanswered: frozenset[str], cluster_ids: Mapping[str, int]

@@ -229,6 +229,10 @@ CAUSES: Mapping[str, ProblemCause] = {
     "EndpointIPv6": _service(
         "other clusters get no answer from the Service", "IPv4 endpoints: ipFamilies of the Service",
     ),
+    "EndpointsSilent": _service(
+        "no answer from these endpoints can reach other clusters",
+        "run an agent on each Node that has Pods, and open the tunnel port between Nodes (PeerSilent)",
+    ),
     "TooManyEndpoints": _service(
         "the first 256 endpoints are used", "split the Service, if its other endpoints are needed",
     ),

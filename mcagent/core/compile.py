@@ -15,7 +15,7 @@ from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core import imported_services, wireguard
 from mcagent.core.engine import IncrementalEngine
 from mcagent.core.forwarding import Forwarding, forwarding, unreachable_peers
-from mcagent.core.fragments import build, kernel, quoted, tunnel_guard
+from mcagent.core.fragments import build, kernel, quoted, silent_nodes, tunnel_guard
 from mcagent.core.fragments.own_endpoints import not_seen_by_kernel
 from mcagent.core.fragments.policies import Enforcement, claimed_flows, enforcement
 from mcagent.core.fragments.wireguard import peer_resources, wireguard_resources
@@ -31,7 +31,7 @@ from mcagent.model.net import Address, Network
 from mcagent.model.node_state import EncryptionState, NodeRole, NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Fragment
-from mcagent.model.problem import in_order
+from mcagent.model.problem import Problem, in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,7 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
     )
     fragments = [_base(engine, forwards, sources, facts, config)]
     steered, enforced = Steering(), Enforcement()
+    silent_problems: tuple[Problem, ...] = ()
     if env is not None and own is not None:
         fragments += [_guard(engine, forwards, facts.connected, config)]
         by_cluster = engine.each(quoted.quoted_rules, forwards.clusters)
@@ -109,7 +110,9 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
         if facts.datapath is DatapathType.NETDEV:
             fragments += [engine.call(build.endpoints_fragment, forwards.exports, own, env.prefixes)]
         if env.gateway:
-            fragments += _services(engine, forwards, env)
+            fragments += _services(engine, forwards, env, facts)
+            silent = engine.call(silent_nodes.silent_nodes, forwards.paths_to_nodes, facts.silent)
+            silent_problems = engine.call(silent_nodes.problems, forwards.exports, silent)
     elif forwards.drops:
         fragments += _dropped_clusters(engine, forwards, source, config)
     dropping = dropping_problems(forwards.local, config) if forwards.drops else ()
@@ -118,7 +121,7 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
     problems = engine.call(
         in_order,
         *(snapshot.problems, forwards.problems, source_problems),
-        *(dropping, unreachable, unverified, enforced.problems, steered.problems),
+        *(dropping, unreachable, unverified, enforced.problems, steered.problems, silent_problems),
     )
     policy_kinds = policy_needs(snapshot, config, forwards.local.role)
     serves = forwards.local.serves(facts.datapath)
@@ -263,11 +266,14 @@ def _dropped_clusters(
     return engine.each(build.fragment, parts).values()
 
 
-def _services(engine: IncrementalEngine, forwards: Forwarding, env: Env) -> Iterable[Fragment]:
+def _services(engine: IncrementalEngine, forwards: Forwarding, env: Env, facts: Facts) -> Iterable[Fragment]:
     """Return the fragments of exported Services."""
+    unheard = facts.silent | facts.unheard
+    silent = engine.call(silent_nodes.silent_nodes, forwards.paths_to_nodes, unheard)
+    exports = engine.each(silent_nodes.for_new_connections, forwards.exports, silent)
     watched = engine.call(build.watched_nodes, forwards.paths_to_nodes)
-    tunnels = engine.each(build.endpoint_tunnels, forwards.exports, watched)
-    flows = engine.each(build.service_flows, engine.join(forwards.exports, forwards.service_ids, tunnels), env)
+    tunnels = engine.each(build.endpoint_tunnels, exports, watched)
+    flows = engine.each(build.service_flows, engine.join(exports, forwards.service_ids, tunnels), env)
     return engine.each(build.fragment, engine.join(build.owners("service", flows), flows)).values()
 
 

@@ -1,9 +1,10 @@
-"""Endpoints of exported Services that are dead, no longer ready, or known to only one of two gateways."""
+"""Endpoints of exported Services that are dead, silent, no longer ready, or known to only one of two gateways."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from devtools.lab import faults, objects
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
-from devtools.lab.topology import Topology
+from devtools.lab.topology import Cluster, Node, Topology
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from tests import failover
@@ -158,6 +159,52 @@ def test_gateways_that_know_different_endpoints_show_it(lab: Lab, settled: Settl
     wait_until(lambda: len(set(known())) == 1, "both to know the same", timeout=60)
     lab.api(west.name).patch("EndpointSlice", f"{service.name}-1", {"endpoints": whole}, service.namespace)
     wait_until(lambda: set(known()) == {before}, "both to know all")
+
+
+def test_new_connections_avoid_a_node_that_never_answered(lab: Lab, settled: Settled) -> None:
+    """It has no agent. Its endpoint gets none, from the first on, and open connections of others stay."""
+    settled.wait()
+    east, west = lab.topology.clusters
+    (service, *_), api = west.services, lab.api(west.name)
+    (endpoint_slice,) = objects.endpoint_slices(lab.topology, service)
+    whole: Any = endpoint_slice["endpoints"]
+    silent = Node(name="fargate-1", address=west.subnet[99], pod_cidr=subnet_of(west, 200))
+    address = str(subnet_of(west, 200)[5])
+    there = {**whole[0], "addresses": [address], "nodeName": silent.name}
+
+    def put(endpoints: Any) -> None:
+        api.patch("EndpointSlice", f"{service.name}-1", {"endpoints": endpoints}, service.namespace)
+
+    def has_tunnel(gateway: str) -> bool:
+        tunnels: Any = lab.status(gateway)["tunnels"]
+        return any(tunnel["peer"] == silent.name for tunnel in tunnels)
+
+    def known(gateway: str) -> int:
+        exports: Any = lab.status(gateway)["exports"]
+        return int(exports[f"{service.namespace}/{service.name}"]["endpoints"])
+
+    before = known(west.gateways[0].name)
+    api.create(objects.node_object(silent))
+    try:
+        wait_until(lambda: all(has_tunnel(g.name) for g in west.gateways), "tunnels to the new Node")
+        put([*whole[:1], there])
+        wait_until(
+            lambda: all(known(g.name) == before * 2 // len(whole) for g in west.gateways), "gateways to know"
+        )
+        client = lab.namespace(east.workers[0].pods[0])
+        pods = {
+            traffic.tcp(client, service.cluster_ip, 80, timeout=traffic.TIMEOUT).pod for _ in range(CONNECTIONS)
+        }
+        assert pods == {service.pods[0]}
+    finally:
+        put(whole)
+        api.delete("Node", silent.name)
+    wait_until(lambda: all(known(g.name) == before for g in west.gateways), "gateways to know all endpoints")
+
+
+def subnet_of(cluster: Cluster, number: int) -> IPv4Network:
+    """Return a /24 of a cluster's Pod CIDR."""
+    return list(cluster.pod_cidr.subnets(new_prefix=24))[number]
 
 
 def _misses_one(lab: Lab, gateway: str) -> bool:

@@ -53,7 +53,8 @@ class Facts:
     keeps on standby, `bfd_begins` those whose session is half up while they are badly needed: no other gateway
     that could stand in is live; `bfd_factors` those with a longer detection time than configured, with the factor
     (`mcagent.core.failover.detection`); `silent` those of peers from which nothing ever came, though packets were
-    sent, `idle` those of them whose cluster got hardly any traffic. `uplink_outside` is the uplink's name where a
+    sent, `idle` those of them whose cluster got hardly any traffic, `unheard` those of Nodes of this cluster from
+    which nothing came yet, silent or new. `uplink_outside` is the uplink's name where a
     userspace datapath cannot send by it: no bridge of Open vSwitch has it. `drain` is of this very Node.
     `isolated`: it reaches no other cluster (as every worker), and another gateway of this cluster is there.
     `active_order` counts with active-standby: gateways (Node names of this cluster, addresses of other clusters')
@@ -89,6 +90,7 @@ class Facts:
     bfd_begins: frozenset[str] = frozenset()
     bfd_factors: Mapping[str, int] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
+    unheard: frozenset[str] = frozenset()
     uplink_outside: str = ""
     drain: Drain = Drain.NONE
     isolated: bool = False
