@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import os
 import re
 import socket
@@ -23,8 +24,14 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 
 _CONNECTIONS = 64  # kept open for further requests; each watch has one
-_UNUSABLE = (OSError, ValueError, KeyError, TypeError)  # what reading raises for files and texts that are wrong
+# what reading raises for files and texts that are wrong, and for what needs a Python module that is not installed
+_UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
 _TOKEN = re.compile("[!-~]+")  # more than RFC 6750, section 2.1, allows, and nothing that ends a header
+_FILES = "tokenFile, client-certificate, client-key and certificate-authority, or the service account's token"
+# how the client's errors of plug-ins begin; what follows may be their output
+_PLUG_IN_REASON = re.compile(
+    r"exec: (process returned -?\d+|failed to decode|malformed|missing)|\[Errno .*", re.DOTALL
+)
 _REREAD = 1.0  # seconds for which the authorization is not read again: that costs a fifth of a request
 
 
@@ -90,6 +97,7 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> tuple[Any, Any]
     from kubernetes import client, config
     from kubernetes.client.rest import RESTClientObject
 
+    logging.getLogger().addFilter(_without_output)
     configuration = client.Configuration()
     options = {"context": context or None, "client_configuration": configuration, "persist_config": False}
     source = "credentials"
@@ -115,7 +123,7 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> tuple[Any, Any]
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.socket_options = _socket_options()
         return configuration, RESTClientObject(configuration).pool_manager
-    except (*_UNUSABLE, config.ConfigException, yaml.YAMLError, AttributeError) as err:
+    except (*_UNUSABLE, config.ConfigException, yaml.YAMLError) as err:
         raise SourceError(f"{source}: cannot be used: {_reason(err)}") from None
 
 
@@ -170,6 +178,15 @@ def _authorization(value: str) -> str:
     return f"{scheme} {token.strip()}"
 
 
+def _without_output(record: logging.LogRecord) -> bool:
+    """Remove what a plug-in printed, which may be a credential, from the client's record of its failure."""
+    if record.module == "kube_config":
+        reason = _PLUG_IN_REASON.match(record.getMessage())
+        text = "the credential plug-in (user.exec in the kubeconfig) failed: %s: run its command to see its output"
+        record.msg, record.args = text, (reason[0] if reason else "its answer cannot be used",)
+    return True
+
+
 def _reason(err: Exception) -> str:
     """Return what is wrong with credentials, without what was read: it may be a token."""
     import yaml
@@ -177,6 +194,13 @@ def _reason(err: Exception) -> str:
     if isinstance(err, yaml.YAMLError):
         mark = getattr(err, "problem_mark", None)
         return "it is not YAML" + (f" (line {mark.line + 1})" if mark is not None else "")
+    if isinstance(err, ImportError):
+        return f"it needs the Python module {err.name}, which is not installed"
     if isinstance(err, ValueError) and not isinstance(err, binascii.Error | json.JSONDecodeError):
         return type(err).__name__
+    # The names of files are not repeated: a credential in the place of one is "a file that does not exist".
+    if isinstance(err, FileNotFoundError) or str(err).startswith("File does not exist"):
+        return f"a file does not exist: one of {_FILES}"
+    if isinstance(err, OSError):
+        return err.strerror or type(err).__name__
     return str(err)

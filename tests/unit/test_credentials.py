@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +12,21 @@ from typing import Any
 import pytest
 import yaml
 
+from mcagent.controller.admin import join_config
+from mcagent.controller.machinery.connection import membership
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import Credentials, token_kubeconfig
 from mcagent.kube.errors import words_of
 from mcagent.kube.source import RawObject
-from mcagent.model.errors import SourceError
+from mcagent.model.api.kubernetes import SecretData
+from mcagent.model.errors import InputError, McagentError, SourceError
+
+pytestmark = pytest.mark.filterwarnings("ignore:SOCKS support")  # urllib3's, before its ImportError
 
 CANARY = "c4n4ry-s3cret"
 NOWHERE = "127.0.0.1:1"  # where nobody listens
+EXEC = '"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"'
+PAIR = f'{{"clientKeyData": "{CANARY}", "clientCertificateData": "{CANARY}"}}'
 
 
 def kubeconfig(server: str = f"http://{NOWHERE}", **user: Any) -> RawObject:
@@ -30,6 +39,17 @@ def with_cluster(**fields: Any) -> RawObject:
     made = kubeconfig(token=CANARY)
     made["clusters"][0]["cluster"].update(fields)
     return made
+
+
+def with_provider(name: str, key: str) -> RawObject:
+    """Return a kubeconfig with a token of an authentication provider."""
+    user: Any = {"auth-provider": {"name": name, "config": {key: f"{CANARY}.a.b"}}}
+    return kubeconfig(**user)
+
+
+def with_server(**user: Any) -> RawObject:
+    """Return a kubeconfig for a server with TLS with the fields of a user: only this reads certificates."""
+    return kubeconfig(f"https://{NOWHERE}", **user)
 
 
 @pytest.mark.parametrize("token", ["t0ken", "t0ken\n", "t0ken\r\n", " t0ken ", "\tt0ken\n\n"])
@@ -52,6 +72,16 @@ FAULTS: dict[str, RawObject | str | bytes] = {
     "a password": kubeconfig(username="a", password=f"{CANARY}\n"),
     "no key": kubeconfig(**{"client-key-data": CANARY, "client-certificate-data": CANARY}),
     "a user that is a text": {**kubeconfig(), "users": [{"name": "u", "user": CANARY}]},
+    "a token in place of its file": kubeconfig(tokenFile=CANARY),
+    "a key in place of its file": with_server(**{"client-key": CANARY, "client-certificate": CANARY}),
+    "a long token in place of its file": kubeconfig(tokenFile=CANARY * 99),
+    "a key that is no base64": with_server(**{"client-key-data": f"{CANARY}!", "client-certificate-data": "YQ=="}),
+    "a key that is a number": with_server(**{"client-key-data": 1, "client-certificate-data": CANARY}),
+    "a token that is a list": kubeconfig(token=[CANARY]),
+    "a user that is a list": {**kubeconfig(), "users": [{"name": "u", "user": [CANARY]}]},
+    "an OIDC token": with_provider("oidc", "id-token"),
+    "a token of Azure": with_provider("azure", "access-token"),
+    "a SOCKS proxy": with_cluster(**{"proxy-url": f"socks5://a:{CANARY}@{NOWHERE}"}),
     "a password of the server": kubeconfig(f"http://a:{CANARY}@{NOWHERE}", token=CANARY),
     "a password of a server that is none": kubeconfig(f"http://a:{CANARY}@[{NOWHERE}", token=CANARY),
     "a password of the proxy": with_cluster(**{"proxy-url": f"http://a:{CANARY}@{NOWHERE}"}),
@@ -86,13 +116,75 @@ def test_no_error_holds_a_credential(
     assert CANARY not in shown
 
 
-@pytest.mark.parametrize("plug_in", [f"echo {CANARY}", f'echo \'{{"token": "{CANARY}"}}\''])
-def test_no_error_holds_what_a_plug_in_prints(caplog: pytest.LogCaptureFixture, plug_in: str) -> None:
-    """Its output is the credential, also if it has another form."""
-    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", plug_in]}
+PLUG_INS = {
+    "another form": f"echo {CANARY}",
+    "no status": f'echo \'{{"token": "{CANARY}"}}\'',
+    "another version": f'echo \'{{"apiVersion": "{CANARY}", "kind": "ExecCredential", "status": {{}}}}\'',
+    "a failure": f"echo {CANARY} >&2; exit 3",
+    "a token that cannot be sent": f'echo \'{{{EXEC}, "status": {{"token": "{CANARY} {CANARY}"}}}}\'',
+    "a key without its certificate": f'echo \'{{{EXEC}, "status": {{"clientKeyData": "{CANARY}"}}}}\'',
+    "a key that is none": f"echo '{{{EXEC}, \"status\": {PAIR}}}'",
+    "an end that is no time": f'echo \'{{{EXEC}, "status": {{"token": "{CANARY}", "expirationTimestamp": 1}}}}\'',
+}
+
+
+@pytest.mark.parametrize("fault", PLUG_INS)
+def test_no_error_holds_what_a_plug_in_prints(caplog: pytest.LogCaptureFixture, fault: str) -> None:
+    """Its output is the credential, also if it has another form, and also if the plug-in fails."""
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", PLUG_INS[fault]]}
     with pytest.raises(SourceError) as caught:
-        Client(kubeconfig(exec=command)).request("GET", "/version", timeout=5)
-    assert CANARY not in "".join(traceback.format_exception(caught.value)) + caplog.text
+        Client(with_server(exec=command)).request("GET", "/version", timeout=5)
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert CANARY not in shown
+    if fault == "a failure":
+        assert "process returned 3: run its command" in caplog.text
+
+
+@pytest.mark.parametrize("proxy", ["socks5", "socks4a"])
+def test_a_missing_module_is_named(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    """A SOCKS proxy, of the environment too, needs a module that mcagent does not install."""
+    monkeypatch.setitem(sys.modules, "socks", None)
+    monkeypatch.delitem(sys.modules, "urllib3.contrib.socks", raising=False)
+    monkeypatch.setenv("all_proxy", f"{proxy}://a:{CANARY}@{NOWHERE}")
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(SourceError, match="needs the Python module socks, which is not installed") as caught:
+        Client(with_server(token="t0ken"))
+    assert CANARY not in str(caught.value)
+
+
+SECRETS = {
+    "a line end inside": f"{CANARY}\n{CANARY}",
+    "not ASCII": f"{CANARY}\u20ac",
+    "a control character": f"{CANARY}\x01",
+    "a space": f"{CANARY} {CANARY}",
+}
+
+
+@pytest.mark.parametrize("fault", SECRETS)
+def test_no_error_holds_a_members_token(fault: str) -> None:
+    """The Secret of a member, whose error is the condition of its ClusterSet."""
+    encoded = base64.b64encode(SECRETS[fault].encode()).decode()
+    ca = base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()
+    for data in (
+        {"ca.crt": ca, "token": encoded},
+        {"ca.crt": encoded, "token": ca},
+        {"ca.crt": ca, "token": CANARY},
+    ):
+        with pytest.raises(InputError) as caught:
+            membership.credentials("Secret a/b", SecretData(data=data))
+        shown = "".join(traceback.format_exception(caught.value))
+        assert CANARY not in shown
+        assert encoded not in shown
+
+
+def test_no_error_holds_a_token_of_a_manifest(tmp_path: Path) -> None:
+    """The file of `mcagent clusterset join --token-secret-file`, with what is no YAML."""
+    file = tmp_path / "secret.yaml"
+    for text in (f"data: {{token: {CANARY}: x", f"data: *{CANARY}", f"data: !{CANARY} x", f"\t{CANARY}", CANARY):
+        file.write_text(text)
+        with pytest.raises(McagentError) as caught:
+            join_config.read_secret(file)
+        assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, AttributeError, UnicodeError])
