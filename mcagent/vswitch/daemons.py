@@ -67,8 +67,10 @@ class Daemons:
     def stop(self) -> None:
         """End both daemons; the kernel's datapath keeps forwarding by its present flows."""
         if self._is_up(_SWITCH):
-            with contextlib.suppress(SwitchError):
+            try:
                 self._saved_flows.save()
+            except (SwitchError, OSError) as error:
+                log.warning("cannot save flows, which agents add again after the start: %s", error)
             with contextlib.suppress(SwitchError):
                 self._tools.appctl("exit")
         self._end(_SWITCH)

@@ -27,7 +27,7 @@ class SavedFlows:
         self._directory = tools.run / "mcagent-saved"
 
     def save(self) -> None:
-        """Save all bridges, except those that do not answer."""
+        """Save all bridges, except those that do not answer. Raises SwitchError, OSError."""
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(mode=0o700)
         for bridge in self._tools.bridges():
@@ -40,8 +40,9 @@ class SavedFlows:
                 continue
             self._write(bridge, "meters", "\n".join(meter_lines(meters)))
             self._write(bridge, "groups", _REPLY.sub("", groups))
-            # Last: `bridges` ignores a bridge without this file.
-            self._write(bridge, "flows", _AGE.sub("", _REPLY.sub("", flows)))
+            # Last, and under its name when it is complete: `bridges` ignores a bridge without this file.
+            self._write(bridge, "new", _AGE.sub("", _REPLY.sub("", flows)))
+            (self._directory / f"{bridge}.new").rename(self._directory / f"{bridge}.flows")
 
     def bridges(self) -> list[str]:
         """Return the names of the saved bridges."""
@@ -53,7 +54,7 @@ class SavedFlows:
         for bridge in self.bridges():
             try:
                 self._restore(bridge)
-            except SwitchError as error:
+            except (SwitchError, OSError, ValueError) as error:  # also for a file that is not complete
                 log.warning("%s: the saved state no longer fits; its agent fills it: %s", bridge, error)
                 complete = False
         shutil.rmtree(self._directory, ignore_errors=True)

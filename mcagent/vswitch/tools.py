@@ -6,6 +6,7 @@ Owns how ovs-vsctl(8), ovs-appctl(8), ovs-ofctl(8) and ovsdb-tool(1) are called.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcagent.model.errors import McagentError
+
+log = logging.getLogger(__name__)
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 # of other_config: vswitchd keeps the datapath's flows, and exchanges no packets with it
@@ -25,6 +28,10 @@ _FLOWS = re.compile(r"flow_count=(\d+)")
 
 class SwitchError(McagentError):
     """Open vSwitch cannot be run here, or a program of it failed."""
+
+
+class ExitCodeError(SwitchError):
+    """A program ran and reported a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +70,36 @@ class Tools:
         return False
 
     def make_database(self) -> None:
-        """Create the database, or convert it to the present schema. Raises SwitchError."""
+        """Create the database, or convert it to the present schema. Raises SwitchError.
+
+        A database that cannot be read is replaced: agents write the content of their bridges again.
+        """
         self.data.mkdir(parents=True, exist_ok=True)
         if not self.database.exists():
-            self._call("ovsdb-tool", "create", str(self.database), str(SCHEMA))
-        elif self._call("ovsdb-tool", "needs-conversion", str(self.database), str(SCHEMA)).strip() == "yes":
-            self._call("ovsdb-tool", "convert", str(self.database), str(SCHEMA))
+            self._create(self.database)
+            return
+        try:
+            if self._call("ovsdb-tool", "needs-conversion", str(self.database), str(SCHEMA)).strip() == "yes":
+                self._call("ovsdb-tool", "convert", str(self.database), str(SCHEMA))
+        except ExitCodeError as error:
+            self._replace_database(str(error))
+
+    def _replace_database(self, reason: str) -> None:
+        """Replace the database by an empty one, and keep the former file, the last of its kind, beside it."""
+        damaged, new = (self.database.with_name(f"{self.database.name}.{suffix}") for suffix in ("damaged", "new"))
+        try:
+            new.unlink(missing_ok=True)  # left by a process that was killed here
+            self._create(new)  # first: on a full disk this fails, and the database stays
+            self.database.replace(damaged)
+            new.replace(self.database)
+        except OSError as error:
+            raise SwitchError(f"{self.database} is damaged ({reason}), and cannot be replaced: {error}") from None
+        log.error(
+            "%s is damaged and was replaced by an empty one; it is now %s: %s", self.database, damaged, reason
+        )
+
+    def _create(self, database: Path) -> None:
+        self._call("ovsdb-tool", "create", str(database), str(SCHEMA))
 
     def vsctl(self, *arguments: str) -> str:
         """Run ovs-vsctl without waiting for vswitchd; return its output. Raises SwitchError."""
@@ -115,5 +146,5 @@ class Tools:
             raise SwitchError(f"{command[0]}: {error}") from None
         if done.returncode:
             reason = (done.stderr or done.stdout).strip()
-            raise SwitchError(f"{' '.join(command[:6])}: {reason}")
+            raise ExitCodeError(f"{' '.join(command[:6])}: {reason}")
         return done.stdout

@@ -16,7 +16,7 @@ import pytest
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
-from mcagent.vswitch.tools import Tools
+from mcagent.vswitch.tools import SwitchError, Tools
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -142,10 +142,10 @@ def test_after_a_crash_it_holds_until_the_agent_has_filled_the_bridge(start: Sta
     assert "flow-restore-wait" not in tools.vsctl("get", "Open_vSwitch", ".", "other_config")
 
 
-def _programs(tools: Tools) -> bool:
-    from mcagent.vswitch.tools import SwitchError
-
+def _programs(tools: Tools, *, anew: bool = False) -> bool:
     try:
+        for kind in ("flows", "groups", "meters") if anew else ():
+            tools.ofctl(f"del-{kind}", BRIDGE)
         program(tools)
     except SwitchError:
         return False
@@ -162,6 +162,92 @@ def test_ovsdb_comes_back_alone(start: Start, tools: Tools) -> None:
     one.says("ovsdb-server exited")
     wait_until(tools.answers, "ovsdb-server", timeout=10.0, interval=0.05)
     assert (daemon(tools, "ovs-vswitchd"), content(tools)) == (switch, before)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "half": lambda content: content[: len(content) // 2],
+    "cut tail": lambda content: content[:-10],
+    "another byte": lambda content: content[:500] + b"\xff" + content[501:],
+    "text": lambda _: b"hello\n",
+    "another schema": lambda content: content.replace(b"Open_vSwitch", b"Open_vSwitcx"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_database_is_replaced(start: Start, tools: Tools, damage: str) -> None:
+    """Open vSwitch starts, with an empty database or what is left, and the damaged file is kept."""
+    former = start()
+    former.says("Open vSwitch runs")
+    fill(tools)
+    assert former.end() == 0
+    damaged = DAMAGES[damage](tools.database.read_bytes())
+    tools.database.write_bytes(damaged)
+    container = start()
+    container.says("Open vSwitch runs")
+    if damage != "cut tail":  # ovsdb-server itself ignores an incomplete last record
+        container.says("is damaged and was replaced by an empty one")
+        assert tools.database.with_name("conf.db.damaged").read_bytes() == damaged
+        assert tools.bridges() == []
+    tools.vsctl("--if-exists", "del-br", BRIDGE)
+    wait_until(lambda: not (tools.run / f"{BRIDGE}.mgmt").exists(), "no bridge", timeout=10.0, interval=0.05)
+    fill(tools)
+    assert container.end() == 0
+
+
+def test_a_database_is_not_replaced_where_no_new_one_can_be_created(base: Path) -> None:
+    """On a full disk, or without ovsdb-tool, the file stays."""
+    tools = Tools(run=base, data=base / "data")
+    tools.make_database()
+    tools.database.write_bytes(b"")
+    (base / "data/conf.db.new").mkdir()  # ovsdb-tool cannot create it
+    with pytest.raises(SwitchError, match=r"conf.db is damaged .*, and cannot be replaced"):
+        tools.make_database()
+    assert tools.database.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        ("meters", b""),
+        ("meters", b"\xff\x00"),
+        ("groups", b"\xff\x00"),
+        ("flows", b""),
+        ("flows", b"table=0,priority=7,ip,act"),
+        ("", b""),
+    ],
+)
+def test_damaged_saved_flows_do_not_prevent_the_start(
+    start: Start, tools: Tools, suffix: str, content: bytes
+) -> None:
+    """What cannot be restored is left to the agent, and the files are removed."""
+    former = start()
+    former.says("Open vSwitch runs")
+    fill(tools)
+    assert former.end() == 0
+    saved = tools.run / "mcagent-saved"
+    if suffix:
+        (saved / f"{BRIDGE}.{suffix}").write_bytes(content)
+    else:
+        (saved / f"{BRIDGE}.meters").unlink()
+    container = start()
+    wait_until(lambda: _programs(tools, anew=True), "the agent's flows", timeout=30.0)
+    container.says("Open vSwitch runs")
+    assert not saved.exists()
+
+
+def test_daemons_end_where_flows_cannot_be_saved(start: Start, tools: Tools) -> None:
+    """Both end, so that the next container can start its own."""
+    container = start()
+    container.says("Open vSwitch runs")
+    fill(tools)
+    pids = [daemon(tools, name) for name in ("ovs-vswitchd", "ovsdb-server")]
+    (tools.run / "mcagent-saved").write_text("not a directory")
+    assert container.end() == 0
+    container.says("cannot save flows")
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    start().says("Open vSwitch runs")
 
 
 def test_an_open_vswitch_that_is_there_is_used(

@@ -22,7 +22,7 @@ def control_socket(directory: Path) -> Path:
     named = directory / f"{_DAEMON}.ctl"
     try:
         pid = (directory / f"{_DAEMON}.pid").read_text().strip()
-    except OSError:
+    except (OSError, ValueError):  # no such file, or not text
         return named
     own = directory / f"{_DAEMON}.{pid}.ctl"
     return own if own.exists() else named
