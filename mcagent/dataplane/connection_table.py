@@ -58,7 +58,10 @@ def _name(datapath: DatapathType) -> str:
 
 
 def _number(path: Path) -> int:
+    """Return the number in a file; 0 if there is no file: the kernel tracks nothing. Raises BackendError."""
     try:
         return int(path.read_text())
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return 0
+    except (OSError, ValueError) as error:
+        raise BackendError("conntrack", "read", str(path), str(error)) from None

@@ -45,10 +45,14 @@ def diagnose(
         status = from_json(Status, page, "the agent's status") if page is not None else None
     except McagentError as failure:
         status, error = None, str(failure)
+    problems_error = ""
     if status is None:
         progress("the agent does not answer: reading objects instead")
-        status = _status_without_agent(settings)
-    node = ExaminedNode(settings, status, error, progress, probed_pod=probed_pod)
+        try:
+            status = _status_without_agent(settings)
+        except (McagentError, OSError) as failure:
+            status, problems_error = Status(), str(failure)
+    node = ExaminedNode(settings, status, error, progress, probed_pod=probed_pod, problems_error=problems_error)
     findings = examine(Scope.NODE, node)
     return NodeReport(
         node=status.node or settings.core.node_name,
@@ -59,11 +63,8 @@ def diagnose(
 
 
 def _status_without_agent(settings: Settings) -> Status:
-    """Return the role and the problems that the agent would report for the present input."""
-    try:
-        desired, _ = dry_run(settings, offline=False, timeout=_DRY_RUN)
-    except (McagentError, OSError):
-        return Status()  # checks report why this fails
+    """Return the role and the problems that the agent would report. Raises McagentError, OSError."""
+    desired, _ = dry_run(settings, offline=False, timeout=_DRY_RUN)
     problems = converted(tuple[ProblemStatus, ...], desired.problems)
     return Status(summary=Summary(role=desired.state.role), problems=problems)
 

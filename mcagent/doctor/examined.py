@@ -50,6 +50,8 @@ class Subject:
 class ExaminedNode(Subject):
     """The Node of this process. `status`: of its agent; if that does not answer, `agent_error` is the reason.
 
+    `problems_error`: why problems of the input are not in `status`, "" if they are.
+
     `probed_pod`: the path of the network namespace of a Pod whose packets are probed, "" for none.
     """
 
@@ -62,9 +64,11 @@ class ExaminedNode(Subject):
         readings: Readings | None = None,
         *,
         probed_pod: str = "",
+        problems_error: str = "",
     ) -> None:
         super().__init__(progress, readings)
         self.settings, self.status, self.agent_error = settings, status, agent_error
+        self.problems_error = problems_error
         self.probed_pod = probed_pod
 
     @property

@@ -21,10 +21,11 @@ from mcagent.doctor.checks.node.masquerade import connections, published_pods
 from mcagent.doctor.checks.node.routes import RouteLookup, RouteLookups, lookups
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings import probe, underlay
-from mcagent.doctor.readings.chains import chains
+from mcagent.doctor.readings.chains import chains, legacy_chains
 from mcagent.doctor.readings.probe import ProbedPath
 from mcagent.doctor.readings.switch import Switch, switch
 from mcagent.model.config import Config
+from mcagent.model.errors import BackendError
 from tests.contract.conftest import _new_name
 
 pytestmark = pytest.mark.contract
@@ -226,6 +227,30 @@ def test_reverse_path_drops_are_counted(network: tuple[str, str, str]) -> None:
     assert netns.call(node, rp_filter.dropped_packets) == before + 1
 
 
+@pytest.mark.parametrize(("program", "family"), [("iptables-legacy", "ip"), ("ip6tables-legacy", "ip6")])
+def test_chains_of_iptables_legacy_are_read_or_not_examined(
+    fresh_namespace: str, monkeypatch: pytest.MonkeyPatch, program: str, family: str
+) -> None:
+    """As in the image, which does not have the program: tables that are in use are an error then."""
+    seen = node_with()
+    netns.execute(fresh_namespace, [program, "-P", "FORWARD", "DROP"])
+    dropping = [
+        chain for chain in netns.call(fresh_namespace, lambda: legacy_chains(seen)) if chain.policy == "drop"
+    ]
+    assert [(chain.family, chain.hook) for chain in dropping] == [(family, "forward")]
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BackendError, match=f"{program}-save: list tables filter: .*No such file"):
+        netns.call(fresh_namespace, lambda: legacy_chains(seen))
+
+
+def test_no_program_is_needed_where_iptables_legacy_is_not_used(
+    fresh_namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the kernel has the module is no use of it."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert netns.call(fresh_namespace, lambda: legacy_chains(node_with())) == ()
+
+
 def test_an_open_vswitch_without_us_and_one_that_is_dead(ovs: OvsInstance, tmp_path: Path) -> None:
     """That our bridge is not there is no error; a database that is away is one."""
     core = Config(node_name="n")
@@ -233,3 +258,5 @@ def test_an_open_vswitch_without_us_and_one_that_is_dead(ovs: OvsInstance, tmp_p
     assert (seen.error, seen.datapath, seen.tunnels) == ("", None, ())
     away = ExaminedNode(Settings(core=core, ovsdb=f"unix:{tmp_path}/db.sock"), Status())
     assert "No such file" in switch(away).error
+    with pytest.raises(BackendError, match="Open vSwitch does not answer"):
+        away.read(underlay.underlay)  # without tunnels there is nothing to probe, and nothing is fine

@@ -24,6 +24,7 @@ from mcagent.doctor.readings.cni import CniMode, CniName, configured_plugins, re
 from mcagent.doctor.readings.pod_path import PodPath
 from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import Link, Rule
+from mcagent.model.errors import BackendError
 from tests.unit.test_doctor_node import findings, node, told
 
 IPSEC = Rule(priority=1, table=200, fwmark=0xE00, fwmask=0xF00)
@@ -171,7 +172,7 @@ def test_an_untried_mode_is_told() -> None:
 
 
 def test_the_configuration_of_the_runtime_names_plugins(tmp_path: Path) -> None:
-    """The first file counts, as for the container runtime; what is no configuration is nothing."""
+    """The first file counts, as for the container runtime. One that cannot be read is no absence of plugins."""
     assert list(configured_plugins(tmp_path / "none")) == []
     (tmp_path / "10-kindnet.conflist").write_text(json.dumps({"name": "kindnet", "plugins": [{"type": "ptp"}, 3]}))
     (tmp_path / "20-x.conf").write_text(json.dumps({"name": "x", "type": "bridge"}))
@@ -179,9 +180,12 @@ def test_the_configuration_of_the_runtime_names_plugins(tmp_path: Path) -> None:
     assert list(configured_plugins(tmp_path)) == ["kindnet", "ptp"]
     (tmp_path / "10-kindnet.conflist").unlink()
     assert list(configured_plugins(tmp_path)) == ["x", "bridge"]
-    for garbage in ("{", "[]", '{"plugins": 3}'):
+    for garbage in ("[]", '{"plugins": 3}'):
         (tmp_path / "00-y.conf").write_text(garbage)
         assert list(configured_plugins(tmp_path)) == []
+    (tmp_path / "00-y.conf").write_text("{")
+    with pytest.raises(BackendError, match="cni: read"):
+        list(configured_plugins(tmp_path))
 
 
 POD, REMOTE = IPv4Address("10.1.1.2"), IPv4Address("10.2.128.0")

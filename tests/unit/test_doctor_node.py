@@ -34,7 +34,7 @@ from mcagent.core.causes import CAUSES as PROBLEM_CAUSES
 from mcagent.dataplane.netlink.programs import DevicePrograms
 from mcagent.dataplane.nft.observe import ForeignChain
 from mcagent.doctor.catalogue import Scope, all_checks, entries, examine, names
-from mcagent.doctor.check import received, worst
+from mcagent.doctor.check import received, run, worst
 from mcagent.doctor.checks import node as node_checks
 from mcagent.doctor.checks.node import (
     api,
@@ -102,6 +102,7 @@ READERS = {
     "return_devices": rp_filter.return_devices,
     "dropped": rp_filter.dropped,
     "chains": chain_readings.chains,
+    "legacy_chains": chain_readings.legacy_chains,
     "pods": masquerade.published_pods,
     "connections": masquerade.connections,
     "ends": tunnel_nat.tunnel_addresses,
@@ -122,6 +123,7 @@ READINGS: Mapping[str, object] = {
     "return_devices": ((PEER, "eth0"),),
     "dropped": 0,
     "chains": (),
+    "legacy_chains": (),
     "pods": (PODS,),
     "connections": Connections(),
     "ends": (ip_network("192.168.2.11/32"), ip_network("2001:db8::/126")),
@@ -134,14 +136,32 @@ READINGS: Mapping[str, object] = {
 }
 
 
+class SpiedNode(ExaminedNode):
+    """A Node that records which readers were called."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        self.requested: set[object] = set()
+
+    def read(self, reader: Any) -> Any:
+        """Return the reading."""
+        self.requested.add(reader)
+        return super().read(reader)
+
+
 def node(
-    status: Status = STATUS, *, error: str = "", config: Mapping[str, Any] | None = None, **readings: object
-) -> ExaminedNode:
+    status: Status = STATUS,
+    *,
+    error: str = "",
+    problems_error: str = "",
+    config: Mapping[str, Any] | None = None,
+    **readings: object,
+) -> SpiedNode:
     """Return a Node that is well but for these values; nothing of this machine is read."""
     read = {READERS[name]: value for name, value in {**READINGS, **readings}.items()}
     begun = {entry.begin: None for entry in entries(Scope.NODE) if entry.begin is not None}
     settings = Settings(core=Config(node_name="n1", **(config or {})))
-    return ExaminedNode(settings, status, error, readings={**read, **begun})
+    return SpiedNode(settings, status, error, readings={**read, **begun}, problems_error=problems_error)
 
 
 GOOD = node()
@@ -219,6 +239,14 @@ FAULTS = {
     ),
     "no vswitchd": (switch(vswitchd_error="refused", flows=None), {"VswitchdAway", "tunnels", "conntrack"}),
     "no bridge": (node(switch=Switch(version="3.1.0"), paths=()), {"BridgeMissing", *OF_THE_BRIDGE}),
+    "a closed port before there is a bridge": (
+        node(
+            switch=Switch(version="3.1.0"),
+            paths=(),
+            chains=(ForeignChain(family="inet", table="t", name="c", hook="input", policy="drop", rules=()),),
+        ),
+        {"BridgeMissing", "InputPolicyDrop", *OF_THE_BRIDGE},
+    ),
     "no flows": (switch(flows=0), {"NoFlows"}),
     "an old switch": (switch(version="2.13.8"), {"VersionOld"}),
     "no module": (node(kernel_datapath=False), {"NoKernelDatapath"}),
@@ -291,6 +319,10 @@ FAULTS = {
         node(chains=BackendError("nft", "list", "ruleset", "not allowed")),
         {"forwarding", "firewall", "tunnel-nat", "cni", "masquerade"},
     ),
+    "chains of iptables-legacy that cannot be read": (
+        node(legacy_chains=BackendError("iptables-legacy-save", "list", "tables filter", "No such file")),
+        {"forwarding", "firewall", "tunnel-nat", "cni", "masquerade"},
+    ),
 }  # fmt: skip
 
 
@@ -302,6 +334,28 @@ def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     assert set(levels) == reasons
     skipped = {finding.check for finding in findings(seen) if finding.level == FindingLevel.SKIPPED}
     assert {reason for reason in reasons if reason in names(Scope.NODE)} == skipped
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_cannot_be_read_is_never_fine(name: str) -> None:
+    """A check that reads something reports that it could not, whatever else it reads."""
+    failing: dict[str, Any] = {name: BackendError("kernel", "read", name, "not permitted")}
+    passed = []
+    for entry in entries(Scope.NODE):
+        seen = node(**failing)
+        results = run(entry.check, entry.examine, seen)
+        if READERS[name] in seen.requested:
+            passed += [finding for finding in results if finding.level == FindingLevel.OK]
+    assert passed == []
+
+
+def test_without_agent_and_objects_problems_of_the_input_are_unknown() -> None:
+    """Checks that only report the agent's problems do not pass when there is nobody to find any."""
+    silent = node(Status(), error="no answer", problems_error="Gateway: connection refused")
+    levels = told(silent)
+    assert levels == {"AgentSilent": "failed"} | dict.fromkeys(
+        ("cidrs", "services", "input", "pod-routing"), "skipped"
+    )
 
 
 def chain(*rules: str, table: str = "t", hook: str = "", policy: str = "accept", **more: Any) -> ExaminedNode:

@@ -38,4 +38,10 @@ def findings_of_problems(
 
 def examine_problems(check: DoctorCheck, without: str) -> Callable[[ExaminedNode], Iterable[CheckFinding]]:
     """Make the function `examine` of a check that reports only problems of the agent's status."""
-    return lambda node: findings_of_problems(check, node.status.problems, without)
+
+    def examine(node: ExaminedNode) -> Iterable[CheckFinding]:
+        if node.problems_error:
+            return [check.skipped(f"the agent does not answer, and objects cannot be read: {node.problems_error}")]
+        return findings_of_problems(check, node.status.problems, without)
+
+    return examine

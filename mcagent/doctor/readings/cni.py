@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +24,7 @@ from mcagent.dataplane.nft.observe import ForeignChain
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.chains import chains
 from mcagent.model.dataplane.resources import Rule
+from mcagent.model.errors import BackendError
 
 CONFIGURATION = Path("/etc/cni/net.d")
 _MAX_FILE = 1 << 16  # bytes read of a file of CONFIGURATION
@@ -140,20 +141,31 @@ def programs(node: ExaminedNode) -> DevicePrograms:
 
 
 def plugins(_: ExaminedNode) -> tuple[str, ...]:
-    """Return the plugins of the CNI configuration that the container runtime uses; none if it cannot be read."""
+    """Return the plugins of the CNI configuration that the container runtime uses. Raises BackendError.
+
+    None in the agent's Pod, which does not see the Node's file.
+    """
     return tuple(configured_plugins(CONFIGURATION))
 
 
 def configured_plugins(directory: Path) -> Iterator[str]:
-    """Yield name and types of the first CNI configuration of a directory, as container runtimes choose it."""
-    with suppress(OSError, ValueError):
+    """Yield name and types of the first CNI configuration of a directory, as container runtimes choose it.
+
+    Raises BackendError if there is one that cannot be read.
+    """
+    if not directory.is_dir():
+        return
+    try:
         files = sorted(file for file in directory.iterdir() if file.suffix in {".conf", ".conflist", ".json"})
-        for file in files[:1]:
-            with file.open("rb") as opened:
-                configuration: Any = json.loads(opened.read(_MAX_FILE))
-            if isinstance(configuration, dict):
-                types = [plugin.get("type") for plugin in (configuration, *items_at(configuration, "plugins"))]
-                yield from (str(word) for word in (configuration.get("name"), *types) if word)
+        if not files:
+            return
+        with files[0].open("rb") as opened:
+            configuration: Any = json.loads(opened.read(_MAX_FILE))
+    except (OSError, ValueError) as error:
+        raise BackendError("cni", "read", str(directory), str(error)) from None
+    if isinstance(configuration, dict):
+        types = [plugin.get("type") for plugin in (configuration, *items_at(configuration, "plugins"))]
+        yield from (str(word) for word in (configuration.get("name"), *types) if word)
 
 
 def foreign_rules(node: ExaminedNode) -> tuple[Rule, ...]:

@@ -19,6 +19,7 @@ from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.probe import ProbedPath, probe_paths
 from mcagent.doctor.readings.switch import switch
 from mcagent.model.dataplane.resources import PeerKind
+from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 
 SYSCTL = Path("/proc/sys/net/ipv4")
@@ -58,7 +59,12 @@ def gateway_addresses(status: Status) -> dict[Address, Address]:
 
 
 def peers(node: ExaminedNode) -> dict[Address, bool]:
-    """Return peers' underlay addresses, other clusters' first, and whether WireGuard encrypts to them."""
+    """Return peers' underlay addresses, other clusters' first, and whether WireGuard encrypts to them.
+
+    Raises BackendError if Open vSwitch does not answer: it has the tunnels.
+    """
+    if node.read(switch).error:
+        raise BackendError("ovsdb", "read", "tunnels", "Open vSwitch does not answer")
     outer = gateway_addresses(node.status)
     addresses: dict[Address, bool] = {}
     for tunnel in sorted(node.read(switch).tunnels, key=lambda tunnel: tunnel.port.peer_kind != PeerKind.REMOTE):
@@ -125,11 +131,11 @@ def lookup(netlink: NetlinkSocket, address: Address) -> tuple[int, int]:
 
 
 def read_file(path: Path) -> str:
-    """Return the text of a file of /proc, "" if it cannot be read."""
+    """Return the text of a file of /proc. Raises BackendError."""
     try:
         return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    except OSError as error:
+        raise BackendError("kernel", "read", str(path), error.strerror or str(error)) from None
 
 
 def _rp_filter_of_all() -> int:

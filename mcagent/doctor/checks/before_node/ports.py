@@ -10,6 +10,7 @@ from mcagent.api.doctor import CheckFinding
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.switch import switch
+from mcagent.model.errors import BackendError
 
 CHECK = DoctorCheck(
     name="pre-ports",
@@ -29,7 +30,7 @@ Port = tuple[str, int, str]  # protocol, port, key of the configuration
 
 
 def taken(node: ExaminedNode) -> tuple[Port, ...]:
-    """Return the ports that cannot be bound."""
+    """Return the ports that are in use. Raises BackendError."""
     node.progress("ports")
     config = node.config
     ports: list[Port] = [("udp", node.tunnel_port, "tunnelPort")]
@@ -48,7 +49,9 @@ def _is_free(protocol: str, port: int) -> bool:
         try:
             probe.bind(("0.0.0.0", port))
         except OSError as error:
-            return error.errno != errno.EADDRINUSE
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise BackendError("kernel", "bind", f"{protocol} {port}", error.strerror or str(error)) from None
     return True
 
 

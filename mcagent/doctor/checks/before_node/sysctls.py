@@ -39,12 +39,10 @@ class Sysctls:
 
 
 def sysctls(node: ExaminedNode) -> Sysctls:
-    """Read the settings of this Node."""
+    """Read the settings of this Node. Raises BackendError."""
     node.progress("sysctls")
-    limit = read_file(_CONNTRACK)
-    return Sysctls(
-        forwards=read_file(SYSCTL / "ip_forward") != "0", connections=int(limit) if limit.isdecimal() else None
-    )
+    limit = int(read_file(_CONNTRACK)) if _CONNTRACK.exists() else None
+    return Sysctls(forwards=read_file(SYSCTL / "ip_forward") != "0", connections=limit)
 
 
 def examine(node: ExaminedNode) -> Iterator[CheckFinding]:

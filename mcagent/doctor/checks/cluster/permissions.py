@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import yaml
@@ -97,12 +98,16 @@ def _accounts(cluster: ExaminedCluster) -> list[Account]:
 
 
 def _config(cluster: ExaminedCluster, account: Account) -> Mapping[str, Any]:
-    """Return the configuration on which a role's rights depend; {} if it cannot be read. Raises SourceError."""
+    """Return the configuration on which a role's rights depend; {} if there is none. Raises SourceError."""
     path = object_path(Kind.CONFIG_MAP, account.namespace, f"mcagent-{account.role}")
     try:
         config_map = cluster.client.request("GET", path, timeout=TIMEOUT)
         content = yaml.safe_load(text_at(config_map, "data", CONFIGURED[_ROLES[account.role]]))
-    except (ApiRefusalError, yaml.YAMLError):
+    except ApiRefusalError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+        return {}
+    except yaml.YAMLError:
         return {}
     replicated = value_at(content, "replicatedPolicies")
     values = replicated if isinstance(replicated, dict) else {}

@@ -8,6 +8,7 @@ from mcagent.api.doctor import CheckFinding
 from mcagent.dataplane.facts import USERSPACE_PORT
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import ExaminedNode
+from mcagent.doctor.readings.chains import legacy_chains
 from mcagent.doctor.readings.cni import CniMode, CniName, RecognisedCni, cnis, devices, programs
 
 _NAME_DEVICES = (
@@ -53,6 +54,7 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
         if cni.name is CniName.CILIUM and CniMode.NO_NETFILTER_MASQUERADE in cni.modes:
             findings += _host_routing(node, cni)
     yield from findings
+    node.read(legacy_chains)
     if not findings:
         untried = any(UNTRIED.intersection(cni.modes) for cni in present)
         text = " and ".join(map(str, present)) or "none that is known"

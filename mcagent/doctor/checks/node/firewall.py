@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from mcagent.api.doctor import CheckFinding
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.doctor.readings.chains import chains
+from mcagent.doctor.readings.chains import chains, legacy_chains
 from mcagent.doctor.readings.switch import switch
 from mcagent.model.dataplane.facts import DatapathType
 
@@ -39,7 +39,10 @@ _DROPS = re.compile(r"\b(drop|reject)\b|-j (DROP|REJECT)", re.IGNORECASE)
 def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
     """Evaluate rules that drop tunnel packets or packets of our device."""
     findings = [*_findings(node)]
-    yield from findings or [CHECK.passed("no foreign rule drops tunnels or packets of our device")]
+    yield from findings
+    node.read(legacy_chains)
+    if not findings:
+        yield CHECK.passed("no foreign rule drops tunnels or packets of our device")
 
 
 def _findings(node: ExaminedNode) -> Iterator[CheckFinding]:
@@ -49,7 +52,7 @@ def _findings(node: ExaminedNode) -> Iterator[CheckFinding]:
     foreign = node.read(chains)
     opened = any(port.search(rule) and not _DROPS.search(rule) for chain in foreign for rule in chain.rules)
     # The userspace datapath takes packets before netfilter sees them.
-    filtered = node.read(switch).datapath is DatapathType.SYSTEM and not opened
+    filtered = node.read(switch).datapath is not DatapathType.NETDEV and not opened
     for chain in foreign:
         for rule in filter(_DROPS.search, chain.rules):
             reason = "RuleDropsTunnel" if port.search(rule) else "RuleDropsDevice"

@@ -16,7 +16,7 @@ from mcagent.dataplane.nft.observe import ForeignChain
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.node.masquerade import published_pods
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.doctor.readings.chains import chains
+from mcagent.doctor.readings.chains import chains, legacy_chains
 from mcagent.doctor.readings.underlay import SYSCTL, read_file
 from mcagent.model.net import Network
 
@@ -55,20 +55,22 @@ class ForwardingSwitches:
 
 def forwarding(node: ExaminedNode) -> ForwardingSwitches:
     """Read the switches. Raises BackendError."""
-    devices = sorted({node.config.host_port, *_devices_to(node.read(published_pods))})
+    devices = sorted(_devices(node.config.host_port, node.read(published_pods)))
     off = tuple(device for device in devices if read_file(SYSCTL / "conf" / device / "forwarding") == "0")
     return ForwardingSwitches(globally=read_file(SYSCTL / "ip_forward") != "0", off=off)
 
 
-def _devices_to(pods: Iterable[Network]) -> Iterator[str]:
-    """Yield the devices of this Node's routes to its Pods. Raises BackendError."""
+def _devices(host_port: str, pods: Iterable[Network]) -> set[str]:
+    """Return the host port, if it exists, and the devices of routes to this Node's Pods. Raises BackendError."""
     networks = [network for network in pods if isinstance(network, IPv4Network)]
     with closing(NetlinkSocket()) as netlink:
         names = {link.index: link.state.name for link in read_links(netlink)}
+        indexes = {index for index, name in names.items() if name == host_port}
         for route in read_routes(netlink, RT_TABLE_MAIN):
             to = route.destination
             if isinstance(to, IPv4Network) and route.gateway is None and any(map(to.subnet_of, networks)):
-                yield names.get(route.oif, "")
+                indexes.add(route.oif)
+    return {names[index] for index in indexes if index in names}
 
 
 def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
@@ -88,6 +90,7 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
     for chain in dropping:
         text = f"chain {chain} has the policy drop"
         yield CHECK.finding("ForwardPolicyDrop", text, subject=str(chain), device=node.config.host_port)
+    node.read(legacy_chains)
     if forwards and not dropping:
         yield CHECK.passed("the kernel forwards")
 

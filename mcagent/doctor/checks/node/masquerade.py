@@ -15,7 +15,7 @@ from mcagent.dataplane.nft.observe import NftTable, parse_listing
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.node.routes import lookups
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.doctor.readings.chains import chains
+from mcagent.doctor.readings.chains import chains, legacy_chains
 from mcagent.model.net import Network
 
 CHECK = DoctorCheck(
@@ -78,5 +78,6 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
         share = f"{len(reading.translated)} of {reading.count} connections to other clusters"
         networks = f"what leaves by {node.config.host_port}"
         yield CHECK.finding("Masqueraded", f"{share}: {pod} to {remote} as {source}", networks=networks)
-    elif not wrong:
+    node.read(legacy_chains)
+    if not reading.translated and not wrong:
         yield CHECK.passed(f"{reading.count} connections of Pods to other clusters keep their source")

@@ -12,6 +12,7 @@ from mcagent.dataplane.netlink.links import read_links
 from mcagent.doctor.check import DoctorCheck, warning
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.underlay import lookup, peers, read_file, underlay
+from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 
 CHECK = DoctorCheck(
@@ -34,22 +35,22 @@ _NETSTAT = Path("/proc/thread-self/net/netstat")  # of this thread's namespace; 
 
 
 def begin(_: ExaminedNode) -> int:
-    """Read the counter of dropped packets at the start."""
+    """Read the counter of dropped packets at the start. Raises BackendError."""
     return dropped_packets()
 
 
 def dropped(node: ExaminedNode) -> int:
-    """Return the number of packets dropped since the start."""
+    """Return the number of packets dropped since the start. Raises BackendError."""
     return max(dropped_packets() - node.read(begin), 0)
 
 
 def dropped_packets() -> int:
-    """Read the counter TcpExt IPReversePathFilter; 0 if there is none."""
+    """Read the counter TcpExt IPReversePathFilter. Raises BackendError."""
     lines = [line.split() for line in read_file(_NETSTAT).splitlines() if line.startswith("TcpExt:")]
-    if len(lines) != 2 or len(lines[0]) != len(lines[1]):
-        return 0
-    value = dict(zip(*lines, strict=True)).get("IPReversePathFilter", "0")
-    return int(value) if value.isdecimal() else 0
+    values = dict(zip(*lines, strict=False)) if len(lines) == 2 else {}
+    if not values.get("IPReversePathFilter", "").isdecimal():
+        raise BackendError("kernel", "read", str(_NETSTAT), "it has no counter IPReversePathFilter")
+    return int(values["IPReversePathFilter"])
 
 
 def return_devices(node: ExaminedNode) -> tuple[tuple[Address, str], ...]:

@@ -14,7 +14,7 @@ from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.dataplane.nft.observe import NftTable, parse_listing
 from mcagent.doctor.check import DoctorCheck, warning
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.doctor.readings.chains import chains
+from mcagent.doctor.readings.chains import chains, legacy_chains
 from mcagent.model.net import Network, overlaps
 
 CHECK = DoctorCheck(
@@ -54,7 +54,10 @@ def tunnel_addresses(node: ExaminedNode) -> tuple[Network, ...]:
 def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
     """Evaluate the rules that translate destinations."""
     findings = [*_findings(node)]
-    yield from findings or [CHECK.passed("no foreign rule translates packets of tunnels")]
+    yield from findings
+    node.read(legacy_chains)
+    if not findings:
+        yield CHECK.passed("no foreign rule translates packets of tunnels")
 
 
 def _findings(node: ExaminedNode) -> Iterator[CheckFinding]:
