@@ -95,7 +95,8 @@ CAUSES: Mapping[str, ProblemCause] = {
     "DuplicateClusterID": _input("the older object is used", "give one of the two clusters another ID"),
     "DuplicateAddress": _input(
         _NO_GATEWAY,
-        "kubectl get gateways -A -o wide; each gateway and Node needs an address of its own",
+        "kubectl get gateways -A -o wide; kubectl get nodes -o wide; each gateway and Node needs an address of "
+        "its own; delete the object of a Node that no longer exists",
     ),
     "DuplicateGateway": _input(
         "the older Gateway of that Node is used", "delete one of the two Gateway objects",

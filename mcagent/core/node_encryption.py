@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from mcagent.core.addresses.rules import ReservedRanges
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of, preferred_address
-from mcagent.core.local_cluster.nodes import CheckedNode, ends_of, seniority
+from mcagent.core.local_cluster.nodes import CheckedNode, ends_of, precedence
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.wireguard import ClaimedValue, own_keys, why_not
 from mcagent.model.config import Config, NodeTrafficEncryption
@@ -83,7 +83,7 @@ def node_encryption(
     reserved = ReservedRanges(local.reserved)
     ends: dict[str, RemoteEnd] = {}
     problems: list[Problem] = []
-    for node in sorted((peers[name] for name in reached), key=lambda node: seniority(node.meta)):
+    for node in sorted((peers[name] for name in reached), key=lambda node: precedence(node, config.node_name)):
         name = node.meta.name
         end = _end(reached[name], node, sources, config)
         problem = _without_key(node, reached[name], required) if not end.public_key else None

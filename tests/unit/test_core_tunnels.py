@@ -32,7 +32,9 @@ def tunnel(kind: PeerKind, address: Address = PEER4, end: RemoteEnd | None = Non
 def node(*ends: Address) -> CheckedNode:
     """Return a Node with these addresses."""
     meta = Meta(kind=Kind.NODE, name="n1")
-    return CheckedNode(meta=meta, ends=ends, mapped=None, addresses=ends, pod_cidrs=(), per_pod=False, standby="")
+    return CheckedNode(
+        meta=meta, ends=ends, mapped=None, addresses=ends, pod_cidrs=(), per_pod=False, standby="", ready=True
+    )
 
 
 def gateway(gateway_ip: Address, internal_ip: Address = OWN4) -> LocalGateway:

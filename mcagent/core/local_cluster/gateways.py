@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import refuse_underlay, source_of, tunnel_address
-from mcagent.core.local_cluster.nodes import CheckedNode, Standby, seniority
+from mcagent.core.local_cluster.nodes import CheckedNode, Standby, seniority, stale_object
 from mcagent.core.local_cluster.prefixes import refuse_prefix
 from mcagent.model.config import Config, GatewaySelection
 from mcagent.model.net import Address
@@ -58,24 +58,27 @@ def _of_node(node: Node, config: Config) -> Gateway | None:
 def accept_gateways(
     requested: tuple[Gateway, ...], leaving: tuple[Gateway, ...], nodes: Mapping[str, CheckedNode]
 ) -> tuple[tuple[LocalGateway, ...], tuple[Problem, ...]]:
-    """Accept gateways whose Node exists and whose name and addresses no older gateway has; sorted by name.
+    """Accept gateways whose Node exists and whose name and addresses no other gateway has; sorted by name.
 
-    `leaving`: gateways that are removed from the API and still serve. The age decides who has an address; the
-    place of a gateway also depends on its demotions.
+    `leaving`: gateways that are removed from the API and still serve. Of two with one address the one of a ready
+    Node has it, then the older. The place of a gateway depends on its demotions, then on its age.
     """
     problems: list[Problem] = []
     accepted_gateways: dict[str, LocalGateway] = {}
     holders: dict[Address, str] = {}
     requested_names = {gateway.meta.name for gateway in requested}
-    for gateway in requested:
+    ready = {name for name, node in nodes.items() if node.ready}
+    for place, gateway in sorted(enumerate(requested), key=lambda item: item[1].meta.name not in ready):
         accepted = _accept(gateway, nodes, accepted_gateways, holders, problems)
         if isinstance(accepted, Problem):
             problems.append(accepted)
-    for gateway in leaving:
+        else:
+            accepted_gateways[accepted.node] = replace(accepted, place=place)
+    for place, gateway in enumerate(leaving, len(requested)):
         if gateway.meta.name not in requested_names:
             accepted = _accept(gateway, nodes, accepted_gateways, holders, problems)
             if isinstance(accepted, LocalGateway):
-                accepted_gateways[accepted.node] = replace(accepted, standby=Standby.LEAVING)
+                accepted_gateways[accepted.node] = replace(accepted, place=place, standby=Standby.LEAVING)
     demotions = {gateway.meta.name: gateway.demotions for gateway in reversed(requested)}
     by_place = sorted(accepted_gateways.values(), key=lambda g: (demotions.get(g.node, 0), g.place))
     for place, local_gateway in enumerate(by_place):
@@ -105,6 +108,7 @@ def _accept(
     for path, address in addresses:
         if address in holders:
             message = f'{address} already belongs to Gateway "{holders[address]}": this one is not used'
+            message += f"; {stale_object(nodes[name], nodes[holders[address]])}"
             return meta.problem(path, "DuplicateAddress", message)
     holders |= {address: name for _, address in addresses}
     cidrs = {"serviceCIDR": gateway.service_cidr, SERVICE_CIDR_PATH: gateway.real_service_cidr}
@@ -124,7 +128,7 @@ def _accept(
         service_cidr=published,
         real_service_cidr=real,
         prefixes=tuple(prefix for prefix, refusal in refusals.items() if refusal is None),
-        place=len(accepted),
+        place=0,
         standby=nodes[name].standby,
     )
     return accepted[name]

@@ -8,7 +8,7 @@ clusters or flows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,6 +46,7 @@ class CheckedNode:
     pod_cidrs: tuple[tuple[str, Network], ...]  # (path, CIDR)
     per_pod: bool  # its Pods are watched individually
     standby: str  # why it should not serve as a gateway; "" if it should
+    ready: bool
     wireguard: WireGuardInfo | None = None  # the key by which the other Nodes of this cluster encrypt to it
 
 
@@ -66,8 +67,26 @@ def check_node(node: Node, routing: PodRouting) -> CheckedNode:
         pod_cidrs=cidrs,
         per_pod=not cidrs if routing is PodRouting.AUTO else routing is PodRouting.PER_POD,
         standby=_standby(node),
+        ready=node.ready,
         wireguard=node.wireguard,
     )
+
+
+def precedence(
+    node: CheckedNode, own: str, gateways: Container[str] = ()
+) -> tuple[bool, bool, bool, tuple[str, str, str]]:
+    """Return the sort key by which Nodes that claim the same thing are ranked, as Node `own` does.
+
+    Its own object is first, then those that are ready, since an object may outlive its Node; then gateways.
+    """
+    name = node.meta.name
+    return (name != own, not node.ready, name not in gateways, seniority(node.meta))
+
+
+def stale_object(loser: CheckedNode, holder: CheckedNode) -> str:
+    """Return what to do about two Nodes that claim the same thing: one object may have outlived its Node."""
+    name = loser.meta.name if holder.ready and not loser.ready else "NAME"
+    return f"if one of the two Nodes no longer exists: kubectl delete node {name}"
 
 
 def _standby(node: Node) -> str:
@@ -102,18 +121,19 @@ def networks_of_nodes(
     nodes: Iterable[CheckedNode],
     gateways: Mapping[str, LocalGateway],
     service_cidrs: tuple[Network, ...],
+    own: str,
     problems: list[Problem],
 ) -> dict[str, tuple[Network, ...]]:
-    """Return the addresses and Pod CIDRs of each Node. Of two Nodes with the same network the older has it."""
+    """Return the addresses and Pod CIDRs of each Node. Of two with one network, `precedence` says which has it."""
     networks_by_node: dict[str, tuple[Network, ...]] = {}
-    holders: dict[Network, str] = {}
-    for node in sorted(nodes, key=lambda node: seniority(node.meta)):
+    holders: dict[Network, CheckedNode] = {}
+    for node in sorted(nodes, key=lambda node: precedence(node, own, gateways)):
         name = node.meta.name
         networks: list[Network] = []
         for network in own_addresses(node, gateways.get(name)):
             # Two Nodes with one address: `tunnel_addresses` reports them.
             if network not in holders and network not in service_cidrs:
-                holders[network] = name
+                holders[network] = node
                 networks.append(network)
         for path, network in () if node.per_pod else node.pod_cidrs:
             overlapping = next((cidr for cidr in service_cidrs if overlaps(cidr, network)), None)
@@ -121,10 +141,12 @@ def networks_of_nodes(
                 message = f"{network} overlaps this cluster's Service CIDR {overlapping}: not used"
                 problems.append(node.meta.problem(path, "OverlapsLocal", message))
             elif network in holders:
-                message = f'{network} belongs to Node "{holders[network]}" already: not used here'
+                holder = holders[network]
+                message = f'{network} belongs to Node "{holder.meta.name}" already: not used here'
+                message += f"; {stale_object(node, holder)}"
                 problems.append(node.meta.problem(path, "DuplicatePodCIDR", message))
             else:
-                holders[network] = name
+                holders[network] = node
                 networks.append(network)
         networks_by_node[name] = tuple(sorted(networks))
     return {name: networks_by_node[name] for name in sorted(networks_by_node)}
@@ -135,18 +157,19 @@ def tunnel_addresses(
 ) -> dict[str, Address]:
     """Return the tunnel endpoint of each Node by name, as Node `own` reaches it.
 
+    Of two Nodes with one endpoint, `precedence` says which has it.
     The endpoint of a gateway is its internalIP. The endpoint of a worker is its first usable InternalIP: on a
     gateway, of the family of the gateway's own internalIP, else preferably IPv4. Nodes without a common family are
     reported.
     """
-    endpoints = {gateway.node: gateway.internal_ip for gateway in gateways}
-    holders = {address: name for name, address in endpoints.items()}
-    own_endpoint = endpoints.get(own)  # None on workers
-    for node in sorted(nodes.values(), key=lambda node: seniority(node.meta)):
+    internal_ips = {gateway.node: gateway.internal_ip for gateway in gateways}
+    endpoints: dict[str, Address] = {}
+    holders: dict[Address, CheckedNode] = {}
+    own_endpoint = internal_ips.get(own)  # None on workers
+    family_version = own_endpoint.version if own_endpoint is not None else 0
+    for node in sorted(nodes.values(), key=lambda node: precedence(node, own, internal_ips)):
         name = node.meta.name
-        if name in endpoints:
-            continue
-        address = preferred_address(node.ends, own_endpoint.version if own_endpoint is not None else 0)
+        address = internal_ips.get(name) or preferred_address(node.ends, family_version)
         if address is None:
             other = preferred_address(node.ends)
             if own_endpoint is not None and other is not None:
@@ -157,11 +180,13 @@ def tunnel_addresses(
             message = "no usable InternalIP: no tunnel to this Node"
             problems.append(node.meta.problem("status.addresses", "NoUsableAddress", message))
         elif address in holders:
-            message = f'{address} already belongs to Node "{holders[address]}": no tunnel to this one'
+            holder = holders[address]
+            message = f'{address} already belongs to Node "{holder.meta.name}": no tunnel to this one'
+            message += f"; {stale_object(node, holder)}"
             problems.append(node.meta.problem("status.addresses", "DuplicateAddress", message))
         else:
             endpoints[name] = address
-            holders[address] = name
+            holders[address] = node
     own_ends = (own_endpoint,) if own_endpoint is not None else nodes[own].ends if own in nodes else ()
     for gateway in gateways:
         internal_ip = gateway.internal_ip
@@ -169,7 +194,7 @@ def tunnel_addresses(
         if gateway.node != own and own_end is not None and own_end.version != internal_ip.version:
             meta, description = nodes[gateway.node].meta, f"internalIP {internal_ip} of its Gateway"
             problems.append(_mixed(meta, "", (description, internal_ip), (own, own_end)))
-            del endpoints[gateway.node]
+            endpoints.pop(gateway.node, None)
     return endpoints
 
 

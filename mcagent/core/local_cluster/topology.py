@@ -118,7 +118,9 @@ def local_cluster(
         _report_missing_pod_cidrs(config, own_per_pod and own_gateway is None, bool(pods), problems)
 
     node_names = sorted(nodes) if own_gateway is not None else [config.node_name] if own_node is not None else []
-    networks = networks_of_nodes([nodes[name] for name in node_names], by_node, service_cidrs, problems)
+    networks = networks_of_nodes(
+        [nodes[name] for name in node_names], by_node, service_cidrs, config.node_name, problems
+    )
     if own_node is not None and own_per_pod and own_gateway is None and configured_pods:
         # A worker needs no list of its Pods: gateways send it only packets for its own Pods.
         own_networks = (*configured_pods, *own_addresses(own_node, by_node.get(config.node_name)))
