@@ -194,6 +194,27 @@ def test_precedence_and_annotation_choose_the_gateway_ip() -> None:
     assert info(view)["gatewayInfos"] == [{"gatewayIP": "198.51.100.1"}]
 
 
+def test_an_address_in_use_stays_while_the_node_lists_it() -> None:
+    """A virtual address that is listed first later moves no gateway; one that is listed no more is replaced."""
+    view = member()
+    external = settings(gateway_ip_precedence=IpPrecedence.EXTERNAL)
+    for wanted, used in ((settings(), "10.0.0.1"), (external, "192.0.2.1")):
+        add(view, node("n1", "10.0.0.1", external=("192.0.2.1",)))
+        controller = run(view, wanted)
+        add(view, node("n1", "10.0.0.200", "10.0.0.1", external=("192.0.2.200", "192.0.2.1")))
+        controller.run()
+        kept = gateway(view, "n1")
+        assert (kept["gatewayIP"], kept["internalIP"]) == (used, "10.0.0.1")
+        run(view, wanted)  # a controller that starts now
+        assert gateway(view, "n1") == kept
+        add(view, node("n1", "10.0.0.200", external=("192.0.2.200",)))
+        controller.run()
+        assert gateway(view, "n1")["internalIP"] == "10.0.0.200"
+        assert gateway(view, "n1")["gatewayIP"].endswith(".200")
+        view.local.remove(Kind.NODE, "", "n1")
+        controller.run()
+
+
 def test_a_missing_external_ip_has_its_own_reason() -> None:
     """The advice of an Event follows from its reason: an InternalIP, which the Node has, would not help."""
     view = member()

@@ -62,11 +62,15 @@ def relevant(node: ApiObject | None) -> object:
     )
 
 
-def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | None:
-    """Return a Node as a candidate; None if it is not annotated, or being deleted."""
+def candidate(node: ApiNode, precedence: IpPrecedence, present: ApiGateway | None) -> GatewayCandidate | None:
+    """Return a Node as a candidate; None if it is not annotated, or being deleted.
+
+    An address of its present Gateway stays while the Node lists it: a virtual address that is listed first later
+    takes nothing from one that works.
+    """
     if node.annotation(names.GATEWAY_ANNOTATION) is None or node.is_deleting:
         return None
-    internal = _address(node, "InternalIP")
+    internal = _address(node, "InternalIP", present.internal_ip if present is not None else "")
     gateway, reason, why = internal, "", ""
     annotated_ip = node.annotation(names.GATEWAY_IP_ANNOTATION)
     if internal is None:
@@ -79,7 +83,7 @@ def candidate(node: ApiNode, precedence: IpPrecedence) -> GatewayCandidate | Non
                 f'annotation {names.GATEWAY_IP_ANNOTATION} must be a unicast address: "{printable(annotated_ip)}"'
             )
     elif precedence is IpPrecedence.EXTERNAL:
-        gateway = _address(node, "ExternalIP")
+        gateway = _address(node, "ExternalIP", present.gateway_ip if present is not None else "")
         if gateway is None:
             reason = "NoExternalIP"
             why = "has no ExternalIP, which gatewayIPPrecedence: external asks for"
@@ -136,10 +140,15 @@ def _standing(node: ApiNode) -> Standing:
     return Standing.CORDONED if node.spec.unschedulable else Standing.FIT
 
 
-def _address(node: ApiNode, kind: str) -> Address | None:
-    """Return the first usable address of a type; of a dual-stack Node the IPv4 address."""
+def _address(node: ApiNode, kind: str, present: str) -> Address | None:
+    """Return the present address, if it is still one of a type, else the first usable of this type.
+
+    Of a dual-stack Node that is the IPv4 address.
+    """
     texts = (item.address for item in node.status.addresses if item.type == kind)
-    return preferred_address(address for address in map(_usable, texts) if address is not None)
+    listed = [address for address in map(_usable, texts) if address is not None]
+    present_address = address_or_none(present)
+    return present_address if present_address in listed else preferred_address(listed)
 
 
 def _usable(text: str) -> Address | None:

@@ -148,9 +148,12 @@ class _Election:
 
 
 def _election(view: View, settings: MemberSettings) -> _Election:
-    nodes = view.list(ApiNode)
-    candidates = {c.name: c for node in nodes if (c := candidate(node, settings.gateway_ip_precedence))}
     gateways = view.list(ApiGateway, namespace=view.namespace)
+    by_name = {gateway.name: gateway for gateway in gateways}
+    offered = (
+        candidate(node, settings.gateway_ip_precedence, by_name.get(node.name)) for node in view.list(ApiNode)
+    )
+    candidates = {node.name: node for node in offered if node is not None}
     present = [gateway.name for gateway in by_age(gateways)]
     chosen = elect(candidates.values(), present, settings.max_active_gateways)
     ready = {c.name for c in candidates.values() if c.standing is not Standing.UNFIT}
