@@ -10,8 +10,13 @@ import pytest
 
 from devtools.apiserver import ApiServer
 from devtools.lab import certificates
+from mcagent.api.doctor import CheckFinding
 from mcagent.cli.main import main
+from mcagent.doctor.checks.cluster import dns
+from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.client import Client
+from mcagent.kube.source import RawObject
+from mcagent.model.config import Config
 
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/kube-system/deployments"
@@ -45,6 +50,15 @@ class Site:
     def corefile(self) -> str:
         """What CoreDNS is told."""
         return str(self.client.request("GET", f"{CONFIG_MAPS}/coredns")["data"]["Corefile"])
+
+    def change(self, patch: RawObject) -> None:
+        """Change the ConfigMap of CoreDNS, as its owner does."""
+        kind = "application/merge-patch+json"
+        self.client.request("PATCH", f"{CONFIG_MAPS}/coredns", body=patch, content_type=kind)
+
+    def findings(self) -> list[CheckFinding]:
+        """Return what the doctor says of the names."""
+        return list(dns.examine(ExaminedCluster(self.client, Config(node_name="n"))))
 
     def image(self, name: str) -> None:
         """Run another image."""
@@ -127,6 +141,46 @@ def test_without_coredns_it_says_what_is_missing(site: Site) -> None:
     assert code != 0
     assert "ConfigMap kube-system/other is not there" in said
     assert site.run("remove", "--configmap", "other")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("mark", "owner"),
+    [
+        ({"labels": {"objectset.rio.cattle.io/hash": "bce283298811743a0386ab510f2f67ef74240c57"}}, "k3s or RKE2"),
+        ({"labels": {"addonmanager.kubernetes.io/mode": "EnsureExists"}}, "an add-on manager, as of AKS"),
+        ({"labels": {"eks.amazonaws.com/component": "coredns"}}, "EKS"),
+        ({"annotations": {"meta.helm.sh/release-name": "rke2-coredns"}}, "a Helm release"),
+    ],
+)
+def test_an_owner_that_may_write_its_corefile_back_is_named(site: Site, mark: RawObject, owner: str) -> None:
+    """`apply` warns, also if it is repeated; when the owner has written, the doctor says so, and only then."""
+    site.change({"metadata": mark})
+    for _ in range(2):
+        code, _, said = site.run("apply")
+        assert code == 0
+        assert f"warning: ConfigMap kube-system/coredns belongs to {owner}, which may write" in said
+    assert [finding.level for finding in site.findings()] == ["ok"]
+    site.change({"data": {"Corefile": COREFILE}})
+    (finding,) = site.findings()
+    assert (finding.level, finding.reason, finding.subject) == ("failed", "ZoneLost", "kube-system/coredns")
+    assert owner in finding.why
+    assert "--configmap coredns" in finding.do
+    assert site.run("apply")[0] == 0
+    assert [finding.level for finding in site.findings()] == ["ok"]
+    site.change({"data": {"Corefile": COREFILE}})
+    assert site.run("remove")[0] == 0
+    assert [finding.seen for finding in site.findings()] == ["mcagent dns apply has configured nothing"]
+
+
+def test_a_zone_of_an_earlier_version_is_checked_after_apply(site: Site) -> None:
+    """`apply` of 0.1.0 set no label; without an owner nothing is warned of."""
+    site.run("apply")
+    site.change({"metadata": {"labels": {"mcagent.io/dns": None}}})
+    assert [finding.seen for finding in site.findings()] == ["mcagent dns apply has configured nothing"]
+    said = site.run("apply")[2]
+    assert "is there already" in said
+    assert "warning" not in said
+    assert [finding.seen for finding in site.findings()] == ["names are answered"]
 
 
 def test_uninstall_takes_the_names_out(site: Site) -> None:

@@ -27,6 +27,7 @@ from mcagent.doctor.checks.cluster import (
     cidrs,
     controller,
     crds,
+    dns,
     exports,
     kubernetes,
     leader,
@@ -152,6 +153,7 @@ READERS = {
     "claims": tunnel_services.claimed_sockets,
     "ends": tunnel_services.tunnel_ends,
     "placed": pod_routing.placed_pods,
+    "corefiles": dns.config_maps,
 }
 CRDS = {name_of(crd): served(crd) for crd in expected_crds(InstalledRole.MEMBER)}
 POLICIES = InstalledPolicies(
@@ -179,6 +181,7 @@ READINGS: Mapping[str, Any] = {
     "claims": (),
     "ends": frozenset({"192.168.1.11"}),
     "placed": (),
+    "corefiles": [],
 }
 
 

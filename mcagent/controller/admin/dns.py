@@ -11,8 +11,19 @@ from mcagent.controller.admin import corefile
 from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.fields import items_at, text_at, value_at
 from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
 
 KEY = "Corefile"
+# of the ConfigMap: `apply` has added the zone. It stays where an owner of the ConfigMap writes the Corefile back.
+LABEL, _APPLIED = "mcagent.io/dns", "applied"
+# Labels and annotations by which owners mark what they write back; "/" at the end: all with this prefix.
+_OWNERS = {
+    "objectset.rio.cattle.io/": "k3s or RKE2",
+    "addonmanager.kubernetes.io/mode": "an add-on manager, as of AKS",
+    "eks.amazonaws.com/component": "EKS",
+    "addon.kops.k8s.io/": "kOps",
+    "meta.helm.sh/release-name": "a Helm release",
+}
 _OLDEST = ".".join(map(str, corefile.OLDEST))
 
 
@@ -41,11 +52,19 @@ def apply(cluster: Cluster, coredns: CoreDns) -> bool:
     config_map = _config_map(cluster, coredns)
     old = _corefile(config_map, coredns)
     new = corefile.configured(old, coredns.shown)
+    for owner in owners(config_map):
+        cluster.report(
+            f"warning: {coredns.shown} belongs to {owner}, which may write its own Corefile back: names of the "
+            "ClusterSet are not answered then, and mcagent doctor --all reports it. Configure them where the "
+            "owner reads its Corefile (docs/multicluster.md)"
+        )
     if new == old:
+        if not _is_labelled(config_map):  # applied by mcagent 0.1.0, or by hand
+            _write(cluster, coredns, config_map, new, label=_APPLIED)
         cluster.report(f"{coredns.shown}: {corefile.ZONE} is there already")
         return False
     _check_version(cluster, coredns)  # an older one would not start with this Corefile
-    _write(cluster, coredns, config_map, new)
+    _write(cluster, coredns, config_map, new, label=_APPLIED)
     cluster.report(f"{coredns.shown}: {corefile.ZONE} added; {_when(new, coredns)}")
     return True
 
@@ -55,18 +74,43 @@ def remove(cluster: Cluster, coredns: CoreDns) -> bool:
     config_map = cluster.find_any(_path(coredns))
     old = "" if config_map is None else text_at(config_map, "data", KEY)
     new = corefile.restored(old)
-    if config_map is None or new == old:
+    if config_map is None or (new == old and not _is_labelled(config_map)):
         cluster.report(f"{coredns.shown}: mcagent dns has added nothing")
         return False
-    _write(cluster, coredns, config_map, new)
+    _write(cluster, coredns, config_map, new, label=None)
     cluster.report(f"{coredns.shown}: {corefile.ZONE} removed; {_when(new, coredns)}")
     return True
 
 
 def is_applied(cluster: Cluster, coredns: CoreDns) -> bool:
     """Tell whether the Corefile has the additions of `apply`. Raises SourceError."""
-    old = text_at(cluster.find_any(_path(coredns)) or {}, "data", KEY)
-    return corefile.restored(old) != old
+    config_map = cluster.find_any(_path(coredns)) or {}
+    old = text_at(config_map, "data", KEY)
+    return corefile.restored(old) != old or _is_labelled(config_map)
+
+
+def owners(config_map: RawObject) -> list[str]:
+    """Return who may write a ConfigMap back, by its labels and annotations."""
+    marks = [mark for kind in ("labels", "annotations") for mark in value_at(config_map, "metadata", kind) or ()]
+    return [
+        owner
+        for mark, owner in _OWNERS.items()
+        if any(key == mark or (mark.endswith("/") and key.startswith(mark)) for key in marks)
+    ]
+
+
+def lost(config_map: RawObject, shown: str) -> str:
+    """Return why names that `apply` has configured are not answered; "" if they are. `shown` names the object."""
+    text = text_at(config_map, "data", KEY)
+    try:
+        complete = corefile.configured(text, shown) == text
+    except InputError as error:
+        return str(error)
+    return "" if complete else f"{shown}: its Corefile lacks {corefile.ZONE}, which mcagent dns apply added"
+
+
+def _is_labelled(config_map: RawObject) -> bool:
+    return LABEL in (value_at(config_map, "metadata", "labels") or ())
 
 
 def _config_map(cluster: Cluster, coredns: CoreDns) -> RawObject:
@@ -105,10 +149,10 @@ def _check_version(cluster: Cluster, coredns: CoreDns) -> None:
         )
 
 
-def _write(cluster: Cluster, coredns: CoreDns, config_map: RawObject, text: str) -> None:
-    """Write the Corefile, unless another client has changed the ConfigMap since it was read."""
-    read_version = text_at(config_map, "metadata", "resourceVersion")
-    cluster.merge(_path(coredns), {"metadata": {"resourceVersion": read_version}, "data": {KEY: text}})
+def _write(cluster: Cluster, coredns: CoreDns, config_map: RawObject, text: str, *, label: str | None) -> None:
+    """Write Corefile and label (None: none), unless another client has changed the ConfigMap since it was read."""
+    metadata = {"resourceVersion": text_at(config_map, "metadata", "resourceVersion"), "labels": {LABEL: label}}
+    cluster.merge(_path(coredns), {"metadata": metadata, "data": {KEY: text}})
 
 
 def _path(coredns: CoreDns) -> str:
