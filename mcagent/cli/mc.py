@@ -67,7 +67,7 @@ _COMMANDS: Mapping[str, _Translation] = {
     "delete membertoken": _Translation(words=("membertoken", "delete")),
     "get": _Translation(
         words=("get",),
-        renamed={"-clusterid": "--clusterid"},  # as Antrea's page has it
+        renamed={"--cluster-id": "--clusterid", "-clusterid": "--clusterid"},  # the second as Antrea's page has it
         ignored={"--member-token": _NOT_PRINTED},
     ),
     "deploy leadercluster": _Translation(

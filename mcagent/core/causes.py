@@ -203,7 +203,10 @@ CAUSES: Mapping[str, ProblemCause] = {
     ),
     "NoService": _service(_NOT_SERVED, "create the Service, or delete the ServiceExport"),
     "OutsideServiceCIDR": _service(
-        _NOT_SERVED, "serviceCIDR in the controller's configuration must hold the ClusterIP",
+        _NOT_SERVED,
+        "a cluster has one serviceCIDR: correct it in the controller's configuration if it is wrong. For a "
+        "ClusterIP of a second ServiceCIDR: create the Service anew with a spec.clusterIP of the first, or set "
+        "endpointIPType: PodIP",
     ),
     "EndpointElsewhere": _service(
         "that endpoint gets nothing from other clusters",

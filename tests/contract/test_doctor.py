@@ -256,6 +256,11 @@ def test_an_open_vswitch_without_us_and_one_that_is_dead(ovs: OvsInstance, tmp_p
     core = Config(node_name="n")
     seen = switch(ExaminedNode(Settings(core=core, ovsdb=ovs.socket), Status()))
     assert (seen.error, seen.datapath, seen.tunnels) == ("", None, ())
+    for value in ("true", "false"):
+        ovs.vsctl("--no-wait", "set", "Open_vSwitch", ".", f"other_config:flow-restore-wait={value}")
+        assert switch(ExaminedNode(Settings(core=core, ovsdb=ovs.socket), Status())).is_waiting is (
+            value == "true"
+        )
     away = ExaminedNode(Settings(core=core, ovsdb=f"unix:{tmp_path}/db.sock"), Status())
     assert "No such file" in switch(away).error
     with pytest.raises(BackendError, match="Open vSwitch does not answer"):

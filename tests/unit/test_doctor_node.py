@@ -247,6 +247,10 @@ FAULTS = {
         ),
         {"BridgeMissing", "InputPolicyDrop", *OF_THE_BRIDGE},
     ),
+    "a held datapath, from which no peer is heard": (
+        node(switch=replace(SWITCH, is_waiting=True, tunnels=(replace(TUNNEL, bfd_status={"state": "down"}),))),
+        {"DatapathHeld", "tunnels"},
+    ),
     "no flows": (switch(flows=0), {"NoFlows"}),
     "an old switch": (switch(version="2.13.8"), {"VersionOld"}),
     "no module": (node(kernel_datapath=False), {"NoKernelDatapath"}),

@@ -72,6 +72,8 @@ GUIDES: list[tuple[str, str, dict[str, Any]]] = [
     ("get clustersets clusterset1 -n ns -o json", "get", {"names": ["clusterset1"], "output": "json"}),
     ("get ri -n ns -o yaml", "get", {"what": "ri", "namespace": "ns"}),
     ("get resourceexport -n ns -clusterid east", "get", {"what": "resourceexport", "clusterid": "east"}),
+    ("get resourceexport -n ns --cluster-id east", "get", {"what": "resourceexport", "clusterid": "east"}),
+    ("get re --cluster-id=east", "get", {"clusterid": "east"}),
     ("get re --clusterid=east -k east.kubeconfig", "get", {"clusterid": "east", "kubeconfig": "east.kubeconfig"}),
     ("get membertoken -n antrea-multicluster", "get", AREA | {"what": "membertoken"}),
     (

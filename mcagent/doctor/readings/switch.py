@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mcagent.dataplane.openflow.ofctl import Ofctl
+from mcagent.dataplane.ovsdb.query import select
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import Bridge, TunnelPort
 from mcagent.model.errors import BackendError
+from mcagent.vswitch.tools import HOLD
 
 _FLOWS = re.compile(r"\bflow_count=(\d+)")
 _VERSION = re.compile(r"^Software: (\S+)", re.M)  # of ovs-vswitchd (OFPMP_DESC)
+_CONFIG = "other_config"
+_ROOT = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": [_CONFIG]}
 _TIMEOUT = 3  # seconds for an answer of ovs-vswitchd
 
 
@@ -34,6 +38,9 @@ class Switch:
 
     error: str = ""  # of the database
     vswitchd_error: str = ""
+    is_waiting: bool = (
+        False  # flow-restore-wait: vswitchd leaves the datapath as it is, and exchanges no packets with it
+    )
     version: str = ""
     datapath: DatapathType | None = None
     flows: int | None = None
@@ -58,13 +65,15 @@ def switch(node: ExaminedNode) -> Switch:
         resources = backend.observe().values()
         statistics, errors = backend.statistics(), backend.errors()
         tunnels = backend.liveness().tunnels
+        ((root,),) = select(remote, "read", _ROOT)
     except BackendError as error:
         return Switch(error=str(error))
     finally:
         backend.close()
     datapath = next((resource.datapath for resource in resources if isinstance(resource, Bridge)), None)
+    is_waiting = [HOLD, "true"] in root[_CONFIG][1]
     if datapath is None:
-        return Switch()
+        return Switch(is_waiting=is_waiting)
     socket = f"unix:{remote.removeprefix('unix:').rpartition('/')[0]}/{bridge}.mgmt"
     flows, refusal = _ask(socket, "dump-aggregate", _FLOWS)
     version, refusal = _ask(socket, "dump-desc", _VERSION) if not refusal else ("", refusal)
@@ -72,6 +81,7 @@ def switch(node: ExaminedNode) -> Switch:
     return Switch(
         vswitchd_error=refusal,
         version=version,
+        is_waiting=is_waiting,
         datapath=datapath,
         flows=int(flows) if flows else None,
         tunnels=tuple(

@@ -27,6 +27,11 @@ CHECK = DoctorCheck(
             "no new connection is forwarded, and peers hear no BFD: they use other gateways",
             "systemctl status ovs-vswitchd; its log is /var/log/openvswitch/ovs-vswitchd.log",
         ),
+        "DatapathHeld": failed(
+            "ovs-vswitchd leaves the datapath as it was and exchanges no packets with it: new connections are not "
+            "forwarded, and BFD is silent in both directions",
+            "if Open vSwitch did not just start: ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait",
+        ),
         "BridgeMissing": failed(
             "without the bridge no packet is forwarded to other clusters",
             "mcagent status: the agent creates the bridge when it runs and reaches the database",
@@ -51,6 +56,9 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
         return
     if reading.vswitchd_error:
         yield CHECK.finding("VswitchdAway", reading.vswitchd_error)
+        return
+    if reading.is_waiting:
+        yield CHECK.finding("DatapathHeld", "other_config:flow-restore-wait is true")
         return
     # The Node has nothing to do, so it has no flow and no tunnel.
     bare = node.status.summary.role == NodeRole.NONE and not reading.tunnels

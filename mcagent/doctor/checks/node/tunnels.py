@@ -68,6 +68,9 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
         yield CHECK.skipped("Open vSwitch is not running, or lacks our bridge")
         yield from problems_of(CHECK, node.status.problems)
         return
+    if open_vswitch.is_waiting:
+        yield CHECK.skipped("ovs-vswitchd exchanges no packets with the datapath: see check openvswitch")
+        return
     missing = [tunnel for tunnel in node.status.tunnels if not tunnel.exists]
     for tunnel in missing:
         subject = f"{tunnel.peer_kind} {tunnel.peer}"
