@@ -88,7 +88,7 @@ def controller_values(webhook: Mapping[str, Json] | None = None, **more: Json) -
         **POD,
         "hostNetwork": FLAG,
         "podDisruptionBudget": exactly({"enabled": FLAG, "minAvailable": SHARE}),
-        "networkPolicy": exactly({"enabled": FLAG, "webhookFrom": listed(CIDR)}),
+        "networkPolicy": exactly({"enabled": FLAG, "webhookFrom": listed(CIDR), "egressTo": listed(CIDR)}),
         "webhook": exactly({"certSecret": SECRET, "annotations": TEXTS} | dict(webhook or {})),
     }
     return exactly(fields | more)

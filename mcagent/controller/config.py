@@ -14,6 +14,7 @@ from mcagent.config.reader import ConfigSource, ParsedConfig, read
 from mcagent.config.schema import LogFormat, LogLevel, Schema
 from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.settings import LeaderSettings, MemberSettings, ReplicatedPolicies
+from mcagent.controller.webhook.clients import unusable
 from mcagent.http.listening import Authentication
 from mcagent.model.keys import values as kinds
 from mcagent.model.keys.key import Key, keys_of, make_settings
@@ -65,6 +66,12 @@ class ControllerSettings:
     webhook_service: Annotated[str, Key("webhook.service", kinds.DNS_LABEL,
         'Name of the Service of the webhook, and of its ValidatingWebhookConfiguration and Secret. "": '
         "mcagent-leader or mcagent-member.")] = ""
+    webhook_client_ca: Annotated[str, Key("webhook.clientCA", kinds.CERTIFICATES,
+        "Certificates of the authorities that sign client certificates of API servers: clients without such a "
+        'certificate cannot connect to the webhook. "": clients need no certificate '
+        "([deploy.md](deploy.md#restrict-access-to-the-webhooks)).")] = ""
+    webhook_client_names: Annotated[tuple[str, ...], Key("webhook.clientNames", kinds.COMMON_NAMES,
+        "Common names of these client certificates. []: any that an authority of `webhook.clientCA` signed.")] = ()
     trusted_accounts: Annotated[tuple[str, ...], Key("admission.trustedServiceAccounts", kinds.ACCOUNTS,
         "Leader: ServiceAccounts that act for administrators (those of Argo CD, Flux, ...) and so may write "
         "ResourceExports of any cluster, as far as RBAC allows. Not those of members.")] = ()
@@ -151,6 +158,10 @@ def _conflicts(reading: ParsedConfig, role: ControllerRole) -> None:
         reading.conflict(f"{lease}.renewDeadline", "must be less than leaderElection.leaseDuration")
     if values[f"{lease}.retryPeriod"] * _JITTER >= values[f"{lease}.renewDeadline"]:
         reading.conflict(f"{lease}.retryPeriod", f"{_JITTER:g} times it must be less than renewDeadline")
+    if reason := unusable(values["webhook.clientCA"]):
+        reading.conflict("webhook.clientCA", f"cannot be used as certificates of authorities: {reason}")
+    if values["webhook.clientNames"] and not values["webhook.clientCA"]:
+        reading.conflict("webhook.clientNames", "needs webhook.clientCA")
     replicated = "replicatedPolicies"
     if values[f"{replicated}.namespaces"] and values[f"{replicated}.networkPolicies"] is ReplicatedPolicies.NONE:
         reading.conflict(f"{replicated}.namespaces", f"needs {replicated}.networkPolicies: isolate, or allow")

@@ -28,9 +28,10 @@ from mcagent.controller.machinery.serving.pages import Process, make_pages
 from mcagent.controller.machinery.serving.servers import Servers
 from mcagent.controller.machinery.statistics import Durations
 from mcagent.controller.settings import MemberLimits
+from mcagent.controller.webhook.clients import ClientCertificates
 from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
 from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
-from mcagent.controller.webhook.server import Review, WebhookServer
+from mcagent.controller.webhook.server import Review, WebhookServer, body_limit
 from mcagent.http.server import Pages
 from mcagent.kube.client import Client
 from mcagent.kube.events import EventRecorder
@@ -133,7 +134,13 @@ class Controller:
         if settings.webhook_port:
             address = (settings.webhook_host or "0.0.0.0", settings.webhook_port)
             reviews = reviews_of(self.engine, client, namespace, settings.accounts(home), settings.leader.limits)
-            self.webhook = WebhookServer(address, reviews)
+            authorities, names = settings.webhook_client_ca, settings.webhook_client_names
+            self.webhook = WebhookServer(
+                address,
+                reviews,
+                clients=ClientCertificates(authorities=authorities, names=names),
+                max_body=body_limit(settings.leader.limits.max_export_bytes),
+            )
             self._keeper = (
                 DirectoryKeeper(Path(settings.webhook_cert_dir), self.webhook)
                 if settings.webhook_cert_dir

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import resource
+import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 
 from mcagent.controller.admission.decision import AdmissionDecision
+from mcagent.controller.webhook.clients import ClientCertificates
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.http import certificates
 from mcagent.http.certificates import context_of
@@ -25,6 +29,7 @@ from mcagent.http.serving import HEALTH_LIMITS, serve_health
 from tests.apiservers import Cluster, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import PAGES, Idle, connect, crowd, exchange, get, served, unverified
+from tests.client_certificates import Authority
 from tests.waiting import until
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -50,14 +55,17 @@ def pages() -> Iterator[HttpServer]:
 class Hook:
     """A webhook that allows everything, and counts what it was asked."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: Limits = LIMITS, clients: ClientCertificates | None = None) -> None:
         self.asked: list[Mapping[str, Any]] = []
-        self.server = WebhookServer(("127.0.0.1", 0), {"/validate": self._review}, limits)
+        self.released = threading.Event()  # what reviews of objects named "slow" wait for
+        self.server = WebhookServer(("127.0.0.1", 0), {"/validate": self._review}, limits, clients=clients)
         self.material = certificates.current(None, ["localhost"], datetime.now(UTC))
         self.server.use(context_of(self.material.certificate, self.material.key))
 
     def _review(self, request: Mapping[str, Any]) -> AdmissionDecision:
         self.asked.append(request)
+        if request["name"] == "slow":
+            self.released.wait(60)
         return AdmissionDecision(allowed=True)
 
     def exchange(self, request: bytes) -> bytes:
@@ -84,9 +92,10 @@ def hook() -> Iterator[Hook]:
     made.server.close()
 
 
-def review(name: str = "x", *, close: bool = False, more: str = "") -> bytes:
+def review(name: str = "x", *, close: bool = False, more: str = "", padding: int = 0) -> bytes:
     """Return a whole request as API servers send it."""
     asked = {"uid": "1", "operation": "CREATE", "kind": {"kind": "ClusterSet"}, "name": name}
+    asked["object"] = "x" * padding
     text = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
     body = json.dumps(text).encode()
     more += "Connection: close\r\n" if close else ""
@@ -329,6 +338,46 @@ def test_bodies_without_end_hold_little_memory() -> None:
     assert hook.allows()
     for one in made:
         one.close()
+    hook.server.close()
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="fill the memory of the leader, and keep its processor busy, with many large reviews at once",
+    stopped_by="a bound on the reviews in progress, in bytes: a source has as many as it leaves to others",
+)
+def test_many_large_reviews_leave_room_for_others(hook: Hook) -> None:
+    """Of twelve large ones five are in progress, the rest is refused at once; a real review passes."""
+    large = review("slow", close=True, padding=MAX_BODY - 1024)
+    with ThreadPoolExecutor(12) as pool:
+        answers = [pool.submit(hook.exchange, large) for _ in range(12)]
+        until(lambda: sum(answer.done() for answer in answers) == 7)
+        assert {answer.result()[:12] for answer in answers if answer.done()} == {b"HTTP/1.1 429"}
+        assert hook.allows()
+        hook.released.set()
+    assert sum(answer.result().startswith(b"HTTP/1.1 200") for answer in answers) == 5
+    assert hook.allows()
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="ask the webhook anything, as if it were an API server",
+    stopped_by="`webhook.clientCA`: TLS needs a client certificate, before a byte of the request is read",
+)
+def test_only_api_servers_ask(tmp_path: Path) -> None:
+    """Without a certificate, and with one that the attacker made, no request is answered."""
+    hook = Hook(clients=ClientCertificates(authorities=Authority().pem))
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for own in (None, Authority().client(tmp_path / "own.pem", "kube-apiserver")):
+        if own is not None:
+            context.load_cert_chain(own)
+        with connect(hook.server.port) as raw, suppress(OSError), context.wrap_socket(raw) as made:
+            made.sendall(review(close=True))
+            assert not made.recv(4096)
+    assert hook.asked == []
     hook.server.close()
 
 

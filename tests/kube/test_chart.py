@@ -14,10 +14,13 @@ import yaml
 
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
+from mcagent.config.reader import ConfigText
 from mcagent.controller.admin.manifests import GIVEN_CONFIG
+from mcagent.controller.config import ControllerRole, load
 from mcagent.core.policies.rules import TIERS
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, Server, collection, leave_out
+from tests.client_certificates import Authority
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/mcagent"
@@ -42,6 +45,7 @@ ALL = {
         "admissionPolicies.agentServiceAccounts={nodes/agent,nodes/other-agent}",
         "imagePullSecrets[0].name=registry",
         "member.networkPolicy.webhookFrom={10.0.0.0/8,192.168.0.0/16}",
+        "member.networkPolicy.egressTo={10.96.0.1/32,192.0.2.0/28}",
         "dns.configureCoreDNS=true",
         "member.config.replicatedPolicies.networkPolicies=isolate",
         "member.config.replicatedPolicies.clusterPolicies=allow",
@@ -214,6 +218,36 @@ def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
         made = by_name(helm("template", "mcagent", str(CHART), *flags))
         hooks = [hook["failurePolicy"] for obj in made.values() for hook in obj.get("webhooks", ())]
         assert set(hooks) == found
+
+
+@pytest.mark.parametrize("role", ["member", "leader"])
+def test_access_to_the_webhook_can_be_restricted(helm: Helm, tmp_path: Path, role: str) -> None:
+    """The NetworkPolicy allows what is listed, and DNS; the controller gets the authority of certificates."""
+    pem = Authority().pem
+    network = {"webhookFrom": ["192.0.2.0/28"], "egressTo": ["192.0.2.0/28", "10.96.0.1/32"]}
+    values = {
+        "networkPolicy": network,
+        "config": {"webhook": {"clientCA": pem, "clientNames": ["kube-apiserver"]}},
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"leader": {"enabled": True}, role: {"enabled": True, **values}}))
+    text = helm("template", "mcagent", str(CHART), "-n", "mc", "-f", str(file))
+    objects = {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(text) if obj}
+    policy = objects["NetworkPolicy", f"mcagent-{role}"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    webhook, pages = policy["ingress"]
+    assert [port["port"] for port in webhook["ports"]] == [9443]
+    assert [source["ipBlock"]["cidr"] for source in webhook["from"]] == network["webhookFrom"]
+    assert {port["port"] for port in pages["ports"]} == {8080, 8443}
+    dns, servers = policy["egress"]
+    assert {(rule["port"], rule["protocol"]) for rule in dns["ports"]} == {
+        (port, protocol) for port in (53, 5353, 8053) for protocol in ("TCP", "UDP")
+    }
+    assert servers["ports"] == [{"protocol": "TCP"}]
+    assert [target["ipBlock"]["cidr"] for target in servers["to"]] == network["egressTo"]
+    (config,) = objects["ConfigMap", f"mcagent-{role}"]["data"].values()
+    settings = load(ControllerRole(role), ConfigText(config, "ConfigMap"), {}, {})
+    assert (settings.webhook_client_ca, settings.webhook_client_names) == (pem, ("kube-apiserver",))
 
 
 def test_values_of_pods_reach_their_pods(helm: Helm) -> None:

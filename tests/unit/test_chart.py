@@ -96,6 +96,7 @@ def test_defaults_are_right() -> None:
         ("member.replicas", 0),
         ("member.config.endpointIPType", "NodeIP"),
         ("member.networkPolicy.webhookFrom", ["everywhere"]),
+        ("leader.networkPolicy.egressTo", ["10.0.0.1"]),
         ("dns.coreDNS.version", "latest"),
         ("dns.coreDNS.namespace", ""),
         ("metricsReader.subjects", "prometheus"),

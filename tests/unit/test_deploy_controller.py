@@ -237,9 +237,11 @@ def test_command_configuration_and_ports_fit_the_program(role: ControllerRole, t
     assert settings.metrics_authentication is Authentication.TOKEN
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == "health"
-    (opened,) = one(role, "NetworkPolicy")["spec"]["ingress"]
+    policy = one(role, "NetworkPolicy")["spec"]
+    (opened,) = policy["ingress"]
     assert {rule["port"] for rule in opened["ports"]} == set(ports.values())
-    assert one(role, "NetworkPolicy")["spec"]["podSelector"] == one(role, "Deployment")["spec"]["selector"]
+    assert policy["podSelector"] == one(role, "Deployment")["spec"]["selector"]
+    assert policy["policyTypes"] == ["Ingress"]
     grace = pod["terminationGracePeriodSeconds"]
     assert grace >= settings.renew_deadline + 12  # what is being written, and the Lease
 

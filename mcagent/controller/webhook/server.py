@@ -21,6 +21,9 @@ from typing import Any
 
 from mcagent.controller.admission.decision import AdmissionDecision
 from mcagent.controller.machinery.statistics import BUCKETS, Durations
+from mcagent.controller.settings import MAX_EXPORT_BYTES
+from mcagent.controller.webhook.clients import ClientCertificates
+from mcagent.controller.webhook.work import WorkLimit
 from mcagent.http.connection import ClientConnection, Limits, RequestStage
 from mcagent.http.listener import Listener
 from mcagent.http.request import BadRequestError
@@ -33,7 +36,17 @@ from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 3 * 1024 * 1024 // 2  # bytes, of the new and the old object together
+
+def body_limit(max_export_bytes: int) -> int:
+    """Return the bytes that a review may have: the largest export, new and old, and 1 MiB for all else in them.
+
+    Exports are the largest objects that are reviewed. Of ClusterSets, whose status grows with the members, only
+    creation and deletion are.
+    """
+    return 2 * max_export_bytes + 1024 * 1024
+
+
+MAX_BODY = body_limit(MAX_EXPORT_BYTES)
 # Seconds that a connection may be unused. API servers close it after 90 (Go's http.DefaultTransport), and must be
 # first: a request that crosses the closing by this server fails. A heartbeat comes every 10 s.
 IDLE = 100.0
@@ -41,6 +54,7 @@ IDLE = 100.0
 LIMITS = Limits(slots=128, ask=10.0, answer=30.0, idle=IDLE)
 _API_VERSION = "admission.k8s.io/v1"
 _MESSAGE = 1024
+_BUSY = 429
 _DEEP = "mcagent.io/too-deep"  # added to the fields of a request: the written object is nested too deeply
 _TOO_DEEP = AdmissionDecision(
     allowed=False, code=422, message=f"the object is nested more than {MAX_DEPTH} deep: controllers do not read it"
@@ -52,15 +66,25 @@ Review = Callable[[Mapping[str, Any]], AdmissionDecision]
 class WebhookServer:
     """Serves reviews until closed. Without a certificate it closes every connection at once."""
 
-    def __init__(self, address: tuple[str, int], reviews: Mapping[str, Review], limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        reviews: Mapping[str, Review],
+        limits: Limits = LIMITS,
+        *,
+        clients: ClientCertificates | None = None,
+        work: WorkLimit | None = None,
+        max_body: int = MAX_BODY,
+    ) -> None:
         """Listen. Raises OSError if the address is not available."""
+        self._clients = clients or ClientCertificates()
         self._context: ssl.SSLContext | None = None
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._durations = Durations()
         self._listener = Listener(
             address,
-            _Service(reviews, self._counted).serve,
+            _Service(reviews, self._counted, self._clients, work or WorkLimit(), max_body).serve,
             limits,
             context=lambda: self._context,
             name="webhook",
@@ -82,7 +106,8 @@ class WebhookServer:
         return self._context is not None
 
     def use(self, context: ssl.SSLContext) -> None:
-        """Use another certificate for new connections."""
+        """Use another certificate for new connections. Raises ssl.SSLError for unusable authorities of clients."""
+        self._clients.require(context)
         self._context = context
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -117,8 +142,16 @@ class _BadReviewError(Exception):
 class _Service:
     """Answers the requests of connections, by path."""
 
-    def __init__(self, reviews: Mapping[str, Review], counted: Callable[[str, str, float], None]) -> None:
-        self._reviews, self._counted = reviews, counted
+    def __init__(
+        self,
+        reviews: Mapping[str, Review],
+        counted: Callable[[str, str, float], None],
+        clients: ClientCertificates,
+        work: WorkLimit,
+        max_body: int,
+    ) -> None:
+        self._reviews, self._counted, self._clients = reviews, counted, clients
+        self._work, self._max_body = work, max_body
 
     def serve(self, connection: ClientConnection) -> None:
         """Answer one request after the other, until the client closes or sends something else than a review."""
@@ -131,6 +164,8 @@ class _Service:
             head = connection.head()
             if head is None:
                 return False
+            if not self._clients.accepts(connection.stream):
+                raise _BadReviewError("the client's certificate has another common name", 403)
             if head.method != "POST":
                 raise _BadReviewError("only POST", 501)
             review = self._reviews.get(head.path)
@@ -138,12 +173,15 @@ class _Service:
                 raise _BadReviewError("no such webhook", 404)
             if head.headers.get("expect", "").lower() == "100-continue":
                 connection.stream.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-            body = connection.body(head.length(MAX_BODY))
-            connection.enter(RequestStage.WORKING, connection.limits.answer)
-            answer = self._decide(review, read_review(body))
+            body = connection.body(head.length(self._max_body))
+            with self._work.work(connection.source, len(body)) as admitted:
+                if not admitted:
+                    raise _BadReviewError("too many reviews of this client are in progress", _BUSY)
+                connection.enter(RequestStage.WORKING, connection.limits.answer)
+                answer = self._decide(review, read_review(body))
         except (_BadReviewError, BadRequestError) as err:
-            self._counted("unknown", "malformed", 0.0)
             code = err.code if isinstance(err, _BadReviewError) else err.status
+            self._counted("unknown", "busy" if code == _BUSY else "malformed", 0.0)
             connection.send(_encoded(code, f"{err}\n".encode(), "text/plain; charset=utf-8", keeps=False))
             return False
         connection.send(_encoded(200, json.dumps(answer).encode(), "application/json", keeps=head.keeps))
@@ -171,6 +209,7 @@ class _Service:
 def _encoded(code: int, body: bytes, content_type: str, *, keeps: bool) -> bytes:
     head = f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: {content_type}\r\n"
     head += f"Content-Length: {len(body)}\r\n" + ("" if keeps else "Connection: close\r\n")
+    head += "Retry-After: 1\r\n" if code == _BUSY else ""  # API servers then repeat the request by themselves
     return head.encode() + b"\r\n" + body
 
 

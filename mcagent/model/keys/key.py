@@ -43,7 +43,7 @@ class Key:
     def flag(self) -> str:
         """The flag: enablePodToPodConnectivity is --enable-pod-to-pod-connectivity."""
         text = self.path.replace("wireGuard", "wireguard").replace(".", "-")
-        text = re.sub(r"([a-z])(MTU|NAT|CIDR|ID|IP)", r"\1-\2", text)
+        text = re.sub(r"([a-z])(MTU|NAT|CIDR|ID|IP|CA)", r"\1-\2", text)
         text = re.sub(r"(IP)([A-Z][a-z])", r"\1-\2", text)
         return "--" + re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "-", text).lower()
 

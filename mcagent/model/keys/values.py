@@ -301,6 +301,19 @@ def traffic() -> Value:
     return Value(allowed=allowed, parse=parse, parse_text=parse, schema=_matching(_TRAFFIC))
 
 
+def _certificates() -> Value:
+    """Make the type of certificates in PEM. Its errors do not repeat the text, which may be a key by mistake."""
+    allowed = 'PEM certificates ("-----BEGIN CERTIFICATE-----") or ""'
+    pattern = r"|(-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----\s*)+"
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
+            raise ValueError(f"must be {allowed}")
+        return value
+
+    return Value(allowed=allowed, parse=parse, parse_text=parse, schema=_matching(pattern))
+
+
 def safe_network(value: object) -> Network:
     """Parse an IPv4 CIDR of unicast addresses, /8 or longer; host bits are masked. Raises ValueError."""
     if not isinstance(value, str):
@@ -335,6 +348,12 @@ DNS_NAME = text(
 HOST_NAMES = names(
     rf"{_DNS_LABEL}(\.{_DNS_LABEL})*", "a DNS name (lower-case letters, digits, - and .)", "a list of DNS names"
 )
+COMMON_NAMES = names(
+    "[A-Za-z0-9][A-Za-z0-9:._@/-]{0,63}",
+    "a common name of a certificate",
+    "a list of common names of certificates",
+)
+CERTIFICATES = _certificates()
 DEVICE_NAME = text(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}",
     "a device name of at most 15 letters, digits, _ . -",

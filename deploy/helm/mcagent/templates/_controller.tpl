@@ -74,10 +74,14 @@ spec:
     - {name: webhook, port: 443, targetPort: webhook, protocol: TCP}
 {{- if $v.networkPolicy.enabled }}
 ---
-# Who may connect to the controller. API servers come from addresses that no policy can name (their Nodes', or a
-# proxy's), and so do the kubelet's probes: the ports are open to everybody, nothing else is. What is behind them asks
-# for TLS (webhook), a token (metrics) or holds nothing (health). Where the addresses of the control plane are known,
-# narrow 9443 (networkPolicy.webhookFrom of the chart). Egress stays open: API servers are anywhere.
+# Who may connect to the controller, and where it may connect to.
+# Ingress: API servers come from addresses that no selector names (their Nodes', or a proxy's), and so do the kubelet's
+# probes, so the ports are open to all sources. What is behind them requires TLS (webhook), a token (metrics), or has no
+# secrets (health). Where the addresses of the control plane are known, restrict 9443 to them (networkPolicy.webhookFrom
+# of the chart); where API servers can have client certificates, require these (webhook.clientCA of the configuration).
+# Egress: the controller needs DNS and API servers, its own and the leader's. No selector names these addresses either,
+# and their ports differ, so egress is open. Where they are known, restrict it to them (networkPolicy.egressTo of the
+# chart).
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
@@ -87,7 +91,7 @@ metadata:
 spec:
   podSelector:
     matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
-  policyTypes: [Ingress]
+  policyTypes: [Ingress{{ if $v.networkPolicy.egressTo }}, Egress{{ end }}]
   ingress:
     {{- with $v.networkPolicy.webhookFrom }}
     - ports:
@@ -103,6 +107,20 @@ spec:
         {{- end }}
         - {port: {{ add 8080 $more }}, protocol: TCP} # health
         - {port: {{ add 8443 $more }}, protocol: TCP} # metrics
+  {{- with $v.networkPolicy.egressTo }}
+  egress:
+    - ports: # DNS, as Services and as Pods: a policy may see either port; 5353 is OpenShift's, 8053 Gardener's
+        {{- range $port := list 53 5353 8053 }}
+        - {port: {{ $port }}, protocol: UDP}
+        - {port: {{ $port }}, protocol: TCP}
+        {{- end }}
+    - to:
+        {{- range . }}
+        - ipBlock: {cidr: {{ . | quote }}}
+        {{- end }}
+      ports:
+        - {protocol: TCP} # API servers
+  {{- end }}
 {{- end }}
 {{- if $v.podDisruptionBudget.enabled }}
 ---
