@@ -167,7 +167,7 @@ PIPELINE = Pipeline(
         (RULES, "minus the level (down to 1000): rules of policies"),
         (
             UNJUDGED,
-            "packets that rules do not apply to: replies, ICMP errors about requests, later fragments",
+            "packets that rules do not apply to: replies, ICMP errors about requests, all fragments but the first",
         ),
     ),
 )  # fmt: skip

@@ -33,6 +33,9 @@ IN_REPLY = ct_state("+rpl+trk")  # with ICMP errors and invalid packets
 # A translated request that conntrack considers a reply: conntrack was lost, and the server has sent first since.
 REVERSED = ct_state("-rel-inv+rpl+trk")
 FRAGMENT = f.Term(f.IP_FRAG, f.FRAG_ANY, f.FRAG_ANY)  # the first one, too
+FIRST, LATER, WHOLE = (
+    f.Term(f.IP_FRAG, value, f.FRAG_ANY | f.FRAG_LATER) for value in (f.FRAG_ANY, f.FRAG_ANY | f.FRAG_LATER, 0)
+)
 # ICMP errors, by the direction of the connection that they quote.
 RELATED_REQUEST, RELATED_REPLY = ct_state("+rel-rpl+trk"), ct_state("+rel+rpl+trk")
 UNRELATED = ct_state("-rel+trk")

@@ -91,8 +91,8 @@ SERVICE = PipelineTable(
     "A packet of a connection whose export, or (not TCP) endpoint, is gone goes to the agent, which deletes the "
     "connection.",
     fields=(
-        f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS, *f.PORTS_DST.values(),
-        *ADDRESSES_DST,
+        f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, f.IP_PROTO, f.IP_FRAG, f.IP_TOS, f.TCP_FLAGS,
+        *f.PORTS_DST.values(), *ADDRESSES_DST,
     ),
     next=(25, 76),
 )  # fmt: skip
@@ -101,7 +101,7 @@ CLIENT = PipelineTable(
     name="Client",
     purpose="Gateway: restores the client's source port. Conntrack of the userspace datapath may have changed it, "
     "and neither the next gateway nor the server would recognise the connection by the changed port.",
-    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, r.LABEL_CLIENT_PORT, *f.PORTS_SRC.values()),
+    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.IP_FRAG, r.LABEL_CLIENT_PORT, *f.PORTS_SRC.values()),
     next=(60,),
 )
 UN_DNAT = PipelineTable(
@@ -110,7 +110,7 @@ UN_DNAT = PipelineTable(
     purpose="Gateway: un-translates replies of Services: by conntrack if this gateway translated the connection, "
     "else by the Service's ID if the sender is an endpoint of that Service. Other replies are dropped, "
     "never forwarded untranslated.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.SERVICE_ID, f.IP_PROTO, *f.PORTS_SRC.values(), *ADDRESSES_SRC),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.SERVICE_ID, f.IP_PROTO, f.IP_FRAG, *f.PORTS_SRC.values(), *ADDRESSES_SRC),
     next=(40,),
 )
 DEPARTURE = PipelineTable(

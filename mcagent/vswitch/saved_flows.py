@@ -1,4 +1,4 @@
-"""Saves meters, groups and flows of bridges while vswitchd restarts, as ovs-save(8) does.
+"""Saves meters, groups, flows and the mode for fragments of bridges while vswitchd restarts, as ovs-save(8) does.
 
 Owns the directory of these files, in the run directory, which a reboot empties.
 """
@@ -20,7 +20,7 @@ _AGE = re.compile(r"(idle|hard)_age=\d+, ?")
 
 
 class SavedFlows:
-    """Files BRIDGE.meters, BRIDGE.groups and BRIDGE.flows in a directory."""
+    """Files BRIDGE.meters, BRIDGE.groups, BRIDGE.fragments and BRIDGE.flows in a directory."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -35,11 +35,13 @@ class SavedFlows:
                 flows = self._tools.ofctl("dump-flows", bridge, "--no-names", "--no-stats")
                 groups = self._tools.ofctl("dump-groups", bridge)
                 meters = self._tools.ofctl("dump-meters", bridge)
+                fragments = self._tools.ofctl("get-frags", bridge)
             except SwitchError as error:
                 log.warning("%s: cannot save its flows: %s", bridge, error)
                 continue
             self._write(bridge, "meters", "\n".join(meter_lines(meters)))
             self._write(bridge, "groups", _REPLY.sub("", groups))
+            self._write(bridge, "fragments", fragments.strip())
             # Last, and under its name when it is complete: `bridges` ignores a bridge without this file.
             self._write(bridge, "new", _AGE.sub("", _REPLY.sub("", flows)))
             (self._directory / f"{bridge}.new").rename(self._directory / f"{bridge}.flows")
@@ -61,6 +63,9 @@ class SavedFlows:
         return complete
 
     def _restore(self, bridge: str) -> None:
+        fragments = self._directory / f"{bridge}.fragments"
+        if fragments.exists():  # earlier versions did not save it
+            self._tools.ofctl("set-frags", bridge, fragments.read_text(encoding="utf-8"))
         for meter in (self._directory / f"{bridge}.meters").read_text(encoding="utf-8").splitlines():
             self._tools.ofctl("add-meter", bridge, meter)
         groups, flows = (self._directory / f"{bridge}.{suffix}" for suffix in ("groups", "flows"))

@@ -60,6 +60,7 @@ class RealSwitch:
             args += ["--", "add-port", BRIDGE, f"x{number}", "--", "set", "interface", f"x{number}"]
             args += ["type=internal", f"ofport_request={number}"]
         ovs.vsctl(*args)
+        ovs.ofctl("set-frags", ovs.mgmt(BRIDGE), "nx-match")  # as the agent does
         lines = [f"link set x{number} addrgenmode none up" for number in numbers]
         netns.run(["ip", "-n", ovs.namespace, "-batch", "-"], stdin="\n".join(lines) + "\n")
         wire = netns.call(
@@ -134,6 +135,29 @@ class RealSwitch:
         while self._seen(left, DEADLINE if len(left) < expected else 0.0):
             pass
         return sorted(left)
+
+    def forward(self, port: int, frames: Iterable[bytes]) -> list[tuple[int, bytes]]:
+        """Let frames come in by a port's device; return what left: port and bytes.
+
+        The last one must leave in one piece. It is sent once more when it has: fragments of the userspace datapath
+        leave after what was received with them.
+        """
+
+        def by_device() -> socket.socket:
+            sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            sender.bind((f"x{port}", 0))
+            return sender
+
+        left: list[tuple[int, bytes]] = []
+        with netns.call(self.ovs.namespace, by_device) as sender:
+            for frame in frames:
+                sender.send(frame)
+            for copies in (1, 2):
+                while sum(data == frame for _, data in left) < copies:
+                    assert self._seen(left, DEADLINE), "the last frame has not left"
+                if copies == 1:
+                    sender.send(frame)
+        return [(number, data) for number, data in left if data != frame]
 
     def settled(self) -> list[tuple[int, bytes]]:
         """Return what leaves that nobody waited for."""

@@ -76,6 +76,11 @@ def watched(ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch
         backend.close()
 
 
+def test_first_fragments_have_ports(watched: Watched) -> None:
+    """The bridge shows flows the ports of first fragments: policies decide a datagram by them."""
+    assert watched.ovs.ofctl("get-frags", watched.backend.socket).strip() == "nx-match"
+
+
 def test_our_own_changes_are_no_news(watched: Watched) -> None:
     """Flows and groups added, changed and deleted by us, one or many, are not heard as somebody else's."""
     changes: tuple[list[Resource], ...] = (

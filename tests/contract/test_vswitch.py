@@ -89,6 +89,7 @@ def fill(tools: Tools) -> None:
 
 def program(tools: Tools) -> None:
     """Write what the bridge forwards by."""
+    tools.ofctl("set-frags", BRIDGE, "nx-match")
     tools.ofctl("add-meter", BRIDGE, METER)
     tools.ofctl("add-group", BRIDGE, GROUP)
     tools.ofctl("add-flow", BRIDGE, FLOWS)
@@ -96,9 +97,9 @@ def program(tools: Tools) -> None:
 
 
 def content(tools: Tools) -> list[str]:
-    """Return meters, groups and flows of the bridge."""
+    """Return meters, groups, flows and the handling of fragments of the bridge."""
     dumps = [tools.ofctl(f"dump-{what}", BRIDGE) for what in ("meters", "groups")]
-    dumps.append(tools.ofctl("dump-flows", BRIDGE, "--no-stats"))
+    dumps += [tools.ofctl("dump-flows", BRIDGE, "--no-stats"), tools.ofctl("get-frags", BRIDGE)]
     return [line.strip() for text in dumps for line in text.splitlines() if not re.match("OFP(ST|T)_", line)]
 
 

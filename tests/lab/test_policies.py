@@ -35,6 +35,9 @@ REPEATS = 12  # packets or connections that show a verdict
 IN_TIME = 15.0  # seconds until a policy counts
 SILENCE = 0.6  # seconds without an answer that count as "silent"
 
+LARGE = 2900  # bytes of a datagram that is sent in fragments
+IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0  # ip(7)
+
 Target = tuple[str, int]  # an address and a port
 
 
@@ -192,25 +195,27 @@ def counted(
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Capture(lab.namespace(pod))) for pod in servers(lab)]
         one = stack.enter_context(traffic.udp_socket(client, address, port))
+        one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)  # larger datagrams are fragmented
         yield one, lambda token: sum(wire.count(token) for wire in wires)
 
 
-def assert_arrives_once(lab: Lab, client: str, address: str, port: int) -> None:
+def assert_arrives_once(lab: Lab, client: str, address: str, port: int, size: int = 12) -> None:
     """Fail unless each of many datagrams is answered, and arrives at most as often as it was sent."""
     with counted(lab, client, address, port) as (one, arrivals):
-        sent = {token: traffic.exchange(one, token).sent for token in (os.urandom(12) for _ in range(REPEATS))}
+        tokens = [os.urandom(12) for _ in range(REPEATS)]
+        sent = {token: traffic.exchange(one, token.ljust(size)).sent for token in tokens}
         traffic.exchange(one, b"the end")  # a copy that came after its original has come before this answer
         copies = [(arrivals(token), number) for token, number in sent.items()]
         assert all(1 <= arrived <= number for arrived, number in copies), copies
 
 
-def assert_never_arrives(lab: Lab, client: str, address: str, port: int) -> None:
+def assert_never_arrives(lab: Lab, client: str, address: str, port: int, size: int = 12) -> None:
     """Fail if one of many datagrams, sent for as long as an answer would take, arrives at any server."""
     tokens = [os.urandom(12) for _ in range(REPEATS)]
     with counted(lab, client, address, port) as (one, arrivals):
         for token in tokens:
             with contextlib.suppress(LabError):
-                traffic.exchange(one, token, timeout=0.15)
+                traffic.exchange(one, token.ljust(size), timeout=0.15)
         assert [arrivals(token) for token in tokens] == [0] * REPEATS
 
 
@@ -277,6 +282,18 @@ def test_rules_are_about_ports(lab: Lab, policy: Callable[[str, Json], None]) ->
     policy("west", cluster_policy("no-tcp", 5, ingress("Drop", "good", ports=[tcp])))
     becomes(lab, "good", "silent")
     assert_arrives_once(lab, clients(lab, "good")[-1], web(lab), 80)
+
+
+def test_the_port_of_a_datagram_decides_its_fragments(lab: Lab, policy: Callable[[str, Json], None]) -> None:
+    """Large datagrams to a port arrive if a rule allows the port, and not if one drops it."""
+    tcp, udp = ({"protocol": protocol, "port": POD_PORT} for protocol in ("TCP", "UDP"))
+    to_pod = str(servers(lab)[-1].address)
+    policy("west", cluster_policy("no-bad-port", 5, ingress("Drop", "bad", ports=[tcp, udp])))
+    becomes(lab, "bad", "silent")
+    assert_never_arrives(lab, clients(lab, "bad")[-1], to_pod, POD_PORT, LARGE)
+    policy("west", network_policy("udp", {"from": [of_east("good")], "ports": [udp]}))
+    becomes(lab, "good", "silent")  # by TCP
+    assert_arrives_once(lab, clients(lab, "good")[-1], to_pod, POD_PORT, LARGE)
 
 
 def test_egress_to_a_service_of_the_cluster_set(lab: Lab, policy: Callable[[str, Json], None]) -> None:

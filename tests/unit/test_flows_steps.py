@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from itertools import product
 
 import pytest
 
 from flows import Flow, FlowError, pipeline
 from flows import actions as act
+from flows.fields import IP_UDP
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
+from flows.simulator import IpFragment, Packet, SimulatedSwitch
 from mcagent.model.net import PodPrefix
 from tests import small_topology as small
+from tests.topologies import HOST_MAC, PLAIN
 from tests.unit.test_flows_pipeline import ROLES, texts
 
 
@@ -161,3 +164,37 @@ def test_only_routes_to_clusters_with_source_translation_mark_packets_for_it(sna
     assert routes
     marked = f"set_field:{r.SNAT.is_(1).value:#x}/{r.SNAT.is_(1).mask:#x}->{r.SNAT.field.set_name}"
     assert all((marked in text) is snat for text in routes)
+
+
+def test_a_new_connection_to_a_service_does_not_begin_with_a_fragment() -> None:
+    """Of its datagram only the first one has a port, so conntrack would wait for the others in vain."""
+    parts = small.parts(gateway=True)
+    switch = SimulatedSwitch.of(small.flows_of(parts), small.groups_of(parts))
+    request = Packet(
+        in_port=1001,
+        eth_src=HOST_MAC,
+        eth_dst=PLAIN,
+        src=ip_address("10.21.0.5"),
+        dst=ip_address("10.96.0.6"),
+        proto=IP_UDP,
+        src_port=4000,
+        dst_port=80,
+    )
+    assert switch.walk(request).outputs
+    for place in (IpFragment.FIRST, IpFragment.LATER):
+        walk = switch.walk(replace(request, fragment=place))
+        assert walk.steps[-1].flow is not None
+        assert d.COOKIES.split(walk.steps[-1].flow.cookie) == (d.DROP_NOT_EXPORTED.number, 0)
+
+
+def test_the_ports_of_first_fragments_do_not_part_them_from_the_others() -> None:
+    """Conntrack keeps a fragment until all others have come the same way: they take the flows without ports."""
+    base = small.base(small.env(gateway=True, siblings=()))
+    undone = {text for text in texts(base, t.UN_DNAT.number) if "nw_frag=yes" in text}
+    assert {text.partition(" ->")[0] for text in undone} == {"ct_state=+rpl-inv+trk,ip,nw_frag=yes"}
+    by_port = [flow for part in small.parts(gateway=True) for flow in part.flows if flow.table == t.UN_DNAT.number]
+    first = next(flow.priority for flow in by_port if "nw_frag=yes" in flow.match_text)
+    assert all(flow.priority < first for flow in by_port if "tp_src" in flow.match_text)
+    committed = [text for text in texts(base, t.CLIENT.number) if "ct(commit" in text]
+    assert committed
+    assert all(",nw_frag=no" in text for text in committed)

@@ -14,7 +14,7 @@ from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import PolicyDirection, PolicyPeers, PolicyPort, PolicyRule, PolicyStage, PolicyVerdict, rules
 from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT_OUT
 from flows.pipeline.steps.policy import ranges
-from flows.simulator import Packet, SimulatedSwitch, contradictions
+from flows.simulator import IpFragment, Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import ACK, RST, UNREACHABLE
 from flows.text import mac_text
 from tests.conversations import Call, calls, exchange, none, one
@@ -44,6 +44,23 @@ def test_flows_decide_as_the_rules_say(seed: int) -> None:
         for _ in range(30):
             packet = request(random, direction)
             assert decided(switch, packet) is verdict_of(known, packet, direction), (packet, known)
+
+
+@costly
+@given(seed=st.integers(0, 2**32))
+def test_the_first_fragment_of_a_request_is_decided_like_the_request(seed: int) -> None:
+    """Later fragments pass, and without a port or type that flows can read the first one is dropped."""
+    random = Random(seed)
+    known = policies(random)
+    switch = SimulatedSwitch.of(flows_of(known))
+    for direction in PolicyDirection:
+        for _ in range(30):
+            packet = request(random, direction)
+            first, later = (replace(packet, fragment=place) for place in (IpFragment.FIRST, IpFragment.LATER))
+            assert decided(switch, first) is verdict_of(known, packet, direction), (packet, known)
+            assert decided(switch, later) is PolicyVerdict.ALLOW, (packet, known)
+            hidden = replace(first, dst_port=0, icmp_type=0)
+            assert decided(switch, hidden) is PolicyVerdict.DROP, (packet, known)
 
 
 def test_a_rule_has_as_many_flows_as_pods_peers_and_ports_together() -> None:

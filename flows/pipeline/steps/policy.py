@@ -55,7 +55,11 @@ _NEXT = {
     for direction in PolicyDirection
 }
 _RELATED = ct_state("+rel+trk")
-_LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
+# A first fragment that shows no port or ICMP type (0 stands for none).
+_UNREADABLE = tuple(
+    (exact(f.IP_PROTO, protocol), exact(field, 0))
+    for protocol, field in ((f.IP_ICMP, f.ICMP_TYPE), *f.PORTS_DST.items())
+)
 # The answer of nft to protocols other than TCP: administratively prohibited (RFC 1812, section 5.2.7.1).
 _ANSWER = (exact(f.IP_PROTO, f.IP_ICMP), exact(f.ICMP_TYPE, 3), exact(f.ICMP_CODE, 13))
 _REJECTED = {
@@ -81,8 +85,10 @@ def base(env: Env) -> Iterator[Flow]:
             # A translated packet that conntrack considers a reply is a request: see `arrive`.
             raw = (r.TRANSLATED.is_(0),) if direction is PolicyDirection.INGRESS else ()
             yield e.flow(first, d.UNJUDGED, (family, e.REPLY, *raw), go_on)
-            # Rules apply to the first fragment; without it the others are useless.
-            yield e.flow(first, d.UNJUDGED, (family, _LATER), go_on)
+            # The kernel's conntrack passes on whole datagrams, that of the userspace datapath their fragments.
+            # Rules apply to the first one; without it the others are useless.
+            yield e.flow(first, d.UNJUDGED, (family, e.LATER), go_on)
+            yield from _undecidable(first, family)
             for table, following in tables.items():
                 yield e.flow(table, d.ELSE, (family,), e.goto(following))
         # The kernel answers with an address of the Node, which remote clusters do not accept as a source.
@@ -100,6 +106,20 @@ def base(env: Env) -> Iterator[Flow]:
             if bit:
                 reversed_request = (family, e.REVERSED, r.TRANSLATED.is_(1))
                 yield e.flow(t.REJECT_STATE, d.EXACT, reversed_request, replace(commit, force=True), *answer)
+
+
+def _undecidable(table: PipelineTable, family: Term) -> Iterator[Flow]:
+    """Drop fragments of requests that rules cannot be applied to.
+
+    A fragment that conntrack has not reassembled may show too little of its header, and the userspace datapath
+    processes it, once its time is over, with the metadata of another packet and without +trk
+    (ipf_send_expired_frags in OVS' lib/ipf.c). First fragments show their ports in the mode that the agent sets
+    (OFPC_FRAG_NX_MATCH), and not in that of a new bridge.
+    """
+    yield e.drop(table, d.UNJUDGED + 1, (family, e.FRAGMENT, ct_state("+inv")), d.DROP_INVALID, table.number)
+    for terms in _UNREADABLE:
+        request = (family, e.FIRST, ct_state("-rpl+trk"), *terms)
+        yield e.drop(table, d.UNJUDGED, request, d.DROP_INVALID, table.number)
 
 
 def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:

@@ -62,7 +62,12 @@ def base(env: Env) -> Iterator[Flow]:
         to_agent = (*limit, ToController(r.ENDED_HEAD))
         yield d.PIPELINE.flow(t.SERVICE, d.EXACT, (family, e.DNATED), to_agent, cookie=ended)
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)
+        # Later fragments have no ports, so conntrack would wait for them in vain.
+        yield e.drop(t.SERVICE, d.EXACT - 1, (family, e.NEW, e.FRAGMENT), d.DROP_NOT_EXPORTED)
         yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, continue_action)
+        if env.userspace_conntrack:  # the ports of first fragments must not part them from the others
+            fragments = (family, e.REPLY, e.FRAGMENT)
+            yield e.flow(t.UN_DNAT, d.EXACT + 1, fragments, *e.UNTRANSLATED, continue_action)
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:

@@ -25,7 +25,8 @@ from flows.pipeline.values import Env, LocalService, ServiceEndpoint
 def client_table(env: Env) -> Iterator[Flow]:
     """Restore a client's port if conntrack has changed it.
 
-    A label in a match creates a datapath flow per connection, so the label of an unchanged port is cleared.
+    A label in a match creates a datapath flow per connection, so the label of an unchanged port is cleared, by a
+    packet in one piece: conntrack would wait for the other fragments.
     """
     deliver = e.goto(t.DELIVER)
     forget = Ct(env.zone(r.ZONE_SERVICE), commit=True, exec_=(set_bits(r.LABEL_CLIENT_PORT, 0),))
@@ -36,9 +37,11 @@ def client_table(env: Env) -> Iterator[Flow]:
             if env.userspace_conntrack:
                 for moved in _differences(r.LABEL_CLIENT_PORT, port):
                     yield e.flow(t.CLIENT, d.SPECIAL, (*client, e.NEW, *moved), give_back, deliver)
-                yield e.flow(t.CLIENT, d.EXACT, (*client, e.NEW), forget, deliver)
+                yield e.flow(t.CLIENT, d.EXACT, (*client, e.NEW, e.WHOLE), forget, deliver)
             yield e.flow(t.CLIENT, d.NORMAL, client, give_back, deliver)
         yield e.flow(t.CLIENT, d.SPECIAL + 1, (family, r.LABEL_CLIENT_PORT.is_(0)), deliver)
+        if env.userspace_conntrack:
+            yield e.flow(t.CLIENT, d.SPECIAL + 2, (family, e.LATER), deliver)  # has no port to restore
         yield e.flow(t.CLIENT, d.ELSE, (family,), deliver)  # an ICMP error about such a connection
 
 

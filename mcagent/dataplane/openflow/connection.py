@@ -34,6 +34,7 @@ _MULTIPART = struct.Struct("!HH4x")  # type, flags
 _AGGREGATE, _METER_DESC, _FLOW_MONITOR = 2, 10, 16
 _AGGREGATE_REQUEST = struct.Struct("!B3xII4xQQHH4x")  # table, out port, out group, cookie, mask; an empty match
 _EVERY_BIT = 0xFFFFFFFFFFFFFFFF
+_FIRST_FRAGMENTS_HAVE_PORTS = 3  # OFPC_FRAG_NX_MATCH; a new bridge shows flows no ports of first fragments either
 _STATISTICS = struct.Struct("!HH")  # reserved, length of both and all fields
 _OXS_PACKETS = 0x80020808  # class basic, field 4, 8 bytes
 _MONITOR = struct.Struct("!IIIHBB HH4x")  # id, out port, out group, flags, table, command; an empty match
@@ -192,7 +193,7 @@ def subscribe() -> bytes:
     monitor = _MONITOR.pack(1, _ANY, _ANY, kinds, _ALL_TABLES, 0, 1, 4)  # match: type OXM, length without padding
     return (
         message(SET_ASYNC, b"".join(properties))
-        + message(SET_CONFIG, struct.pack("!HH", 0, 1))
+        + message(SET_CONFIG, struct.pack("!HH", _FIRST_FRAGMENTS_HAVE_PORTS, 1))
         + message(MULTIPART_REQUEST, _MULTIPART.pack(_FLOW_MONITOR, 0) + monitor)
     )
 
