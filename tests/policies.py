@@ -87,7 +87,11 @@ def _peers(random: Random, direction: PolicyDirection) -> PolicyPeers:
         ends = ((one, protocol, port) for one in OTHERS for protocol in (IP_TCP, IP_UDP) for port in PORTS[:2])
         return PolicyPeers(networks=networks, services=_some(random, tuple(ends)))
     pairs = tuple((cluster, identity) for cluster in (0, *CLUSTERS) for identity in IDENTITIES)
-    return PolicyPeers(networks=networks, identities=_some(random, pairs) if random.random() < 0.7 else ())
+    return PolicyPeers(
+        networks=networks,
+        identities=_some(random, pairs) if random.random() < 0.7 else (),
+        clusters=_some(random, CLUSTERS) if random.random() < 0.1 else (),
+    )
 
 
 def _port(random: Random) -> PolicyPort:
@@ -141,6 +145,7 @@ def _is_peer(peers: PolicyPeers, packet: Packet, peer: object) -> bool:
     cluster = packet.in_port - 10
     return (
         peers.any_peer
+        or cluster in peers.clusters
         or any(number in (0, cluster) and identity == packet.tun_id for number, identity in peers.identities)
         or any(peer in network for network in peers.networks)
         or (peer, packet.proto, packet.dst_port) in peers.services

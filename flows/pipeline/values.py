@@ -177,11 +177,13 @@ class PolicyPort:
 class PolicyPeers:
     """The peers of a rule: the union of the fields; without any, the rule matches no peer.
 
-    `identities`: (ID of a remote cluster or 0 for any, label identity). `services`: (address, IP protocol, port).
+    `identities`: (ID of a remote cluster or 0 for any, label identity). `clusters`: IDs of remote clusters, whose
+    label identities all match. `services`: (address, IP protocol, port).
     """
 
     any_peer: bool = False
     identities: tuple[tuple[int, int], ...] = ()
+    clusters: tuple[int, ...] = ()
     networks: tuple[Network, ...] = ()
     services: tuple[tuple[Address, int, int], ...] = ()
 

@@ -244,6 +244,12 @@ CAUSES: Mapping[str, ProblemCause] = {
         "in place of the rule, policyFailureMode decides: closed (default) forbids, open leaves it out",
         "docs/policies.md lists what can be enforced; mcagent policy list shows the rules in force",
     ),
+    "IdentitiesUnknown": ProblemCause(
+        "input",
+        "policies treat some Pods of the named clusters like Pods of unknown labels, so connections are dropped",
+        "fewer different sets of labels in these clusters; or raise the named limit (docs/policies.md)",
+        warning=True,
+    ),
     "PartlyEnforced": ProblemCause(
         "input",
         "Pods that the rule selects reach these endpoints",

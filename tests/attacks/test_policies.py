@@ -14,6 +14,8 @@ import pytest
 from flows.pipeline import PolicyVerdict
 from flows.simulator import Packet, SimulatedSwitch
 from flows.simulator.packet import SYN
+from flows.text import mac_text
+from mcagent.cli.common import policy_view
 from mcagent.core.engine import IncrementalEngine
 from mcagent.core.fragments.policies import Enforcement, enforcement, pipeline_rules, pod_policies
 from mcagent.core.policies import pipeline_input
@@ -22,6 +24,8 @@ from mcagent.core.policies.selection import select_rules
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.objects import Snapshot
+from mcagent.model.parsing.labels import label_hash, normalised
+from mcagent.model.policies import CLUSTER_LABEL, Direction
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.policies import Policies
 from tests.policy_manifests import NODE, Manifest, manifest
@@ -32,6 +36,20 @@ SENDER = "10.2.0.9"  # a Pod of another cluster
 PODS = {"attacker": "10.1.0.1", "victim": "10.1.0.2"}
 MESSAGE = 65535  # bytes of an OpenFlow message, whose length is a field of 16 bits
 CLAUSE = 16  # bytes of a conjunction action
+
+
+WEB = {"app": "web"}
+
+
+def identities(cluster: str, numbers: Iterable[int]) -> list[Manifest]:
+    """Return label identities of Pods with the label app=web, which a cluster exports."""
+    objects = []
+    for number in numbers:
+        text = normalised("shop", {}, {**WEB, "n": str(number)})
+        notes = {"mcagent.io/exporters": cluster}
+        kind = manifest("multicluster.crd.antrea.io/v1alpha1", "LabelIdentity", label_hash(text), notes=notes)
+        objects.append(kind | {"spec": {"label": text, "id": number}})
+    return objects
 
 
 def policy(name: str, namespace: str, peers: Iterable[Manifest]) -> Manifest:
@@ -88,31 +106,40 @@ def flows_in(result: Enforcement) -> list[FlowEntry]:
     return [resource for resource in resources if isinstance(resource, FlowEntry)]
 
 
-def verdicts(*policies: Manifest, mode: PolicyFailureMode = PolicyFailureMode.CLOSED) -> dict[str, PolicyVerdict]:
-    """Return what becomes of a connection of another cluster to the Pod of each tenant."""
+def switch_of(*objects: Manifest, mode: PolicyFailureMode = PolicyFailureMode.CLOSED) -> SimulatedSwitch:
+    """Return the tables of policies of a Node."""
     engine = IncrementalEngine()
     with engine.one_pass():
-        selected = select_rules(engine, snapshot(*policies), config(mode))
+        selected = select_rules(engine, snapshot(*objects), config(mode))
         levels = pipeline_rules(engine, selected, pipeline_input.rule_ids(selected.rules), CLUSTER_IDS)
     rules = tuple(rule for level in levels.values() for rule in level)
-    switch = SimulatedSwitch.of(
+    return SimulatedSwitch.of(
         flows_of(Policies(rules=rules, pods=pod_policies(selected.isolated, selected.rules)))
     )
-    decided = {}
-    for tenant, address in PODS.items():
-        walk = switch.walk(
-            Packet(
-                in_port=12,
-                src=IPv4Address(SENDER),
-                dst=IPv4Address(address),
-                proto=6,
-                src_port=4000,
-                dst_port=80,
-                tcp_flags=SYN,
-            )
+
+
+def verdict(switch: SimulatedSwitch, tenant: str, cluster: str = "west", identity: int = 0) -> PolicyVerdict:
+    """Return what becomes of a connection of another cluster to the Pod of a tenant."""
+    walk = switch.walk(
+        Packet(
+            in_port=10 + CLUSTER_IDS[cluster],
+            src=IPv4Address(SENDER),
+            dst=IPv4Address(PODS[tenant]),
+            proto=6,
+            src_port=4000,
+            dst_port=80,
+            tcp_flags=SYN,
+            tun_id=identity,
+            eth_src=mac_text(0x0200 << 32 | identity),  # `policy_switch` reads the identity there
         )
-        decided[tenant] = EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
-    return decided
+    )
+    return EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
+
+
+def verdicts(*policies: Manifest, mode: PolicyFailureMode = PolicyFailureMode.CLOSED) -> dict[str, PolicyVerdict]:
+    """Return what becomes of a connection of another cluster to the Pod of each tenant."""
+    switch = switch_of(*policies, mode=mode)
+    return {tenant: verdict(switch, tenant) for tenant in PODS}
 
 
 ALLOWS = policy("allow", "victim", [{"ipBlock": {"cidr": "10.2.0.0/16"}}])
@@ -206,3 +233,115 @@ def test_rules_that_differ_for_each_pod() -> None:
     assert time.process_time() - before < 10
     assert [problem.subject for problem in result.problems] == ["NetworkPolicy attacker/large"]
     assert len(flows_in(result)) < 400
+
+
+MANY = range(100, 11_100)  # label identities of `west`; those of `east` have higher numbers, so they come last
+FEW = range(20_000, 20_010)
+FROM_WEB = {
+    "namespaceSelector": {"matchExpressions": [{"key": CLUSTER_LABEL, "operator": "Exists"}]},
+    "podSelector": {"matchLabels": WEB},
+}
+FROM_WEB_ANTREA = {"scope": "ClusterSet", "namespaceSelector": {}, "podSelector": {"matchLabels": WEB}}
+
+
+@attack(
+    Group.POLICIES,
+    Attacker.MEMBER,
+    wants="have policies of another cluster refused, by label identities that their selectors match",
+    stopped_by="identities are no cost of a policy: clusters share what it leaves, and what is beyond is unknown",
+)
+@pytest.mark.parametrize("count", [1_000, 2_000, 11_000])
+@pytest.mark.parametrize(("make", "peer", "more"), [(policy, FROM_WEB, 2), (antrea_policy, FROM_WEB_ANTREA, 3)])
+def test_label_identities_of_a_member_and_policies_of_a_namespace(
+    make: Any, peer: Manifest, more: int, count: int
+) -> None:
+    """25 policies remain in force, with all identities of another cluster and a share of the attacker's."""
+    exported = [*identities("west", MANY[:count]), *identities("east", FEW)]
+    policies = [make(f"p{number:02}", "victim", [peer]) for number in range(25)]
+    result = enforced(*exported, *policies)
+    assert {problem.reason for problem in result.problems} == {"IdentitiesUnknown"}
+    unknown = count - (20_000 - 25 * more - 25 * len(FEW)) // 25
+    assert f"maxNamespacePolicyFlows) have room for: unknown are {unknown} of west. " in result.problems[0].message
+    assert len(result.problems) == len(policies)
+    assert len({name.policy for name in result.names.values()}) == len(policies)
+    switch = switch_of(*exported, *policies)
+    assert {verdict(switch, "victim", "east", number) for number in FEW} == {PolicyVerdict.ALLOW}
+    assert verdict(switch, "victim", "west", MANY[0]) is PolicyVerdict.ALLOW
+    assert verdict(switch, "victim", "west", MANY[count - 1]) is PolicyVerdict.DROP
+
+
+@attack(
+    Group.POLICIES,
+    Attacker.MEMBER,
+    wants="have a policy of ten rules refused, by as many label identities as it may export by default",
+    stopped_by="identities are no cost of a policy, and these are within the share of one cluster",
+)
+def test_ten_rules_about_a_thousand_label_identities_are_within_the_limits() -> None:
+    """As many as a member may export by default are not unknown to one policy."""
+    exported, rules = identities("west", MANY[:1_000]), [{"from": [FROM_WEB]}] * 10
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": rules}
+    assert not enforced(
+        *exported, manifest("networking.k8s.io/v1", "NetworkPolicy", "p", "victim", spec=spec)
+    ).problems
+
+
+@attack(
+    Group.POLICIES,
+    Attacker.MEMBER,
+    wants="get Pods past a rule that drops them by label, by more label identities than it may match",
+    stopped_by="a rule that drops applies to all Pods of a cluster with too many identities, in both modes",
+)
+@pytest.mark.parametrize("mode", PolicyFailureMode)
+def test_rules_that_drop_apply_to_unknown_label_identities(mode: PolicyFailureMode) -> None:
+    """A cluster with too many identities is dropped as a whole; the others are dropped by their labels."""
+    exported = [*identities("west", MANY), *identities("east", FEW)]
+    rules = [{"action": "Drop", "from": [FROM_WEB_ANTREA]}]
+    spec = {"priority": 5, "appliedTo": [{"podSelector": {}}], "ingress": rules * 2}
+    objects = [*exported, manifest("crd.antrea.io/v1beta1", "NetworkPolicy", "p", "victim", spec=spec)]
+    switch, in_force = switch_of(*objects, mode=mode), policy_view.in_force(snapshot(*objects), config(mode))
+    others = FEW[-1] + 1
+    for cluster in ("west", "east"):
+        for number in (MANY[0], MANY[-1], FEW[0], others):
+            asked = policy_view.Request(
+                direction=Direction.INGRESS, pod=IPv4Address(PODS["victim"]), cluster=cluster, identity=number
+            )
+            explained = policy_view.decide(in_force, asked).verdict
+            assert explained.lower() == verdict(switch, "victim", cluster, number).value, (cluster, number)
+    assert {verdict(switch, "victim", "west", number) for number in (*MANY, others)} == {PolicyVerdict.DROP}
+    assert {verdict(switch, "victim", "east", number) for number in FEW} == {PolicyVerdict.DROP}
+    assert verdict(switch, "victim", "east", others) is PolicyVerdict.ALLOW
+
+
+@attack(
+    Group.POLICIES,
+    Attacker.USER,
+    wants="have policies of administrators refused, by the rules of many Namespaces",
+    stopped_by="policies without a Namespace come first; Namespaces share the rules that these leave",
+)
+@pytest.mark.parametrize("namespaces", [20, 30, 40])
+def test_rules_of_many_namespaces_and_policies_of_the_cluster(namespaces: int) -> None:
+    """20 ClusterNetworkPolicies of 200 rules are in force beside Namespaces of 300 rules each."""
+    blocks = [{"ipBlock": {"cidr": "10.2.0.0/16"}}]
+    tenants = [f"tenant-{number:02}" for number in range(namespaces)]
+    objects = [
+        part
+        for number, tenant in enumerate(tenants)
+        for part in (
+            manifest("v1", "Namespace", tenant),
+            pod("p", tenant, f"10.1.2.{number + 1}"),
+            *(policy(f"p{place:03}", tenant, blocks) for place in range(300)),
+        )
+    ]
+    spec = {
+        "priority": 5,
+        "appliedTo": [{"namespaceSelector": {}}],
+        "ingress": [{"action": "Drop", "from": blocks}] * 200,
+    }
+    of_cluster = [
+        manifest("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", f"c{number:02}", spec=spec)
+        for number in range(20)
+    ]
+    result = enforced(*objects, *of_cluster)
+    in_force = {name.policy for name in result.names.values()}
+    assert {f"ClusterNetworkPolicy/c{number:02}" for number in range(20)} <= in_force
+    assert all(problem.subject.startswith("NetworkPolicy tenant-") for problem in result.problems)

@@ -129,13 +129,25 @@ def test_rules_are_divided_fairly_between_namespaces() -> None:
     assert f"its share of {MAX_RULES} is {MAX_RULES - 100}" in problems["greedy/b"]
 
 
+def test_policies_of_the_cluster_come_before_those_of_namespaces() -> None:
+    """Namespaces share what they leave, though it is less than their fair share, or nothing."""
+    cluster = {f"/{number:02}": Needs(1, 200) for number in range(20)}
+    tenants = {f"tenant-{number:02}/z": Needs(1, 300) for number in range(40)}
+    assert refused({**cluster, **tenants}).keys() == tenants.keys()
+    tenants["tenant-00/z"] = Needs(1, 60)
+    some = dict(list(cluster.items())[:8])
+    assert refused({**some, **tenants}).keys() == tenants.keys() - {"tenant-00/z"}
+    problems = refused({**cluster, "/new": Needs(1, 1)})
+    assert "older policies of the cluster have 4000: its share of 4000 is 4000" in problems["/new"]
+
+
 def test_a_rule_needs_a_flow_for_each_pod_peer_and_port() -> None:
     """And one more that joins them; a rule for any peer and port needs only those of its Pods."""
     whole = local_rule("p", (1,), POD, OTHER_POD)
-    assert needs_of(((3,), (whole,)), {}, {}) == Needs(2, 1)
+    assert needs_of(((3,), (whole,)), {}) == Needs(2, 1)
     peers = replace(whole, any_peer=False, services=(("shop", "web"),))
     backends = {("shop", "web"): (POD, OTHER_POD)}
-    assert needs_of(((3,), (peers, peers)), {}, backends) == Needs(2 * (1 + 2 + 3 + 2), 2)  # type: ignore[arg-type]
+    assert needs_of(((3,), (peers, peers)), backends) == Needs(2 * (1 + 2 + 3 + 2), 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", list(PolicyFailureMode))

@@ -215,6 +215,7 @@ def _of_peers(direction: PolicyDirection, peers: PolicyPeers) -> Iterator[Terms]
     for number, identity in dict.fromkeys(peers.identities):
         has_identity = (exact(f.TUN_ID, identity),)
         yield (*has_identity, r.CLUSTER.is_(number)) if number else has_identity
+    yield from ((r.CLUSTER.is_(number),) for number in dict.fromkeys(peers.clusters))
     for network in dict.fromkeys(peers.networks):
         if f.eth_type_of(network) in r.FAMILIES:
             yield in_address(network)

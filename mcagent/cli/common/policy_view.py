@@ -5,7 +5,7 @@ Asks no agent and sends no packet. Knows nothing of flows: rules are those of `m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mcagent.core.engine import IncrementalEngine
@@ -30,6 +30,7 @@ class InForce:
     isolating: Isolating
     unknown_dropped: frozenset[Address]
     identities: pipeline_input.Identities
+    unknown: Mapping[str, pipeline_input.UnknownIdentities]
     services: pipeline_input.Backends
     problems: tuple[Problem, ...]
 
@@ -73,6 +74,7 @@ def in_force(snapshot: Snapshot, config: Config) -> InForce:
         isolating=isolating_policies(selection.isolated),
         unknown_dropped=frozenset(pipeline_input.unknown_dropped(selection.rules)),
         identities=selection.identities,
+        unknown=selection.unknown,
         services=selection.services,
         problems=selection.problems,
     )
@@ -141,9 +143,14 @@ def _peers(known: InForce, rule: LocalRule, request: Request) -> Iterator[bool]:
     for service in rule.services:
         yield (request.peer, request.protocol, request.port) in known.services.get(service, ())
     for selector in rule.selectors:
-        identities = known.identities.get(selector, frozenset())
-        yield any((cluster, request.identity) in identities for cluster in (UNCLAIMED, request.cluster))
-        yield request.identity == labels.UNKNOWN and rule.verdict in (Verdict.DROP, Verdict.REJECT)
+        identities, unknown = known.identities.get(selector, frozenset()), known.unknown.get(rule.policy, {})
+        senders = {(cluster, request.identity) for cluster in (UNCLAIMED, request.cluster)}
+        yield bool(senders & (identities - unknown.keys()))
+        if rule.verdict in (Verdict.DROP, Verdict.REJECT):
+            yield request.identity == labels.UNKNOWN
+            yield any(
+                {UNCLAIMED, request.cluster}.intersection(unknown[pair]) for pair in identities & unknown.keys()
+            )
 
 
 def _is_port(port: RulePort, request: Request) -> bool:

@@ -71,7 +71,7 @@ def pipeline_rules(
     """Return the rules of each level with the numbers of rules, clusters and identities."""
     levels = engine.call(pipeline_input.by_level, selected.rules)
     inputs = {
-        level: pipeline_input.level_input(local_rules, level, ids, selected.identities)
+        level: pipeline_input.level_input(local_rules, level, ids, selected.identities, selected.unknown)
         for level, local_rules in levels.items()
     }
     return engine.each(pipeline_input.to_pipeline_rules, inputs, selected.services, cluster_ids)

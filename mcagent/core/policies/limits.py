@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from flows.pipeline.steps.policy import ranges
 from mcagent.core.policies.networks import remaining, remaining_count
-from mcagent.core.policies.pipeline_input import Backends, Identities
+from mcagent.core.policies.pipeline_input import Backends
 from mcagent.core.policies.rules import LocalRule, effect_of_fault
 from mcagent.core.shares import max_min_shares
 from mcagent.model.config import PolicyFailureMode
@@ -55,25 +55,27 @@ def with_networks(value: tuple[tuple[tuple[Network, ...], ...], LocalRules]) -> 
 
 
 class Needs(NamedTuple):
-    """What a policy needs on this Node: flows, as if its rules shared none, and rules."""
+    """What a policy needs on this Node: flows, as if its rules shared none, and rules.
+
+    Without the flows of label identities, whose number other clusters decide (`identity_shares`).
+    """
 
     flows: int
     rules: int
 
 
-def needs_of(value: tuple[tuple[int, ...], LocalRules], identities: Identities, services: Backends) -> Needs:
+def needs_of(value: tuple[tuple[int, ...], LocalRules], services: Backends) -> Needs:
     """Return what a policy needs. The first value: the number of networks of each rule."""
     counts, rules = value
-    return Needs(sum(_flows(rule, counts[rule.index], identities, services) for rule in rules), len(rules))
+    return Needs(sum(_flows(rule, counts[rule.index], services) for rule in rules), len(rules))
 
 
-def _flows(rule: LocalRule, networks: int, identities: Identities, services: Backends) -> int:
+def _flows(rule: LocalRule, networks: int, services: Backends) -> int:
     if rule.any_peer and not rule.ports:
         return len(rule.pods)
     peers = 0
     if not rule.any_peer:
-        peers = networks + sum(len(identities.get(selector, ())) for selector in rule.selectors)
-        peers += sum(len(services.get(service, ())) for service in rule.services)
+        peers = networks + sum(len(services.get(service, ())) for service in rule.services)
     ports = sum(1 for port in rule.ports for _ in ranges(port.low, port.high))
     return 1 + len(rule.pods) + peers + ports
 
@@ -87,14 +89,15 @@ def refusals(
 ) -> dict[str, Problem]:
     """Return the policies that are not enforced, by subject. In a Namespace the oldest policies come first.
 
-    Namespaces share MAX_RULES; the policies without a Namespace count as one.
+    Policies without a Namespace, which administrators write, come first; Namespaces share the rest of MAX_RULES.
     """
     refused: dict[str, Problem] = {}
     demands: Counter[str] = Counter()
     for subject, need in needs.items():
         if need.flows <= per_policy:
             demands[policies[subject].meta.namespace] += need.rules
-    shares = max_min_shares(demands, MAX_RULES)
+    of_cluster = min(demands.pop("", 0), MAX_RULES)
+    shares = {**max_min_shares(demands, MAX_RULES - of_cluster), "": of_cluster}
     flows: Counter[str] = Counter()
     rules: Counter[str] = Counter()
     for subject in sorted(needs, key=lambda subject: (policies[subject].meta.created, subject)):
@@ -109,8 +112,9 @@ def refusals(
             )
         elif rules[namespace] + need.rules > shares[namespace]:
             text = (
-                f"has {need.rules} rules for Pods of this Node, and older policies of its Namespace have "
-                f"{rules[namespace]}: its share of {MAX_RULES} is {shares[namespace]}"
+                f"has {need.rules} rules for Pods of this Node, and older policies of "
+                f"{'its Namespace' if namespace else 'the cluster'} have {rules[namespace]}: its share of "
+                f"{MAX_RULES} is {shares[namespace]}"
             )
         else:
             flows[namespace] += need.flows

@@ -5,7 +5,7 @@ Decides the order of rules and resolves the peers of a rule to numbers. Builds n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from flows import pipeline
@@ -19,7 +19,10 @@ from mcagent.model.objects import EndpointSlice, IpProtocol
 from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import PROTOCOLS, Direction, Selector, Verdict
 
-Identities = Mapping[Selector, frozenset[tuple[str, int]]]
+IdentityPair = tuple[str, int]  # cluster ID or UNCLAIMED, number
+Identities = Mapping[Selector, frozenset[IdentityPair]]
+# Identities that rules do not match (`identity_shares`), with the clusters that may use them.
+UnknownIdentities = Mapping[IdentityPair, Collection[str]]
 Backends = Mapping[tuple[str, str], tuple[tuple[Address, int, int], ...]]
 Level = tuple[pipeline.PolicyDirection, pipeline.PolicyStage, int]
 
@@ -85,10 +88,15 @@ class LevelInput:
     rules: tuple[LocalRule, ...]
     ids: tuple[int, ...]  # of the rules
     identities: Identities  # of the rules' selectors
+    unknown: Mapping[str, UnknownIdentities]  # of the rules' policies
 
 
 def level_input(
-    rules: tuple[LocalRule, ...], level: Level, ids: Mapping[str, int], identities: Identities
+    rules: tuple[LocalRule, ...],
+    level: Level,
+    ids: Mapping[str, int],
+    identities: Identities,
+    unknown: Mapping[str, UnknownIdentities],
 ) -> LevelInput:
     """Return the input of `to_pipeline_rules` for one level; it does not depend on the rules of other levels."""
     selectors = {selector for rule in rules for selector in rule.selectors}
@@ -97,6 +105,7 @@ def level_input(
         rules=rules,
         ids=tuple(ids[rule.key] for rule in rules),
         identities={selector: identities[selector] for selector in selectors if selector in identities},
+        unknown={rule.policy: unknown[rule.policy] for rule in rules if rule.policy in unknown},
     )
 
 
@@ -113,12 +122,7 @@ def to_pipeline_rules(
             level=number,
             verdict=pipeline.PolicyVerdict(rule.verdict.lower()),
             pods=rule.pods,
-            peers=pipeline.PolicyPeers(
-                any_peer=rule.any_peer,
-                identities=_identities(rule, value.identities, clusters),
-                networks=rule.networks,
-                services=tuple(endpoint for service in rule.services for endpoint in services.get(service, ())),
-            ),
+            peers=_peers(rule, value, services, clusters),
             ports=tuple(
                 pipeline.PolicyPort(
                     protocol=port.protocol,
@@ -155,11 +159,28 @@ def _stage(rule: LocalRule) -> pipeline.PolicyStage:
     return pipeline.PolicyStage.BASELINE if rule.tier == BASELINE else pipeline.PolicyStage.TIERS
 
 
+def _peers(
+    rule: LocalRule, value: LevelInput, services: Backends, clusters: Mapping[str, int]
+) -> pipeline.PolicyPeers:
+    """Return the peers of a rule. One that drops or rejects has all Pods of the clusters of unknown identities."""
+    pairs = {pair for selector in rule.selectors for pair in value.identities.get(selector, ())}
+    unknown = value.unknown.get(rule.policy, {})
+    strict_about = {cluster for pair in pairs & unknown.keys() for cluster in unknown[pair]}
+    if rule.verdict not in _STRICT:
+        strict_about = set()
+    return pipeline.PolicyPeers(
+        any_peer=rule.any_peer or UNCLAIMED in strict_about,
+        identities=_identities(rule, pairs - unknown.keys(), clusters),
+        clusters=tuple(sorted(clusters[cluster] for cluster in strict_about if cluster in clusters)),
+        networks=rule.networks,
+        services=tuple(endpoint for service in rule.services for endpoint in services.get(service, ())),
+    )
+
+
 def _identities(
-    rule: LocalRule, identities: Identities, clusters: Mapping[str, int]
+    rule: LocalRule, pairs: Collection[IdentityPair], clusters: Mapping[str, int]
 ) -> tuple[tuple[int, int], ...]:
     """Return (cluster, identity) of the rule's peers; for rules that drop or reject, add the unknown identity."""
-    pairs = {pair for selector in rule.selectors for pair in identities.get(selector, ())}
     of_any_cluster = {number for cluster, number in pairs if cluster == UNCLAIMED}
     numbers = {(ANY_CLUSTER, number) for number in of_any_cluster}
     numbers |= {(clusters[c], number) for c, number in pairs if c in clusters and number not in of_any_cluster}

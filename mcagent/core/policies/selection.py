@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from mcagent.core.engine import IncrementalEngine
-from mcagent.core.policies import label_matching, limits, pipeline_input, rules
+from mcagent.core.policies import identity_shares, label_matching, limits, pipeline_input, rules
 from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.config import Config
 from mcagent.model.net import Address
@@ -40,6 +40,7 @@ class SelectedRules:
     rules: Mapping[str, tuple[rules.LocalRule, ...]]
     isolated: Mapping[str, Isolated]
     identities: pipeline_input.Identities
+    unknown: Mapping[str, pipeline_input.UnknownIdentities]  # by the subject of the policy
     services: pipeline_input.Backends
     own_endpoints: pipeline_input.Backends  # those of `services` that are in this cluster
     problems: tuple[Problem, ...]
@@ -72,6 +73,7 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config, 
     selected_pods = call(label_matching.pods_selected, own_pods, pod_matches)
     tiers = call(rules.tier_priorities, snapshot.tiers)
     mode, limit = config.policy_failure_mode, config.max_policy_flows
+    namespace_limit = config.max_namespace_policy_flows
     local_rules = call_each(rules.local_rules, policies, selected_pods, tiers, mode, limit)
 
     peer_selectors = call(_union, call_each(_peer_selectors, local_rules))
@@ -83,10 +85,20 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config, 
 
     with_rules = {subject: policies[subject] for subject, own_rules in local_rules.items() if own_rules}
     counts = call_each(limits.network_counts, with_rules)
-    needs = call_each(limits.needs_of, engine.join(counts, local_rules), identities, backends)
-    refused = call(limits.refusals, with_rules, needs, limit, config.max_namespace_policy_flows, mode)
+    needs = call_each(limits.needs_of, engine.join(counts, local_rules), backends)
+    refused = call(limits.refusals, with_rules, needs, limit, namespace_limit, mode)
     enforced = {subject: policy for subject, policy in with_rules.items() if subject not in refused}
     networks = call_each(limits.rule_networks, enforced)
+    enforced_rules = {subject: local_rules[subject] for subject in enforced}
+    own_flows = {subject: needs[subject].flows for subject in enforced}
+    demands = call(identity_shares.demands, enforced_rules, enforced, own_flows, limit, namespace_limit)
+    exporters = call(identity_shares.exporters, snapshot.label_identities)
+    unknown = call(
+        identity_shares.by_policy,
+        call_each(identity_shares.unknown_identities, demands, identities, exporters),
+        enforced_rules,
+        enforced,
+    )
     local_endpoints = call(
         pipeline_input.own_endpoints, snapshot.endpoint_slices if services else {}, services, own_id
     )
@@ -98,11 +110,15 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config, 
         },
         isolated=call_each(_isolated, policies, selected_pods),
         identities=identities,
+        unknown=unknown,
         services=backends,
         own_endpoints=local_endpoints,
         problems=call(
             in_order,
             tuple(refused.values()),
+            call(
+                identity_shares.problems, unknown, enforced_rules, enforced, identities, (limit, namespace_limit)
+            ),
             *call_each(rules.tier_problems, policies, tiers, mode).values(),
             *partly.values(),
         ),
