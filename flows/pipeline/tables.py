@@ -23,7 +23,15 @@ CLASSIFY = PipelineTable(
     "this gateway's probes go to the agent. Connections that the agent restores are committed. Fragments of "
     "remote clusters pass the cluster's meter.",
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.IP_FRAG, f.TCP_FLAGS),
-    next=(5, 10, 26, 40),
+    next=(3, 5, 10, 26, 40),
+)
+SENT_FRAGMENTS = PipelineTable(
+    number=3,
+    name="SentFragments",
+    purpose="Limits fragments of the host by a meter that the last bits of the source address choose, so that no "
+    "Pod uses up what other clusters accept of this one.",
+    fields=(f.ETH_TYPE, *ADDRESSES_SRC),
+    next=(5,),
 )
 UNMAP = PipelineTable(
     number=5,
@@ -348,9 +356,9 @@ POLICY_TABLES = (
 # Present only if a Pod CIDR of this cluster has a virtual prefix.
 PREFIX_TABLES = (VIRTUAL, REAL)
 TABLES = (
-    CLASSIFY, UNMAP, VIRTUAL, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE,
-    EGRESS_REJECT, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY,
-    SNAT_TABLE,
+    CLASSIFY, SENT_FRAGMENTS, UNMAP, VIRTUAL, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY,
+    EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE,
+    ROUTE, RELAY, SNAT_TABLE,
     SNAT_STATE, EXIT, DELIVER, FRAGMENTS, ARRIVE, RELATED, RELATED_CLUSTER, INGRESS_TIERS, INGRESS_NETWORK_POLICY,
     INGRESS_BASELINE, REJECT, REJECT_STATE, ADMIT, ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, MAP,
     REAL, OUTPUT,

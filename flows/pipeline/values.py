@@ -33,6 +33,8 @@ class Env:
     snat_ports: tuple[int | None, int | None] = (None, None)
     mtu: int | None = None  # bytes of the largest packet that tunnels take, if packets of the host may be larger
     ended_meter: int | None = None  # limits packets of ended connections that go to the agent; None: no limit
+    # Limit the fragments that this Node sends, by the last bits of the source address; a power of two, or none.
+    fragment_meters: tuple[int, ...] = ()
     fingerprint: int | None = None  # source MAC of answers to probes, which says whose gateway answers
 
     def zone(self, zone: Zone) -> int:

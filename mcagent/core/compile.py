@@ -19,7 +19,7 @@ from mcagent.core.fragments import build, kernel, quoted, silent_nodes, tunnel_g
 from mcagent.core.fragments.own_endpoints import not_seen_by_kernel
 from mcagent.core.fragments.policies import Enforcement, claimed_flows, enforcement
 from mcagent.core.fragments.wireguard import peer_resources, wireguard_resources
-from mcagent.core.ids import METERS, NODES, assign_ids
+from mcagent.core.ids import FRAGMENT_LIMITS, METERS, NODES, assign_ids, share_ids
 from mcagent.core.imported_services import Steering, steering
 from mcagent.core.local_cluster.pod_sources import PodSources, pod_sources, unverified_labels
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalPeer, dropping_problems, route_source
@@ -156,7 +156,7 @@ def _base(
         own = (local.own_addresses, local.own_node_cidrs)
         parts.append(call(build.routing, local.own_pods, own, sources.checked, config))
     if forwards.env is not None:
-        parts.append(call(build.base, forwards.env, forwards.next_hops))
+        parts.append(call(build.base, forwards.env, forwards.next_hops, config.fragments))
     if forwards.encrypting is not None or forwards.node_encryption is not None:
         decisions, clusters = (forwards.encryption, forwards.node_encryption), forwards.remote.accepted
         parts.append(
@@ -221,7 +221,8 @@ def _clusters(
     call, call_each, clusters = engine.call, engine.each, forwards.clusters
     gateway_ip = forwards.local.own_gateway_ip if env.gateway else None
     meters = call(assign_ids, tuple(clusters), METERS)
-    inputs = engine.join(clusters, forwards.cluster_ids, meters, forwards.paths_to_clusters)
+    fragment_meters = call(share_ids, tuple(clusters), FRAGMENT_LIMITS)
+    inputs = engine.join(clusters, forwards.cluster_ids, meters, fragment_meters, forwards.paths_to_clusters)
     in_flows = call_each(build.remote_cluster, inputs, gateway_ip, forwards.to_first, config)
     clusters_and_ends = engine.join(clusters, forwards.encryption.ends, forwards.ready_devices)
     claimed: Mapping[str, build.Resources] = {}
@@ -242,7 +243,10 @@ def _clusters(
         call_each(build.cluster_flows, in_flows, env, config),
         claimed,
     )
-    return call_each(build.fragment, parts).values()
+    return (
+        call(build.fragment_meters, fragment_meters, config.fragments),
+        *call_each(build.fragment, parts).values(),
+    )
 
 
 def _dropped_clusters(

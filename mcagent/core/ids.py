@@ -6,6 +6,7 @@ an agent after a restart. Must not know what is named.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
@@ -18,8 +19,11 @@ LAST_OFPORT = 65000  # 65280 (0xff00) and above are reserved in OpenFlow 1.0 num
 # vSwitch and both datapaths.
 CLUSTERS = NODES = SERVICES = (1 << 24) - 1
 METERS = (1 << 14) - 1
-# Offsets from the ID of a cluster's meter to those of its probes, of its queries to all Nodes, of its fragments.
-PROBE_METERS, ASK_METERS, FRAGMENT_METERS = 1 << 14, 2 << 14, 3 << 14
+# Offsets from the ID of a cluster's meter to those of its probes, and of its queries to all Nodes.
+PROBE_METERS, ASK_METERS = 1 << 14, 2 << 14
+# IDs of the meters of fragments: those of clusters have an offset, those that this Node sends follow.
+FRAGMENT_METERS, FRAGMENT_LIMITS, SENDERS = 3 << 14, 256, 64
+SENDER_METERS = tuple(FRAGMENT_METERS + FRAGMENT_LIMITS + 1 + number for number in range(SENDERS))
 
 ENDED_METER = FRAGMENT_METERS  # of this Node; the ID of no cluster's meter is 0
 
@@ -34,15 +38,23 @@ def assign_ids(names: Iterable[str], largest: int = CLUSTERS) -> dict[str, int]:
 
     Raises OverflowError if there are more names than IDs.
     """
+    names = tuple(names)
+    if len(names) > largest:
+        raise OverflowError(f"more than {largest} names need an ID")
+    return share_ids(names, largest)
+
+
+def share_ids(names: Iterable[str], largest: int) -> dict[str, int]:
+    """Assign IDs as `assign_ids` does. If there are more names than IDs, as few as possible have the same one."""
+    ordered = sorted(names)
+    most = -(-len(ordered) // largest)  # rounded up
     ids: dict[str, int] = {}
-    assigned: set[int] = set()
-    for name in sorted(names):
-        if len(assigned) == largest:
-            raise OverflowError(f"more than {largest} names need an ID")
+    holders: Counter[int] = Counter()
+    for name in ordered:
         index = name_hash(name) % largest
-        while index + 1 in assigned:
+        while holders[index] == most:
             index = (index + 1) % largest
-        assigned.add(index + 1)
+        holders[index] += 1
         ids[name] = index + 1
     return ids
 

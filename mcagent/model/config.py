@@ -179,9 +179,10 @@ class Config:
         "Rate limit per remote cluster: new connections per second to this Node (burst: twice that). Excess is "
         "dropped. 0: no limit.", reloadable=True)] = 10_000
     fragments: Annotated[int, Key("fragments", kinds.integer(0, 1_000_000),
-        "Rate limit per remote cluster: IP fragments per second to this Node (burst: ten times that). Excess is "
-        "dropped. Raise it only with the limits for fragments of the Node ([underlay.md](underlay.md#fragments)). "
-        "0: no limit.", reloadable=True)] = 30
+        "Rate limit per remote cluster: IP fragments per second to this Node (burst: four times that). A Pod of "
+        "this Node may send a third to other clusters. Excess is dropped. Raise it in all clusters, and only with "
+        "the limits for fragments of the Nodes ([underlay.md](underlay.md#fragments)). 0: no limit.",
+        reloadable=True)] = 45
     pod_routing: Annotated[PodRouting, Key("podRouting", kinds.choice(PodRouting),
         "How a gateway finds the Node of a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching Pods. auto: "
         "by the Node's Pod CIDRs if it has any, else by Pods.", reloadable=True)] = PodRouting.AUTO

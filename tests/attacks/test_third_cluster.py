@@ -1,4 +1,4 @@
-"""A third cluster attacks connections of two others: by ICMP errors, by replies, by fragments."""
+"""Attacks on connections of other clusters, and of other Pods: by ICMP errors, by replies, by fragments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
@@ -31,9 +32,10 @@ BOTH = frozenset({"ECONNREFUSED", "EMSGSIZE"})  # what a socket learns of them
 TRIED = 6.0  # seconds for which errors are sent that nobody must learn of
 SMALL_MTU = 600
 SOCKET_PORT = 33333
-IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # ip(7)
+IP_MTU_DISCOVER, IP_PMTUDISC_DONT, IP_PMTUDISC_DO = 10, 0, 2  # ip(7)
 FRAGMENTS = 6000  # more than either datapath stores
 BURST = 100  # fragments that the receive queue of the lab's packet sockets holds, with other packets
+LARGE, LARGE_DATAGRAMS, LARGE_BURST = 2900, 500, 25  # bytes of a datagram in three fragments; datagrams
 MORE_FRAGMENTS = 0x2000  # MF (RFC 791 section 3.1)
 PIECE = 1208  # bytes; the userspace datapath takes no fragment below 1200 (lib/ipf.c)
 RELATED = "the pipeline, by conntrack: an ICMP error comes from the cluster at the other end of what it quotes"
@@ -206,6 +208,34 @@ def test_a_flood_of_fragments(world: World) -> None:
         # would not meet the meter, and the drops would hit the echo requests.
         assert packets.echoes(world.lab.namespace(world.server), target)
     assert _large_pings(world) == 0
+
+
+@profiles(Cni.FLANNEL)
+@attack(
+    Group.STATE,
+    Attacker.POD,
+    wants="end the fragmented datagrams of all Pods of its cluster to another cluster's Node, by sending many",
+    stopped_by="a meter for the sender of fragments on its Node, of a third of what other clusters accept",
+)
+def test_large_datagrams_of_one_pod(world: World) -> None:
+    """Large datagrams of another Pod of its cluster arrive, and some of its own."""
+    attacker = world.lab.namespace(world.west.gateways[0].pods[0])
+    assert _large_pings(world) == 0
+    with ThreadPoolExecutor(1) as pool, traffic.udp_socket(attacker, world.client.address, POD_PORT) as sender:
+        sender.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
+
+        def send(datagrams: int) -> None:
+            for _ in range(0, datagrams, LARGE_BURST):
+                for _ in range(LARGE_BURST):
+                    sender.send(bytes(LARGE))
+                # See above: the queue of the attacker's Node must not drop what the meter is to drop.
+                assert packets.echoes(attacker, world.client.address)
+
+        send(LARGE_DATAGRAMS)
+        pings = pool.submit(_large_pings, world)
+        while not pings.done():
+            send(LARGE_BURST)
+        assert pings.result() == 0
 
 
 def _large_pings(world: World) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
@@ -176,6 +177,7 @@ def test_units_of_a_gateway() -> None:
         "base",
         "cluster/east",
         "cluster/west",
+        "fragment-meters",
         "guard",
         "mapped",
         "node/g1",
@@ -198,7 +200,7 @@ def test_units_of_a_gateway() -> None:
 def test_units_of_a_worker() -> None:
     """A worker has tunnels to the gateways of its cluster and to nobody else, and no Services."""
     found = compiled(EAST, service("web", "10.96.0.7", 80), export("web"), on="w1")
-    owners = ["base", "cluster/east", "guard", "mapped", "node/g1", "node/g2", "node/w1"]
+    owners = ["base", "cluster/east", "fragment-meters", "guard", "mapped", "node/g1", "node/g2", "node/w1"]
     assert sorted(found.desired.fragments) == owners
     assert {(t.peer_kind, t.peer) for t in of(TunnelPort, resources(found))} == {
         (PeerKind.GATEWAY, "g1"),
@@ -286,7 +288,7 @@ def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
         found = compiled(EAST, WEST, on=on, new_connections=300)
         every = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
         meters = {name: meter for name, each in every.items() for meter in each if meter.rate == 300}
-        assert len({m.meter_id for each in every.values() for m in each}) == (8 if on == "g1" else 4)
+        assert len({m.meter_id for each in every.values() for m in each}) == (6 if on == "g1" else 2)
         assert {m.burst for m in meters.values()} == {600}
         for name, meter in meters.items():
             flows = of(FlowEntry, resources(found, f"cluster/{name}"))
@@ -300,20 +302,61 @@ def test_fragments_of_each_cluster_pass_a_meter_before_conntrack() -> None:
     """A gateway's own tunnels lead to it in table Classify; all Nodes meter what other gateways forward."""
     conditions = {("g1", 0): "in_port=", ("g1", 61): "reg0=0x3/0xf", ("w1", 61): "reg0=0x3/0xf"}
     for on in ("g1", "w1"):
-        cluster = resources(compiled(EAST, gateway("g2", "192.0.2.9"), on=on, fragments=70), "cluster/east")
-        (meter,) = (entry for entry in of(MeterEntry, cluster) if entry.rate == 70)
+        found = compiled(EAST, gateway("g2", "192.0.2.9"), on=on, fragments=70)
+        cluster = resources(found, "cluster/east")
+        (meter,) = of(MeterEntry, resources(found, "fragment-meters"))
+        assert (meter.rate, meter.burst) == (70, 280)
         flows = [flow for flow in of(FlowEntry, cluster) if f"meter:{meter.meter_id}," in flow.actions]
         assert {flow.table for flow in flows} == {table for node, table in conditions if node == on}
         assert all("nw_frag=yes" in flow.match for flow in flows)
         assert all(conditions[on, flow.table] in flow.match for flow in flows)
 
 
+def test_fragments_that_a_node_sends_pass_a_meter_of_their_sender() -> None:
+    """A third of the rate that clusters accept, and a datagram of 64 KiB at once; neighbours have other meters."""
+    for on in ("g1", "w1"):
+        base = resources(compiled(EAST, on=on, fragments=90), "base")
+        rates = {meter.meter_id: (meter.rate, meter.burst) for meter in of(MeterEntry, base)}
+        assert set(rates.values()) == {(30, 180)}
+        assert 180 * 1400 > 65535
+        flows = {flow.match: flow for flow in of(FlowEntry, base) if flow.table == 3 and "meter:" in flow.actions}
+        assert {f"ip,nw_src=0.0.0.{number}/0.0.0.63" for number in range(64)} == flows.keys()
+        assert {flow.actions for flow in flows.values()} == {f"meter:{meter},goto_table:5" for meter in rates}
+        sent = [flow for flow in of(FlowEntry, base) if "goto_table:3" in flow.actions]
+        assert sent
+        assert all("in_port=1" in flow.match and "nw_frag=yes" in flow.match for flow in sent)
+        clusters = resources(compiled(EAST, WEST, on=on, fragments=90))
+        others = [meter.meter_id for meter in of(MeterEntry, clusters) if meter.meter_id not in rates]
+        assert len(others) == len(set(others)) == (8 if on == "g1" else 4)
+        assert not of(MeterEntry, resources(compiled(EAST, on=on, fragments=0), "base"))
+
+
 def test_no_cluster_fills_the_storage_of_unfinished_fragments() -> None:
     """The userspace datapath stores 1,000 fragments for 15 s (OVS lib/ipf.c), Linux 4 MiB of them for 30 s."""
     rate = Config(node_name="g1").fragments
-    (meter,) = (entry for entry in of(MeterEntry, resources(compiled(EAST))) if entry.rate == rate)
+    (meter,) = of(MeterEntry, resources(compiled(EAST), "fragment-meters"))
+    assert meter.rate == rate
     assert meter.burst + 15 * rate < 1000
     assert (meter.burst + 30 * rate) * 2.5 * 1024 < 4 * 2**20
+
+
+def test_more_than_256_clusters_share_the_meters_of_fragments() -> None:
+    """Up to that number each has its own."""
+    for count, most in ((256, 1), (400, 2)):
+        clusters = [
+            cluster(f"c{number}", f"10.{100 + number // 250}.{number % 250}.0/24") for number in range(count)
+        ]
+        found = compiled(*clusters)
+        meters = {meter.meter_id for meter in of(MeterEntry, resources(found, "fragment-meters"))}
+        used = Counter(
+            int(flow.actions.partition("meter:")[2].partition(",")[0])
+            for number in range(count)
+            for flow in of(FlowEntry, resources(found, f"cluster/c{number}"))
+            if flow.table == 61
+        )
+        assert used.keys() == meters
+        assert len(meters) <= 256
+        assert max(used.values()) <= most
 
 
 def test_other_clusters_do_not_decide_how_often_all_nodes_are_asked() -> None:
@@ -436,7 +479,10 @@ def test_one_bad_object_changes_nothing_for_the_others() -> None:
     kind = Kind.CLUSTER_INFO_IMPORT
     bad = apply_changes(start, [Upsert(kind=kind, raw=greedy), Upsert(kind=kind, raw=broken)])
     after = compiler.compile(bad, NO_FACTS, config("g1"))
-    assert all(after.desired.fragments[name] is fragment for name, fragment in before.desired.fragments.items())
+    shared = "fragment-meters"  # with one of the new cluster
+    others = {name: fragment for name, fragment in before.desired.fragments.items() if name != shared}
+    assert all(after.desired.fragments[name] is fragment for name, fragment in others.items())
+    assert {*resources(before, shared)} < {*resources(after, shared)}
     assert {problem.subject for problem in after.desired.problems} == {
         "ClusterInfoImport mc/zz",
         "ClusterInfoImport mc/west-clusterinfo",

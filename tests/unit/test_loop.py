@@ -124,9 +124,9 @@ def test_one_change_costs_one_change(world: World) -> None:
     assert {name: facility.observations for name, facility in world.facilities.items()} == reads
     desired = world.loop.report.desired
     assert desired is not None
-    # Four more: the tunnel is made, and taken into use when its flows are there; its end is one of those guarded;
-    # two chains have rules for its gateway.
-    assert len(world.applied) - count == len(desired.fragments["cluster/c99"].resources) + 4
+    # Five more: the tunnel is made, and taken into use when its flows are there; its end is one of those guarded;
+    # two chains have rules for its gateway; the meter of its fragments, which further clusters may share.
+    assert len(world.applied) - count == len(desired.fragments["cluster/c99"].resources) + 5
 
 
 def test_a_burst_of_a_thousand_changes_settles_in_a_handful_of_passes(world: World) -> None:

@@ -17,8 +17,12 @@ from flows.fields import (
     IP_PROTO,
     IP_TCP,
     IP_TOS,
+    IPV4_ONLY,
+    IPV4_SRC,
+    IPV6_SRC,
     PORT_CONTROLLER,
     PORT_IN_PORT,
+    Term,
     exact,
     tcp_flags,
 )
@@ -42,13 +46,27 @@ def base(env: Env) -> Iterator[Flow]:
         # Not TCP, whose segments fit: measured packets leave their batch in the userspace datapath, and Linux
         # before 5.13 takes segments that a device has to cut for large (execute_check_pkt_len).
         yield e.flow(t.CLASSIFY, d.EXACT, (*terms, exact(IP_PROTO, IP_TCP)), *host, e.goto(t.UNMAP))
-        repaired = (*terms, exact(IP_PROTO, IP_ICMP), exact(IP_TOS, r.TOS_REPAIRED))
+        repaired = (*terms, exact(IP_PROTO, IP_ICMP), exact(IP_TOS, r.TOS_REPAIRED), e.WHOLE)
         yield e.flow(t.CLASSIFY, d.EXACT, repaired, *host, set_bits(r.REPAIRED, 1), *measure, e.goto(t.UNMAP))
+        if env.fragment_meters:
+            yield e.flow(t.CLASSIFY, d.EXACT + 1, (*terms, e.FRAGMENT), *host, *measure, e.goto(t.SENT_FRAGMENTS))
+            yield from _sent_fragments(env, family)
         for port in env.local_gateways:
             gateway = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))
             yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, e.goto(t.SOURCE))
     yield from _agent_reports(env)
     yield from _probes(env)
+
+
+def _sent_fragments(env: Env, family: Term) -> Iterator[Flow]:
+    """Pass fragments through the meter of their sender: other clusters limit those of this cluster together.
+
+    In a table of its own, since the source address in a match would create a datapath flow per sender for all
+    packets. Consecutive addresses have different meters.
+    """
+    source, mask = IPV4_SRC if family is IPV4_ONLY else IPV6_SRC, len(env.fragment_meters) - 1
+    for bits, meter in enumerate(env.fragment_meters):
+        yield e.flow(t.SENT_FRAGMENTS, d.NORMAL, (family, Term(source, bits, mask)), Meter(meter), e.goto(t.UNMAP))
 
 
 def _agent_reports(env: Env) -> Iterator[Flow]:

@@ -17,7 +17,7 @@ from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.quoted import QuotedRules, quoted_addresses
 from mcagent.core.fragments.tunnel_guard import GTSM_TTL, TunnelPeers, guard, tunnel_port
 from mcagent.core.fragments.wireguard import peer_resources
-from mcagent.core.ids import ASK_METERS, ENDED_METER, FRAGMENT_METERS, PROBE_METERS
+from mcagent.core.ids import ASK_METERS, ENDED_METER, FRAGMENT_METERS, PROBE_METERS, SENDER_METERS
 from mcagent.core.local_cluster.prefixes import pods_in_bridge
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
@@ -45,7 +45,9 @@ _SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000,
 
 # New connections per second for each packet per second that may query the Nodes of all endpoints.
 CONNECTIONS_PER_QUERY = 10
-BURST, FRAGMENT_BURST = 2, 10  # seconds of a meter's rate; large datagrams come in bursts of fragments
+BURST, FRAGMENT_BURST = 2, 4  # seconds of a meter's rate; large datagrams come in bursts of fragments
+# One sender has a third of the rate that another cluster accepts, so two thirds remain to the others.
+SENDER_SHARE, SENDER_BURST = 3, 6  # the latter in seconds of its rate: for a datagram of 64 KiB
 ENDED = 100  # packets per second from which the agent learns of ended connections
 PROBES = 100  # per second through the tunnels to one cluster, answers included: enough for 50 gateways there
 
@@ -85,6 +87,7 @@ def environment(
         snat_ports=snat_ports(facts.datapath, tunnel_port(config)),
         mtu=mtu if mtu < facts.uplink_mtu else None,
         ended_meter=ENDED_METER if config.new_connections else None,
+        fragment_meters=SENDER_METERS if config.fragments else (),
         fingerprint=cluster_fingerprint(config.cluster_id) if config.cluster_id else None,
     )
 
@@ -129,10 +132,15 @@ def routing(
     return (*kernel.routing(config), *chains)
 
 
-def base(env: pipeline.Env, next_hops: pipeline.NextHopGroup) -> Resources:
-    """Return the flows that exist once on a Node with a role, and the meter of ended connections."""
-    meter = MeterEntry(meter_id=env.ended_meter or 0, rate=ENDED, burst=BURST * ENDED)
-    meters = (meter,) if env.gateway and env.ended_meter is not None else ()
+def base(env: pipeline.Env, next_hops: pipeline.NextHopGroup, fragments: int) -> Resources:
+    """Return the flows that exist once on a Node with a role, and their meters.
+
+    `fragments`: a second, that a cluster accepts.
+    """
+    rate = max(1, fragments // SENDER_SHARE)
+    meters = [MeterEntry(meter_id=meter, rate=rate, burst=SENDER_BURST * rate) for meter in env.fragment_meters]
+    if env.gateway and env.ended_meter is not None:
+        meters.append(MeterEntry(meter_id=env.ended_meter, rate=ENDED, burst=BURST * ENDED))
     return (*meters, *entries(pipeline.base(env, next_hops)))
 
 
@@ -188,17 +196,19 @@ def endpoints_fragment(
 
 
 def remote_cluster(
-    value: tuple[AcceptedCluster, int, int, tuple[PathState, ...] | None],
+    value: tuple[AcceptedCluster, int, int, int, tuple[PathState, ...] | None],
     own: Address | None,
     to_first: int | None,
     config: Config,
 ) -> pipeline.RemoteCluster:
-    """Convert a cluster for `flows.pipeline`. `value`: the cluster, its ID, its meter ID, the paths to it.
+    """Convert a cluster for `flows.pipeline`.
+
+    `value`: the cluster, its ID, the numbers of its meters and of that of its fragments, the paths to it.
 
     `own`: this Node's gatewayIP; None on workers. `to_first`: port of the tunnel to this cluster's first gateway;
     None on that gateway.
     """
-    cluster, number, meter, paths = *value[:3], value[3] or ()
+    cluster, number, meter, fragment_meter, paths = *value[:4], value[4] or ()
     sources = dict(zip(cluster.gateways, cluster.sources, strict=True))
     reached = cluster.reached_from(own) if own is not None else ()
     ends = [path.tunnel.end for path in paths]
@@ -224,26 +234,34 @@ def remote_cluster(
         meter=meter if config.new_connections else None,
         probe_meter=PROBE_METERS + meter if config.new_connections and paths else None,
         ask_meter=ASK_METERS + meter if config.new_connections and paths else None,
-        fragment_meter=FRAGMENT_METERS + meter if config.fragments else None,
+        fragment_meter=FRAGMENT_METERS + fragment_meter if config.fragments else None,
         by=to_first if cluster.antrea else None,
     )
 
 
 def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Config) -> Resources:
-    """Return the flows of a remote cluster, and its meters: of connections, probes, queries and fragments."""
+    """Return the flows of a remote cluster, and its meters: of connections, probes and queries."""
     ask_rate = max(1, config.new_connections // CONNECTIONS_PER_QUERY)
     rates = (
-        (cluster.meter, config.new_connections, BURST),
-        (cluster.probe_meter, PROBES, BURST),
-        (cluster.ask_meter, ask_rate, BURST),
-        (cluster.fragment_meter, config.fragments, FRAGMENT_BURST),
+        (cluster.meter, config.new_connections),
+        (cluster.probe_meter, PROBES),
+        (cluster.ask_meter, ask_rate),
     )
     meters = (
-        MeterEntry(meter_id=meter_id, rate=rate, burst=burst * rate)
-        for meter_id, rate, burst in rates
+        MeterEntry(meter_id=meter_id, rate=rate, burst=BURST * rate)
+        for meter_id, rate in rates
         if meter_id is not None
     )
     return (*meters, *entries(pipeline.cluster(env, cluster)))
+
+
+def fragment_meters(numbers: Mapping[str, int], rate: int) -> Fragment:
+    """Build the fragment of the meters of remote clusters' fragments, which further clusters share."""
+    meters = (
+        MeterEntry(meter_id=FRAGMENT_METERS + number, rate=rate, burst=FRAGMENT_BURST * rate)
+        for number in sorted(set(numbers.values()))
+    )
+    return Fragment(owner="fragment-meters", resources=tuple(meters) if rate else ())
 
 
 def cluster_routes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.attacks.generated.browsers import A12
 from tests.attacks.generated.claims import A1, A14
-from tests.attacks.generated.connections import A6, A7, FLOODS
+from tests.attacks.generated.connections import A6, A7, FLOODS, N6
 from tests.attacks.generated.exporters import N5
 from tests.attacks.generated.objects import A8, A10, A11
 from tests.attacks.generated.outside import A5, A9
@@ -31,6 +31,7 @@ CLASSES: tuple[AttackClass, ...] = (
     A16,
     N1,
     N5,
+    N6,
     FLOODS,
     SOURCES,
 )

@@ -1,6 +1,7 @@
 """Attacks on connections of others: ICMP errors of a third cluster, fragments, floods of new connections.
 
-The simulator has no rates: for floods it judges that a meter of the cluster precedes what a flood would fill.
+The simulator has no rates: for floods it judges that a meter of the cluster, or of the Pod, precedes what a flood
+would fill.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from flows.actions import Ct, Meter
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import tables as t
+from flows.pipeline.registers import TOS_REPAIRED
 from flows.simulator import IpFragment, Network, Packet, SwitchWalk
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from mcagent.model.dataplane.facts import DatapathType
@@ -276,6 +278,74 @@ A7 = AttackClass(
         "Nodes meter fragments": partial(nodes.without, _without_meters(t.FRAGMENTS.number)),
     },
     examples=500,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentFragment:
+    """A fragment that a Pod sends to another cluster."""
+
+    datapath: DatapathType
+    place: Place
+    packet: Packet
+
+    def __str__(self) -> str:
+        return f"a Pod on {self.place} sends {described(self.packet)} ({self.datapath} datapath)"
+
+    def meter(self, source: int) -> int | None:
+        """Return the meter before the reassembly on the Pod's Node, if its address has this last number."""
+        address = places.pod_address(self.place.cluster, self.place.node)
+        packet = replace(self.packet, src=type(address)(int(address) & ~0xFF | source))
+        walk = nodes.fleet(self.datapath).network.send(self.place.name, packet).walks[0][1]
+        for step in walk.steps:
+            for action in step.flow.actions if step.flow is not None else ():
+                if isinstance(action, Meter | Ct):
+                    return action.meter_id if isinstance(action, Meter) else None
+        return None
+
+
+@st.composite
+def _sent_fragments(draw: st.DrawFn) -> SentFragment:
+    place = draw(st.sampled_from(PLACES))
+    protocol = draw(st.sampled_from((IP_UDP, IP_TCP, IP_ICMP)))
+    return SentFragment(
+        datapath=draw(DATAPATHS),
+        place=place,
+        packet=Packet(
+            in_port=1,
+            dst=places.pod_address(draw(st.sampled_from([c for c in CLUSTERS if c != place.cluster])), "w1"),
+            src=places.pod_address(place.cluster, place.node),
+            proto=protocol,
+            src_port=CLIENT_PORT,
+            dst_port=0 if protocol == IP_ICMP else POD_PORT,
+            icmp_type=draw(st.sampled_from((ECHO_REQUEST, 3))) if protocol == IP_ICMP else 0,
+            tos=draw(st.sampled_from((0, TOS_REPAIRED))),
+            fragment=draw(st.sampled_from((IpFragment.FIRST, IpFragment.LATER))),
+            eth_src=HOST_MAC,
+            eth_dst=PLAIN,
+        ),
+    )
+
+
+def _judge_sent_fragment(attack: SentFragment) -> str:
+    one, other = attack.meter(5), attack.meter(6)
+    if one is None:
+        return "a Pod uses up what other clusters accept of its cluster's fragments"
+    return "" if one != other else "a Pod uses up what its neighbour may send in fragments"
+
+
+N6 = AttackClass(
+    name="N6",
+    title="a Pod sends many large datagrams to another cluster",
+    grammar=_sent_fragments(),
+    judge=_judge_sent_fragment,
+    property="fragments pass a meter of their sender before its Node reassembles them, and neighbours have others",
+    protections={
+        "Nodes meter the fragments that they send": partial(
+            nodes.without, _without_meters(t.SENT_FRAGMENTS.number)
+        )
+    },
+    examples=100,
 )
 FLOODS = AttackClass(
     name="(p)",
