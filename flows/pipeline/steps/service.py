@@ -57,8 +57,9 @@ def base(env: Env) -> Iterator[Flow]:
     ended = d.COOKIES.cookie(d.FOR_CONNECTION)
     for family in r.FAMILIES:
         yield e.flow(t.ADMIT_SERVICE, d.ELSE, (family,), e.goto(t.SERVICE))
-        errors = (family, e.DNATED, exact(f.IP_PROTO, f.IP_ICMP))
-        yield e.flow(t.SERVICE, d.EXACT + 1, errors, *_CONTINUE)
+        # These have no port. Without the first fragment, the later ones are useless.
+        for portless in (exact(f.IP_PROTO, f.IP_ICMP), e.LATER):
+            yield e.flow(t.SERVICE, d.EXACT + 1, (family, e.DNATED, portless), *_CONTINUE)
         to_agent = (*limit, ToController(r.ENDED_HEAD))
         yield d.PIPELINE.flow(t.SERVICE, d.EXACT, (family, e.DNATED), to_agent, cookie=ended)
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)

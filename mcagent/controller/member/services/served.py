@@ -58,7 +58,7 @@ class ApiRules(EndpointRules):
     ) -> None:
         """Take the Nodes. `per_pod`: those with Pods at any address; None: there may be others than these."""
         by_cidr = frozenset(node.meta.name for node in nodes) - (per_pod or frozenset())
-        networks = networks_of_nodes(nodes, {}, (), [])
+        networks = networks_of_nodes(nodes, {}, (), "", [])
         cidrs = tuple(cidr for node in nodes if not node.per_pod for _, cidr in node.pod_cidrs)
         own = all_addresses({node.meta.name: node for node in nodes}, ())
         local = (network for of_node in networks.values() for network in of_node)

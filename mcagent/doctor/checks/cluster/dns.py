@@ -19,8 +19,8 @@ CHECK = DoctorCheck(
         "ZoneLost": failed(
             "names under clusterset.local are not answered: the owner of the ConfigMap ({owner}) has probably "
             "written its own Corefile back",
-            "mcagent dns show prints the Corefile as it should be; mcagent dns apply --coredns-namespace "
-            "{namespace} --configmap {name}; where the owner writes it back again: docs/multicluster.md",
+            "mcagent dns show; mcagent dns apply --coredns-namespace {namespace} --configmap {name}; where the "
+            "owner writes it back again: docs/multicluster.md",
         ),
     },
 )
