@@ -147,7 +147,7 @@ CAUSES: Mapping[str, ProblemCause] = {
         "input",
         "policies of other clusters that select by label can be deceived by Pods of this Node with a raw socket",
         "drop the capability NET_RAW from Pods (Pod Security Standard restricted), or use a CNI with a device for "
-        "each Pod (docs/policies.md#verified-labels)",
+        "each Pod; unverifiedLabels: withhold sends no labels from this Node (docs/policies.md#verified-labels)",
         warning=True,
     ),
     "UplinkOutside": _input(

@@ -102,7 +102,10 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
         fragments += _clusters(engine, forwards, env, snapshot, source=source, config=config)
         if env.identities:
             cni = engine.call(not_seen_by_kernel, forwards.local.own_pods, facts.shared_devices)
-            enforced = enforcement(engine, snapshot, env, config, forwards.cluster_ids, cni=cni)
+            withheld = sources.withholds_labels(config)
+            enforced = enforcement(
+                engine, snapshot, env, config, forwards.cluster_ids, cni=cni, labels_withheld=withheld
+            )
             fragments += enforced.fragments
         if config.steers:
             steered = steering(engine, snapshot, facts.unreachable, forwards.remote.accepted, config)

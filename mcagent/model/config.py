@@ -85,6 +85,13 @@ class PolicyFailureMode(StrEnum):
     OPEN = "open"
 
 
+class UnverifiedLabels(StrEnum):
+    """What tunnel packets carry of Pods whose source address nothing verifies."""
+
+    SEND = "send"  # the label identity of the Pod with the source address
+    WITHHOLD = "withhold"  # the unknown identity
+
+
 # The tables of further WireGuard devices follow on it.
 _TABLE = kinds.integer(
     1,
@@ -211,6 +218,11 @@ class Config:
         "device than that of the Node's route to this Pod: another Pod forged it. Only where each Pod has a "
         "device of its own ([policies.md](policies.md#verified-labels)). false: for CNIs whose Pods send by "
         "another device than they receive.", reloadable=True)] = True
+    unverified_labels: Annotated[UnverifiedLabels, Key("unverifiedLabels", kinds.choice(UnverifiedLabels),
+        "Label identities of this Node's Pods where nothing verifies their source addresses (`LabelsUnverified`, "
+        "[policies.md](policies.md#verified-labels)). send: that of the Pod with the source address. withhold: "
+        "the unknown identity, so policies of other clusters that select by labels do not take these Pods for "
+        "clients.", reloadable=True)] = UnverifiedLabels.SEND
     mtu: Annotated[int, Key("mtu", kinds.integer(576, 65485, also=(0,)),
         "MTU of the routes to other clusters. 0: that of the uplink less the overhead of the encapsulation.",
         reloadable=True)] = 0

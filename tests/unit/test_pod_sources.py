@@ -8,10 +8,21 @@ import pytest
 
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments.kernel import POD_SOURCES
+from mcagent.model.config import UnverifiedLabels
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.resources import NftChain
+from mcagent.model.dataplane.resources import FlowEntry, NftChain
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import HOME, cluster, config, networks, resources, snapshot
+from tests.unit.core_inputs import (
+    HOME,
+    cluster,
+    config,
+    label_identity,
+    namespace,
+    networks,
+    pod,
+    resources,
+    snapshot,
+)
 
 EAST = cluster("east", "10.97.0.0/16")
 POD_NETWORK = networks("10.10.3.0/24")[0]  # of Node w1
@@ -71,6 +82,23 @@ def test_what_the_node_cannot_or_may_not_check_is_reported() -> None:
     assert rules(old) == rules(off) == []
     assert "Linux 5.19" in messages(old)[0]
     assert "podSourceCheck is false" in messages(off)[0]
+
+
+WEB = "ns:kubernetes.io/metadata.name=default&pod:app=web"
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "sent"), [("cni0", "send", 1), ("cni0", "withhold", 0), ("", "withhold", 1)]
+)
+def test_labels_that_are_not_verified_can_be_withheld(device: str, mode: str, sent: int) -> None:
+    """The packets then have the unknown identity; where labels are verified they are sent all the same."""
+    objects = (namespace("default"), pod("a", "w1", "10.10.3.5", labels="app=web"), label_identity(WEB, 7))
+    facts = Facts(shared_devices=((POD_NETWORK, device),) if device else ())
+    settings = config("w1", stretched_network_policy=True, unverified_labels=UnverifiedLabels(mode))
+    state = compile_desired(snapshot(*HOME, EAST, *objects), facts, settings)
+    marks = [r for r in resources(state) if isinstance(r, FlowEntry) and "set_field:0x7->tun_id" in r.actions]
+    assert len(marks) == sent
+    assert [("withhold" in message) for message in messages(state)] == ([mode == "withhold"] if device else [])
 
 
 def test_ipvs_is_checked_as_far_as_it_can_be() -> None:

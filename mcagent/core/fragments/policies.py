@@ -45,8 +45,12 @@ def enforcement(
     cluster_ids: Mapping[str, int],
     *,
     cni: str = "",
+    labels_withheld: bool = False,
 ) -> Enforcement:
-    """Return all policies' fragments and rule names, and what is not enforced. `cni`: see `not_seen_by_kernel`."""
+    """Return all policies' fragments and rule names, and what is not enforced. `cni`: see `not_seen_by_kernel`.
+
+    `labels_withheld`: packets of this Node's Pods have the unknown identity.
+    """
     call, call_each = engine.call, engine.each
     selected = select_rules(engine, snapshot, config, cni=cni)
     ids = call(pipeline_input.rule_ids, selected.rules)
@@ -54,7 +58,7 @@ def enforcement(
     parts = {level: (_owner(level), flows[level]) for level in flows}
     return Enforcement(
         fragments=(
-            _identities(engine, snapshot, env, config.node_name),
+            _identities(engine, snapshot, env, None if labels_withheld else config.node_name),
             *call_each(fragment, parts).values(),
             call(_pods_fragment, call(pod_policies, selected.isolated, selected.rules), env.prefixes),
             call(own_endpoints.fragment, selected.rules, selected.own_endpoints, cni, config),
@@ -96,11 +100,13 @@ def claimed_flows(
     return engine.each(_identity_claims, {name: (id_, claimed.get(name, ())) for name, id_ in cluster_ids.items()})
 
 
-def _identities(engine: IncrementalEngine, snapshot: Snapshot, env: pipeline.Env, node: str) -> Fragment:
-    """Return the marks of packets of this Node's Pods, and the identities that are accepted of any cluster."""
+def _identities(engine: IncrementalEngine, snapshot: Snapshot, env: pipeline.Env, node: str | None) -> Fragment:
+    """Return the marks of packets of a Node's Pods (None: no marks), and the identities of any cluster."""
     call, call_each = engine.call, engine.each
     numbers_by_labels = call(identity_by_labels, snapshot.label_identities)
-    pods = call(pod_identities, snapshot.pods, snapshot.namespaces, numbers_by_labels, node)
+    pods: Mapping[Address, int] = {}
+    if node is not None:
+        pods = call(pod_identities, snapshot.pods, snapshot.namespaces, numbers_by_labels, node)
     marks = call_each(_pod_identity_flows, {address: (address, pods[address]) for address in pods}, env)
     unclaimed = call(unclaimed_identities, snapshot.label_identities) if env.gateway else ()
     of_any_cluster = call(_identity_claims, (ANY_CLUSTER, unclaimed))

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mcagent.model.config import Config
+from mcagent.model.config import Config, UnverifiedLabels
 from mcagent.model.net import Network, overlaps
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem, Severity
@@ -34,6 +34,10 @@ class PodSources:
 
     checked: bool  # by this Node's kernel
     unverified: str = ""  # why neither the kernel nor the CNI does; "": one of them does
+
+    def withholds_labels(self, config: Config) -> bool:
+        """Tell whether this Node sends no label identities."""
+        return self.unverified != "" and config.unverified_labels is UnverifiedLabels.WITHHOLD
 
 
 def pod_sources(
@@ -72,4 +76,6 @@ def unverified_labels(sources: PodSources, config: Config) -> tuple[Problem, ...
     if not sources.unverified or not config.stretched_network_policy:
         return ()
     message = f"the labels of this Node's Pods are not verified: {sources.unverified}"
+    if sources.withholds_labels(config):
+        message += "; other clusters do not learn them (unverifiedLabels: withhold)"
     return (Problem(f"{Kind.NODE} {config.node_name}", "", "LabelsUnverified", message, Severity.WARNING),)
