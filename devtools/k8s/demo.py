@@ -106,7 +106,9 @@ class Demo:
         with self._say.step(f"ClusterSet {CLUSTERSET}, led by {self._leader.name}: {names} join"):
             info, where = STATE / "join.yaml", ("-n", COMMON_AREA)
             leader = ("--clusterset", CLUSTERSET, "--clusterid", self._leader.name)
-            self.mcagent(self._leader, "clusterset", "init", *where, *leader, "-j", info)
+            cidrs = {str(cidr) for cluster in self._clusters for cidr in (cluster.service_cidr, cluster.pod_cidr)}
+            allowed = [word for cidr in sorted(cidrs) for word in ("--allow-cidr", cidr)]
+            self.mcagent(self._leader, "clusterset", "init", *where, *leader, "-j", info, *allowed)
             for cluster in self._clusters:
                 token, name = STATE / f"{cluster.name}-token.yaml", f"member-{cluster.name}"
                 member = ("--cluster-id", cluster.name, "-o", token)

@@ -177,10 +177,15 @@ class ControlPlane:
         return netns.execute(self._lab.api_namespace(cluster), argv, env=env, timeout=timeout)
 
     def init(self) -> None:
-        """Make the ClusterSet on the leader."""
+        """Make the ClusterSet on the leader; members may claim the CIDRs of the lab's clusters."""
+        clusters = self._lab.topology.clusters
+        cidrs = dict.fromkeys(
+            str(cidr) for cluster in clusters for cidr in (cluster.service_cidr, cluster.pod_cidr)
+        )
         self.command(
             *(self.leader, "clusterset", "init", "-n", LEADER_NAMESPACE, "--clusterset", CLUSTER_SET),
             *("--clusterid", self.leader.name, "-j", str(self._join_file)),
+            *(word for cidr in cidrs for word in ("--allow-cidr", cidr)),
         )
 
     def join(self, cluster: Cluster) -> str:

@@ -143,8 +143,8 @@ def test_init_makes_the_leaders_cluster_set_and_the_join_config(site: Site, tmp_
     made = site.get(Kind.CLUSTER_SET, "blue")
     assert made is not None
     assert made["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
-    assert "members: {allowedCIDRs: [10.96.0.0/16]}" in err
-    assert made["metadata"]["annotations"] == CREATED
+    assert "members may claim CIDRs in 10.96.0.0/16, the CIDRs of this cluster" in err
+    assert made["metadata"]["annotations"] == CREATED | {names.ALLOWED_CIDRS_ANNOTATION: "10.96.0.0/16"}
     config = yaml.safe_load(file.read_text())
     assert config == {
         "apiVersion": "multicluster.antrea.io/v1alpha1",
@@ -245,6 +245,47 @@ def test_a_token_can_bound_its_member(site: Site) -> None:
     _, out, _ = site.run("membertoken", "get", "-n", AREA)
     row = out.splitlines()[1].split()
     assert row[2:7] == ["east", "10.97.0.0/16,10.20.0.0/14", "192.0.2.0/28", "shop,pay", "50"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "allowed"),
+    [
+        ((), (), "10.96.0.0/16"),
+        (("--allow-cidr", "10.1.0.0/16", "--allow-cidr", "10.2.0.0/16"), (), "10.1.0.0/16,10.2.0.0/16"),
+        ((), ("--allow-cidr", "10.3.0.0/16"), "10.3.0.0/16"),
+        (("--allow-cidr", "*"), (), "*"),
+    ],
+)
+def test_members_of_a_new_cluster_set_have_a_list(
+    site: Site, flags: tuple[str, ...], own: tuple[str, ...], allowed: str
+) -> None:
+    """That of the ClusterSet, by default this cluster's CIDRs, unless the token has one."""
+    assert site.run(*INIT, "blue", *flags)[0] == 0
+    code, _, err = make_token(site, "east", *own)
+    assert code == 0, err
+    account = site.get(Kind.SERVICE_ACCOUNT, "east")
+    assert account is not None
+    assert account["metadata"]["annotations"][names.ALLOWED_CIDRS_ANNOTATION] == allowed
+    assert (f"may claim CIDRs in {allowed}, as the ClusterSet says" in err) is not bool(own)
+
+
+def test_a_list_that_cannot_be_is_refused(site: Site) -> None:
+    """Nothing is made, and the message has a valid value."""
+    code, _, err = site.run(*INIT, "blue", "--allow-cidr", "10.1.0.1/16")
+    assert (code, site.get(Kind.CLUSTER_SET, "blue")) == (2, None)
+    assert "--allow-cidr" in err
+    assert "did you mean 10.1.0.0/16?" in err
+
+
+def test_an_account_keeps_its_own_list(site: Site) -> None:
+    """A token for an account that kubectl made and annotated."""
+    notes = {names.ALLOWED_CIDRS_ANNOTATION: "10.9.0.0/16"}
+    site.put(Kind.SERVICE_ACCOUNT, "east", {"metadata": {"annotations": notes}})
+    assert site.run(*INIT, "blue")[0] == 0
+    assert make_token(site, "east")[0] == 0
+    account = site.get(Kind.SERVICE_ACCOUNT, "east")
+    assert account is not None
+    assert account["metadata"]["annotations"][names.ALLOWED_CIDRS_ANNOTATION] == "10.9.0.0/16"
 
 
 @pytest.mark.parametrize(

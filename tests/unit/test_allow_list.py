@@ -1,4 +1,4 @@
-"""The list of CIDRs that `clusterset init` proposes."""
+"""The list of CIDRs that `clusterset init` writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from mcagent.controller.admin.allow_list import enclosing, proposal
+from mcagent.controller.admin.allow_list import enclosing, explanation
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,17 @@ def test_without_pod_cidrs_there_is_no_network() -> None:
     assert enclosing(["fd00::/64"]) == enclosing([]) == []
 
 
-def test_a_proposal_without_cidrs_has_a_placeholder() -> None:
-    """The cluster may not be readable; the key is named all the same."""
-    assert any("allowedCIDRs: [CIDR, …]" in line for line in proposal([]))
-    assert any(
-        "allowedCIDRs: [10.96.0.0/12, 10.244.0.0/16]}" in line
-        for line in proposal(["10.96.0.0/12", "10.244.0.0/16"])
-    )
+@pytest.mark.parametrize(
+    ("text", "given", "told"),
+    [
+        ("10.96.0.0/12", False, "CIDRs in 10.96.0.0/12, the CIDRs of this cluster (annotation"),
+        ("10.96.0.0/12,10.1.0.0/16", True, "CIDRs in 10.96.0.0/12,10.1.0.0/16 (annotation"),
+        ("", False, "every private network that no other member has: this cluster's CIDRs cannot be read"),
+        ("*", True, "every private network that no other member has"),
+    ],
+)
+def test_an_administrator_learns_what_members_may_claim(text: str, given: bool, told: str) -> None:
+    """And how a member gets another list."""
+    first, second = explanation(text, given=given)
+    assert first.startswith(f"members may claim {told}")
+    assert "mcagent membertoken create … --allow-cidr CIDR" in second

@@ -102,14 +102,19 @@ def cluster_set(
     return read_as(ClusterSet, {"metadata": meta, "spec": spec, "status": status})
 
 
-def leading(*, away: str = "") -> ClusterSet:
-    """Return the ClusterSet of a leader with two members. `away`: the message of the one that is not Ready."""
+def leading(*, away: str = "", unlimited: str = "") -> ClusterSet:
+    """Return the ClusterSet of a leader with two members.
+
+    `away`: the message of the one that is not Ready. `unlimited`: of the condition CIDRsLimited.
+    """
     lost = {"type": "Ready", "status": "False", "reason": "Disconnected", "message": away}
+    limited = {"type": "CIDRsLimited", "status": "False" if unlimited else "True", "message": unlimited}
     status = {
+        "conditions": [limited],
         "clusterStatuses": [
             {"clusterID": "east", **condition("Ready")},
             {"clusterID": "west", "conditions": [lost]} if away else {"clusterID": "west", **condition("Ready")},
-        ]
+        ],
     }
     spec = {"clusterID": "l", "leaders": [{"clusterID": "l"}]}
     return read_as(ClusterSet, {"metadata": {"name": "cs", "namespace": "area"}, "spec": spec, "status": status})
@@ -346,6 +351,10 @@ FAULTS = {
         {"MemberAway"},
     ),
     "a leader whose members are connected": (cluster(cluster_sets=[leading()]), set()),
+    "a leader whose members may claim any private network": (
+        cluster(cluster_sets=[leading(unlimited="no list for east")]),
+        {"AnyPrivateNetwork"},
+    ),
     "a cluster ID that another cluster holds": (
         cluster(cluster_sets=[cluster_set(reason="DuplicateClusterID")]),
         {"ClusterIDInUse"},

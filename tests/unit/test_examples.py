@@ -14,6 +14,7 @@ from mcagent.cli.admin import clusterset, get, membertoken
 from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOKEN_TYPE
 from mcagent.controller.contract import names
 from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE
+from mcagent.controller.leader.exports.bounds import annotation_errors
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.parsing.decode import read_as
 from tests.unit.test_crds import schema_of
@@ -49,7 +50,11 @@ def test_leader_and_member_name_each_other() -> None:
     (way,) = member["spec"]["leaders"]
     assert way["clusterID"] == leader["spec"]["clusterID"]
     assert way["secret"] == secret["metadata"]["name"]
-    assert account["metadata"]["annotations"] == {names.CLUSTER_ID_ANNOTATION: member["spec"]["clusterID"]}
+    annotations = account["metadata"]["annotations"]
+    assert annotations[names.CLUSTER_ID_ANNOTATION] == member["spec"]["clusterID"]
+    key = names.ALLOWED_CIDRS_ANNOTATION
+    lists = [notes[key] for notes in (annotations, leader["metadata"]["annotations"])]
+    assert [annotation_errors({key: cidrs}) for cidrs in lists] == ["", ""]
     assert binding["roleRef"]["name"] == MEMBER_ROLE
     (rule,) = token_role["rules"]
     assert (rule["resources"], rule["resourceNames"]) == (["secrets"], [way["secret"]])

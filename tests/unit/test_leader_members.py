@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.reconciler import Index, Object, Side
 from mcagent.controller.machinery.view import DeclaredView
-from mcagent.controller.settings import LeaderSettings
+from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
@@ -20,6 +21,7 @@ from tests.unit.leader_world import (
     FLAT,
     SET,
     Leader,
+    account,
     announce,
     cluster_info,
     cluster_set,
@@ -279,6 +281,29 @@ def test_the_members_clusterset_of_a_dual_role_cluster_is_not_the_leaders() -> N
     assert "status" not in found
     assert typed(cluster_set()).is_leaders
     assert not typed({"kind": "ClusterSet", "metadata": {}, "spec": {"leaders": ["x"]}}).is_leaders
+
+
+def test_members_without_a_list_of_cidrs_stand_in_the_status() -> None:
+    """An annotation of the ServiceAccount ends that, as does a list for all members; "*" is no list."""
+
+    def limited() -> tuple[str, str]:
+        condition = leader.status()["conditions"][2]
+        assert condition["type"] == "CIDRsLimited"
+        return condition["status"], condition.get("message", "")
+
+    leader = Leader("east", "west")
+    assert limited()[0] == "False"
+    assert limited()[1].startswith("no list for east, west, which may claim every private network")
+    leader.put(account("west", allowed_cidrs="10.2.0.0/16"), account("east", allowed_cidrs="*"))
+    assert limited()[1].startswith("no list for east, which")
+    leader.put(account("east", allowed_cidrs="10.1.0.0/16"))
+    assert limited() == ("True", "")
+    for limits in (MemberLimits(allowed_cidrs=("10.0.0.0/8",)), MemberLimits(cluster_cidrs=("10.0.0.0/8",))):
+        leader = Leader("east", "west")
+        leader.settings = replace(leader.settings, limits=limits)
+        leader.start()
+        leader.settle()
+        assert limited() == ("True", "")
 
 
 def test_overlaps_and_mixed_encryption_stand_in_the_status_with_names() -> None:

@@ -12,7 +12,8 @@ from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
 _EPILOG = """\
 examples:
-  mcagent clusterset init -n antrea-multicluster --clusterset blue --clusterid north -j join.yaml    on the leader
+  mcagent clusterset init -n antrea-multicluster --clusterset blue --clusterid north -j join.yaml \\
+      --allow-cidr 10.96.0.0/12 --allow-cidr 10.16.0.0/12                                on the leader
   mcagent clusterset join -f join.yaml --clusterid east --token-secret-file east.yaml    on a member
   mcagent clusterset leave -n kube-system --clusterset blue                              on a member
   mcagent clusterset destroy -n antrea-multicluster --clusterset blue                                on the leader
@@ -36,6 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--clusterid", required=True, metavar="ID", help="of the leader cluster")
     init.add_argument(
         "-j", "--join-config-file", type=Path, metavar="FILE", help="write the file for members here"
+    )
+    init.add_argument(
+        "--allow-cidr",
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help='members may claim CIDRs in this, unless their token says otherwise; "*": any private network '
+        "[the Service and Pod CIDRs of this cluster]",
     )
     _join(actions.add_parser("join", help="let this cluster join", formatter_class=_RAW))
     leave = actions.add_parser("leave", help="let this member leave", formatter_class=_RAW)
@@ -86,7 +95,14 @@ def run(args: argparse.Namespace) -> int:
         return _run_join(args)
     cluster = open_cluster(args)
     if args.action == "init":
-        cluster_sets.init(cluster, args.namespace, args.clusterset, args.clusterid, args.join_config_file)
+        cluster_sets.init(
+            cluster,
+            args.namespace,
+            args.clusterset,
+            args.clusterid,
+            args.join_config_file,
+            allowed_cidrs=args.allow_cidr,
+        )
     else:
         if args.action == "destroy" and not args.yes:
             _confirm(cluster_sets.members(cluster, args.namespace, args.clusterset), args.clusterset)

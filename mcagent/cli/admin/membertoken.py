@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CIDR",
-        help="its CIDRs and endpoints must lie in one of these [what members.allowedCIDRs says]",
+        help="its CIDRs and endpoints must lie in one of these [the list of `clusterset init --allow-cidr`]",
     )
     create.add_argument(
         "--allow-gateway",

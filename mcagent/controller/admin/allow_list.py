@@ -1,37 +1,60 @@
-"""The allow list that `clusterset init` proposes: the CIDRs that members of the new ClusterSet may claim.
+"""The CIDRs that members of a new ClusterSet may claim: an annotation of the leader's ClusterSet.
 
-Without a list a member may claim every private network that no other member has, also one that the others reach
-by their default route. Only administrators know which networks are those of members.
+`clusterset init` writes it, and `membertoken create` copies it to the ServiceAccount of each member without a list
+of its own; the leader's controller reads only ServiceAccounts. Without a list a member may claim every private
+network that no other member has, also one that the others reach by their default route.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network
 
 from mcagent.controller.admin.cluster import Cluster
+from mcagent.controller.contract.names import ALLOWED_CIDRS_ANNOTATION
+from mcagent.controller.leader.exports.bounds import ANY, annotation_errors
 from mcagent.model.api.kubernetes import ApiNode
-from mcagent.model.errors import McagentError
+from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.errors import InputError, McagentError
 from mcagent.model.net import parse_network
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
 
-def report(cluster: Cluster) -> None:
-    """Print the proposal, with the CIDRs of this cluster as far as they can be read."""
-    for line in proposal(_own_cidrs(cluster)):
+def annotations_for(cluster: Cluster, cidrs: Sequence[str]) -> dict[str, str]:
+    """Return the annotation of a new ClusterSet with these CIDRs, by default those of this cluster, and report it.
+
+    Raises InputError.
+    """
+    text = ",".join(cidrs)
+    if errors := annotation_errors({ALLOWED_CIDRS_ANNOTATION: text}):
+        raise InputError("--allow-cidr", "", errors)
+    text = text or ",".join(_own_cidrs(cluster))
+    for line in explanation(text, given=bool(cidrs)):
         cluster.report(line)
+    return {ALLOWED_CIDRS_ANNOTATION: text} if text else {}
 
 
-def proposal(own: Iterable[str]) -> list[str]:
-    """Return the lines of the proposal. `own`: CIDRs of the leader's cluster."""
-    cidrs = ", ".join(own)
-    note = "  # of this cluster; add those of each member" if cidrs else ""
+def explanation(text: str, *, given: bool) -> list[str]:
+    """Return the lines that tell what members may claim. `text`: of the annotation; `given`: by flags."""
+    if text in ("", ANY):
+        why = "" if given else ": this cluster's CIDRs cannot be read"
+        return [
+            f"members may claim every private network that no other member has{why}",
+            "allow each only its Service and Pod CIDRs: mcagent membertoken create … --allow-cidr CIDR",
+        ]
+    of_this = "" if given else ", the CIDRs of this cluster"
     return [
-        "members may claim every private network that no other member has. Allow only their Service and Pod CIDRs",
-        f"    members: {{allowedCIDRs: [{cidrs or 'CIDR, …'}]}}{note}",
-        "in the leader's configuration, or for one member: mcagent membertoken create … --allow-cidr CIDR",
+        f"members may claim CIDRs in {text}{of_this} (annotation {ALLOWED_CIDRS_ANNOTATION} of the ClusterSet)",
+        "a member with others needs a list of its own: mcagent membertoken create … --allow-cidr CIDR",
     ]
+
+
+def inherited(cluster: Cluster, namespace: str) -> str:
+    """Return the list of the leader's ClusterSet in a namespace; "" without one. Raises SourceError."""
+    cluster_sets = (read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET, namespace))
+    texts = (led.annotation(ALLOWED_CIDRS_ANNOTATION) for led in cluster_sets if led.is_leaders)
+    return next(filter(None, texts), "")
 
 
 def _own_cidrs(cluster: Cluster) -> list[str]:

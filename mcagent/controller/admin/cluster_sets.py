@@ -6,7 +6,7 @@ needs it to leave and clean up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcagent.controller.admin import allow_list, join_config
@@ -41,18 +41,30 @@ _NEXT = {  # the next step for a ClusterSet that is not Ready, by its reason
 }
 
 
-def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, file: Path | None = None) -> None:
-    """Create a leader's ClusterSet, and the join config for members in `file`. Raises McagentError, OSError."""
+def init(
+    cluster: Cluster,
+    namespace: str,
+    cluster_set: str,
+    cluster_id: str,
+    file: Path | None = None,
+    *,
+    allowed_cidrs: Sequence[str] = (),
+) -> None:
+    """Create a leader's ClusterSet, and the join config for members in `file`. Raises McagentError, OSError.
+
+    `allowed_cidrs`: that members may claim, by default those of this cluster.
+    """
     check_name(cluster_set, "--clusterset")
     check_id(cluster_id, "--clusterid")
     _check_only_one(cluster, namespace)
     spec = {"clusterID": cluster_id, "leaders": [{"clusterID": cluster_id}]}
     with cluster.undoing():
-        created = cluster.create(Kind.CLUSTER_SET, namespace, cluster_set, {"spec": spec})
+        annotations = allow_list.annotations_for(cluster, allowed_cidrs)
+        content = {"metadata": {"annotations": annotations}, "spec": spec}
+        created = cluster.create(Kind.CLUSTER_SET, namespace, cluster_set, content)
         if file is not None:
             join_config.write(file, join_config.text(config_of(created, cluster.server)), secret=False)
             cluster.report(f"join config for members written to {file}")
-    allow_list.report(cluster)
 
 
 def config_of(cluster_set: RawObject, server: str) -> JoinConfig:

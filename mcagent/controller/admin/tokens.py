@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import yaml
 
-from mcagent.controller.admin import join_config
+from mcagent.controller.admin import allow_list, join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
 from mcagent.controller.contract import names
@@ -79,8 +79,10 @@ def create(
         )
     _check_unique(cluster, namespace, name, cluster_id)
     with cluster.undoing():
+        present = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
+        bounds = {**_default_cidrs(cluster, namespace, cluster_id, present, bounds), **bounds}
         annotations = {names.CLUSTER_ID_ANNOTATION: cluster_id, **bounds}
-        if cluster.get(Kind.SERVICE_ACCOUNT, namespace, name) is None:
+        if present is None:
             cluster.create(Kind.SERVICE_ACCOUNT, namespace, name, {"metadata": {"annotations": annotations}})
         else:
             cluster.annotate(Kind.SERVICE_ACCOUNT, namespace, name, annotations)
@@ -91,11 +93,22 @@ def create(
         secret = {"type": TOKEN_TYPE, "metadata": {"annotations": {ACCOUNT_ANNOTATION: name}}}
         cluster.create(Kind.SECRET, namespace, name, secret)
         filled = _filled(cluster, namespace, name) or _requested(cluster, namespace, name)
-        if names.ALLOWED_CIDRS_ANNOTATION not in bounds:
-            cluster.report(f"no --allow-cidr: cluster {cluster_id} may claim what members.allowedCIDRs allows")
         if file is not None:
             _save(file, filled)
             cluster.report(f"Secret with the token written to {file}: treat it like a password")
+
+
+def _default_cidrs(
+    cluster: Cluster, namespace: str, cluster_id: str, account: RawObject | None, bounds: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the ClusterSet's list of CIDRs as an annotation, for a member without one; report what applies."""
+    own = names.ALLOWED_CIDRS_ANNOTATION
+    if own in bounds or (account is not None and read_as(ServiceAccount, account).annotation(own) is not None):
+        return {}
+    text = allow_list.inherited(cluster, namespace)
+    allowed = f"CIDRs in {text}, as the ClusterSet says" if text else "what members.allowedCIDRs allows"
+    cluster.report(f"no --allow-cidr: cluster {cluster_id} may claim {allowed}")
+    return {own: text} if text else {}
 
 
 def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) -> None:

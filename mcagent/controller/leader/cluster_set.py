@@ -19,10 +19,12 @@ from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
 from mcagent.controller.leader.claims import publishes_key
+from mcagent.controller.leader.exports.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, changed_accounts, defaults_of
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
-from mcagent.controller.settings import LeaderSettings
+from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.api.base import ApiObject, Condition, condition_of
+from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -31,6 +33,7 @@ from mcagent.model.parsing.field import listed, printable
 READY = "Ready"
 UNIQUE = "UniqueClusterID"  # of mcagent: False while another cluster tries to use a member's cluster ID
 CONSISTENT = "Consistent"  # of mcagent: IDs are unique, CIDRs do not overlap, and all clusters or none encrypt
+LIMITED = "CIDRsLimited"  # of mcagent: each member has a list of CIDRs that it may claim
 _LOST = "No MemberClusterAnnounce update after"
 _SHOWN = 5  # overlaps that are named in a message
 _COUNTED = 100  # overlaps that are counted
@@ -63,10 +66,16 @@ class ClusterSetStatus:
     name = "cluster-set-status"
     needs_leader = False
     reads = Access(
-        local={Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT}
+        local={
+            Kind.CLUSTER_SET,
+            Kind.CLUSTER_CLAIM,
+            Kind.MEMBER_CLUSTER_ANNOUNCE,
+            Kind.RESOURCE_EXPORT,
+            Kind.SERVICE_ACCOUNT,
+        }
     )
     writes = Access(local={Kind.CLUSTER_SET})
-    indexes = (CLUSTER_INFOS,)
+    indexes = (ACCOUNTS_BY_CLUSTER, CLUSTER_INFOS)
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings = settings
@@ -78,6 +87,8 @@ class ClusterSetStatus:
         if isinstance(changed, ClusterSet):
             return [changed.key]
         if change.kind is Kind.RESOURCE_EXPORT and _published(change.old) == _published(change.new):
+            return []
+        if isinstance(changed, ServiceAccount) and not changed_accounts(change):
             return []
         sets = view.list(ClusterSet, namespace=area)
         same_members = announces(change.old) and announces(change.new) and uids(change.old) == uids(change.new)
@@ -133,7 +144,11 @@ class ClusterSetStatus:
             "totalClusters": len(statuses),
             "readyClusters": ready,
             "observedGeneration": cluster_set.metadata.generation,
-            "conditions": [_overall(conditions, statuses, ready, now), consistent],
+            "conditions": [
+                _overall(conditions, statuses, ready, now),
+                consistent,
+                _limited(view, area, members, conditions, now, limits=self._settings.limits),
+            ],
             "clusterStatuses": statuses,
         }
         step = Wanted(ref=ref, body=_cluster_id(cluster_set, view), status=status, create=False)
@@ -239,6 +254,21 @@ def _consistent(
     if status == UNKNOWN:
         reason, notes = "NoClusterInfo", ["no member has published its CIDRs yet"]
     return condition(before, CONSISTENT, status, reason=reason, message="; ".join(notes), now=now)
+
+
+def _limited(
+    view: View, area: str, members: set[str], before: Sequence[Condition], now: float, *, limits: MemberLimits
+) -> Json:
+    """Return the condition CIDRsLimited."""
+    defaults = defaults_of(limits)
+    unlimited = sorted(member for member in members if bounds_of(view, area, member, defaults).cidrs is None)
+    if limits.cluster_cidrs or not unlimited:
+        return condition(before, LIMITED, TRUE, now=now)
+    message = (
+        f"no list for {_some(unlimited)}, which may claim every private network that no other member has: "
+        f"annotate their ServiceAccounts ({names.ALLOWED_CIDRS_ANNOTATION}), or set members.allowedCIDRs"
+    )
+    return condition(before, LIMITED, FALSE, reason="AnyPrivateNetwork", message=message, now=now)
 
 
 def _some(clusters: Sequence[str]) -> str:

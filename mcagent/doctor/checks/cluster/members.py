@@ -1,24 +1,31 @@
-"""Check `members`: on a leader, every member of the ClusterSet is connected."""
+"""Check `members`: on a leader, every member of the ClusterSet is connected, and limited to CIDRs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.leader.cluster_set import ready_of
-from mcagent.doctor.check import DoctorCheck, failed
+from mcagent.controller.leader.cluster_set import LIMITED, ready_of
+from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.cluster.leader import cluster_sets
 from mcagent.doctor.examined import ExaminedCluster
+from mcagent.model.api.base import condition_of
 
 CHECK = DoctorCheck(
     name="members",
     order=245,
-    summary="on a leader, every member of the ClusterSet is connected",
+    summary="on a leader, every member of the ClusterSet is connected, and limited to CIDRs",
     causes={
         "MemberAway": failed(
             "changes from and to that cluster stop; what it exported is removed at the time in the message",
             "in that cluster: mcagent doctor --all; if its token was deleted or has expired, give it a new one "
             "(docs/multicluster.md, A new token): mcagent membertoken get -n {namespace}",
+        ),
+        "AnyPrivateNetwork": warning(
+            "a member that claims a network outside of the ClusterSet, such as that of a database, receives what "
+            "Pods and Nodes of the others send there",
+            "kubectl annotate serviceaccount -n {namespace} NAME mcagent.io/allowed-cidrs=SERVICE-CIDR,POD-CIDR "
+            "(docs/multicluster.md, Limit a member)",
         ),
     },
 )
@@ -29,6 +36,12 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     led = [cluster_set for cluster_set in cluster.read(cluster_sets) if cluster_set.is_leaders]
     total, away = 0, False
     for cluster_set in led:
+        limited = condition_of(cluster_set.status.conditions, LIMITED)
+        if limited.is_false:
+            subject = f"ClusterSet {cluster_set.name}"
+            yield CHECK.finding(
+                "AnyPrivateNetwork", limited.message, subject=subject, namespace=cluster_set.namespace
+            )
         for member in cluster_set.status.cluster_statuses:
             total += 1
             ready = ready_of(cluster_set, member.cluster_id)
