@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from devtools.errors import LabError
 from devtools.lab import objects
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
@@ -368,3 +369,32 @@ def test_a_flood_of_connections_to_a_service(world: World) -> None:
         assert traffic.tcp(north, service.cluster_ip, service.port).pod in service.pods
     allowed = RATE * (2 + time.monotonic() - begin)
     assert 0 < _entries(world.lab, world.nodes[0], "service", service.cluster_ip) <= allowed + 5
+
+
+@attack(
+    Group.STATE,
+    Attacker.POD,
+    wants="keep a connection to a Service after its export is deleted, by sending without a pause",
+    stopped_by="gateways: packets of translated connections pass only by a flow of their exported Service",
+)
+def test_a_connection_after_the_end_of_the_export(world: World) -> None:
+    """UDP, whose connections have no end of their own, from the same port all the time."""
+    lab, west = world.lab, world.lab.topology.clusters[1]
+    service, gateway = west.services[0], west.gateways[0].name
+
+    def exported() -> bool:
+        exports: Any = lab.status(gateway)["exports"]
+        return f"{service.namespace}/{service.name}" in exports
+
+    with traffic.udp_socket(world.pod, service.cluster_ip, service.port) as stream:
+        assert traffic.exchange(stream, b"exported").pod
+        lab.api(west.name).delete("ServiceExport", service.name, service.namespace)
+        try:
+            until(lambda: not exported())
+            for number in range(3):
+                with pytest.raises(LabError):
+                    traffic.exchange(stream, b"not exported %d" % number, timeout=packets.SILENCE)
+        finally:
+            lab.api(west.name).create(objects.export_object(service))
+            until(exported)
+        assert traffic.exchange(stream, b"exported again").pod
