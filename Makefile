@@ -49,6 +49,7 @@ lint: setup ## Static checks: style, types, layers
 	@$(STEP) "layers (import-linter)" -- .venv/bin/lint-imports
 	@$(STEP) "no test has disappeared" -- $(PY) -m devtools.test_inventory
 	@$(STEP) "standard language" -- $(PY) -m devtools.language
+	@$(STEP) "regular expressions without ambiguous repetition" -- $(PY) -m devtools.patterns
 
 inventory: setup ## List new test functions in tests/inventory, so that `make lint` notices when one disappears
 	@$(PY) -m devtools.test_inventory --update

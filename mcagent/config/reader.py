@@ -19,7 +19,7 @@ from mcagent.model.keys.key import Key
 from mcagent.model.keys.values import did_you_mean
 
 # Variables that Kubernetes adds to containers for a Service whose name starts with "mcagent".
-_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$")
+_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.{0,253})?|PORT(_\d{1,5}_.{0,253})?)$")
 
 
 class ConfigSource(Protocol):

@@ -20,7 +20,7 @@ Control = Callable[..., str]  # runs a command of ovs-appctl(8) and returns its 
 # Names of ct_dpif_tcp_state (lib/ct-dpif.c of Open vSwitch) of connections that still carry data.
 _OPEN_STATES = frozenset({"SYN_SENT", "SYN_RECV", "ESTABLISHED", "CLOSE_WAIT", "FIN_WAIT_1"})
 _STATE = re.compile(r"\[(\w+)\]\s*=\s*(\d+)")
-_FULL = re.compile(r"^conntrack_full\s.*?([\d.]+)/sec\s+total:", re.M)
+_FULL = re.compile(r"^conntrack_full\s.{0,200}?([\d.]{1,20})/sec\s{1,20}total:", re.M)
 
 
 def table_use(control: Control, datapath: DatapathType) -> TableUse | None:

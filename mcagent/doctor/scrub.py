@@ -24,16 +24,14 @@ _SECRET_NAME = re.compile(
 )
 _PUBLIC_NAME = re.compile(r"public_?key$", re.I)
 _TEXT = (
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){1,2}"),  # a JWT: ServiceAccounts' tokens
+    re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{5,1000}(?:\.[A-Za-z0-9_-]*){1,2}"),  # a JWT: ServiceAccounts' tokens
     re.compile(r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b"),  # a bootstrap token
 )
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.I)
-_PAIR = re.compile(
-    r"""(["']?[\w.-]*(?:token|passw|secret|psk|private[_-]?key|preshared|client-key|credential)[\w.-]*["']?\s*[:=]\s*)"""
-    r"""("[^"\n]*"|'[^'\n]*'|[^\s,;}\]]+)""",
-    re.I,
-)
+_WORD = re.compile(r"[\w.-]+")
+_SECRET_WORD = re.compile(r"token|passw|secret|psk|private[_-]?key|preshared|client-key|credential", re.I)
+_VALUE = re.compile(r"""["']?\s*[:=]\s*("[^"\n]*"|'[^'\n]*'|[^\s,;}\]]+)""")  # after a word
 _KEY = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{42}[AEIMQUYcgkosw480]=")  # 32 bytes in base64
 _HEX_KEY = re.compile(r"\b(private_key|preshared_key)=[0-9a-fA-F]{64}")
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{200,}={0,2}")  # certificates, keys, configurations
@@ -45,9 +43,20 @@ def scrub_text(text: str, public: Collection[str] = ()) -> str:
         text = pattern.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
     text = _HEX_KEY.sub(rf"\1={HIDDEN}", text)
-    text = _PAIR.sub(lambda match: f"{match[1]}{_hidden_value(match[2], public)}", text)
+    text = _hide_named_values(text, public)
     text = _KEY.sub(lambda match: match[0] if match[0] in public else HIDDEN, text)
     return _BLOB.sub(HIDDEN, text)
+
+
+def _hide_named_values(text: str, public: Collection[str]) -> str:
+    """Hide the values after words like "token" and ":" or "="; one pattern for all that would take cubic time."""
+    parts: list[str] = []
+    copied = 0
+    for word in _WORD.finditer(text):
+        if word.start() >= copied and _SECRET_WORD.search(word[0]) and (value := _VALUE.match(text, word.end())):
+            parts += (text[copied : value.start(1)], _hidden_value(value[1], public))
+            copied = value.end()
+    return "".join((*parts, text[copied:]))
 
 
 def _hidden_value(value: str, public: Collection[str]) -> str:

@@ -14,7 +14,9 @@ from mcagent.model.parsing.field import printable
 _SHOWN = 600  # characters of a server's message that are shown
 _FORBIDDEN, _MISSING, _GONE = 403, 404, 410
 # How an API server begins the refusals of webhooks and ValidatingAdmissionPolicies, which also have status 403
-_DENIED = re.compile(r"admission webhook .* denied the request|ValidatingAdmissionPolicy .* denied request")
+_DENIED = re.compile(
+    r"admission webhook .{1,600} denied the request|ValidatingAdmissionPolicy .{1,600} denied request"
+)
 _ADMISSION = "refused by admission"
 # How it begins the 404 of an object, which has no hint; one of an unknown resource has another message.
 _NO_OBJECT = re.compile(r'\S+ "[^"]*" not found')

@@ -26,11 +26,11 @@ _UNANSWERED = "CLOSED"
 _ANSWERED_FOR = 30
 
 _IPV4 = re.compile(r"eth_type\(0x0800\),ipv4\(([^)]*)\)")
-_COUNTS = re.compile(r"packets:(\d+), bytes:\d+, used:(?:never|(\d+(?:\.\d+)?)s), .*?actions:(.*)$")
+_COUNTS = re.compile(r"packets:(\d+), bytes:\d+, used:(?:never|(\d+(?:\.\d+)?)s), .{0,100}?actions:(.*)")
 # Packets of the host are measured first: those that fit the tunnels are dropped.
 _DROPS = re.compile(r"^drop|,le\(drop\)\)$")
 _TOS = re.compile(r"(0x[0-9a-f]+|0)(?:/(0x[0-9a-f]+))?")
-_BRIDGES = re.compile(r"(\S+@\S+): ")
+_BRIDGES = re.compile(r"([^\s@]+@\S+): ")
 _ZONE, _STATE = re.compile(r"\bzone=(\d+)"), re.compile(r"\bstate_reply=(\w+)")
 _STATUS, _LEFT = re.compile(r"\bstatus=([A-Z_|]+)"), re.compile(r"\btimeout=(\d+)")
 _ENTRY = re.compile(r"(\w+),orig=\(([^)]*)\),reply=\(([^)]*)\)(.*)")

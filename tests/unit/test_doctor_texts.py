@@ -109,6 +109,22 @@ def test_secrets_are_taken_out_of_texts() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("url=https://x?token=MARK&b=1", 'url=https://x?token="[hidden]"'),
+        ('my.client-key-2" : "MARK, MARK", c', 'my.client-key-2" : "[hidden]", c'),
+        ("tokentoken:'MARK", 'tokentoken:"[hidden]"'),
+        ("passwd=\n MARK; next=1", 'passwd=\n "[hidden]"; next=1'),
+        ("secret=token=MARK}", 'secret="[hidden]"}'),
+        ("a token b=c, private-key: null", "a token b=c, private-key: null"),
+    ],
+)
+def test_values_are_hidden_by_the_word_before(text: str, shown: str) -> None:
+    """The whole word counts; what is before and after the value stays."""
+    assert scrub_text(text) == shown
+
+
 def test_objects_keep_what_is_ours_and_lose_the_rest() -> None:
     """Secrets never, data never, annotations of others never; status and spec are looked through."""
     assert scrub_object({"kind": "Secret", "data": {"token": "x"}}) is None

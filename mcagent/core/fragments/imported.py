@@ -25,8 +25,8 @@ from mcagent.model.problem import Problem
 SLOTS = 1 << 16  # shares are rounded to multiples of 1/SLOTS
 _SEED = "0x6d63"  # the same on every Node, so that a client keeps its endpoint whichever Node translates
 _JUMPS = 500  # Services per verdict map: a map is one netlink message
-_RULE = re.compile(r"ip daddr (\S+) (\w+) dport (\d+) dnat ip to .* map \{ (.*) \}")
-_ELEMENT = re.compile(r"(\d+)(?:-(\d+))? : (\S+) \. (\d+)")
+_RULE = re.compile(r"ip daddr (\S+) (\w+) dport (\d+) dnat ip to [^{]* map \{ ([^}]*) \}")
+_ELEMENT = re.compile(r"(\d{1,5})(?:-(\d{1,5}))? : (\S+) \. (\d+)")
 
 Socket = tuple[Address, int]
 

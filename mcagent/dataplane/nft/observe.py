@@ -27,14 +27,14 @@ _FORMER_TYPES = {"ipv4_addr": "ip daddr", "ipv6_addr": "ip6 daddr", "inet_servic
 _RULE = re.compile(r"^\t\t(.*) # handle \d+$")
 _TABLE = re.compile(r"^table (\S+) (\S+) \{")
 _BASE = re.compile(
-    r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+)(?: devices? .*?)? priority (?P<priority>[^;]+);"
+    r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+)(?: devices? .{0,1000}?)? priority (?P<priority>[^;]+);"
     r"(?: policy (?P<policy>\S+);)?$"
 )
 _NUMBER = re.compile(r"-?\d+")
 MAX_FOREIGN_RULES = 20_000
 _BLOCK = re.compile(r"^\t(?P<kind>\S+) (?P<name>\S+) \{")
 _PROPERTY = re.compile(r"^\t\t(type|typeof|flags) (.*)$")
-_ELEMENTS = re.compile(r"elements = \{([^}]*)\}")
+_ELEMENTS = re.compile(r"elements = \{([^{}]*)\}")
 _COUNTER = re.compile(r"\bcounter packets (\d+) bytes \d+\b")
 
 

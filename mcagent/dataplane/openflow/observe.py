@@ -15,7 +15,7 @@ from mcagent.model.dataplane.resources import FlowEntry, GroupEntry
 COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # of every flow of the agent
 OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
 
-_COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+)")
+_COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .{0,500}?n_packets=(\d+)")
 _DROPPED = re.compile(r"^\d+: ?packet_count:(\d+)", re.MULTILINE)
 
 

@@ -47,7 +47,7 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
 
 def _findings(node: ExaminedNode) -> Iterator[CheckFinding]:
     number = node.tunnel_port
-    port = re.compile(rf"\bdport (?:{number}\b|\{{[^}}]*\b{number}\b[^}}]*\}})")
+    port = re.compile(rf"\bdport (?:{number}|\{{[^{{}}]*\b{number})\b")
     device = re.compile(rf'["\s]{re.escape(node.config.host_port)}["\s]')
     foreign = node.read(chains)
     opened = any(port.search(rule) and not _DROPS.search(rule) for chain in foreign for rule in chain.rules)

@@ -63,7 +63,7 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
 def _findings(node: ExaminedNode) -> Iterator[CheckFinding]:
     ports = {node.tunnel_port, BFD_PORT, *node.config.wireguard_ports}
     numbers = "|".join(map(str, sorted(ports)))
-    port = re.compile(rf"\budp\b.*\bdport (?:\{{[^}}]*\b)?({numbers})\b")
+    port = re.compile(rf"\budp\b.{{0,500}}?\bdport (?:\{{[^{{}}]*\b)?({numbers})\b")
     for chain in node.read(chains):
         in_nat = chain.type == "nat" or chain.table.startswith(_TABLES)
         for rule in filter((_JUMPS if in_nat else _TRANSLATES).search, chain.rules):
