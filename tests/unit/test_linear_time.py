@@ -10,24 +10,38 @@ import base64
 import importlib
 import inspect
 import itertools
+import json
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcagent.controller.admission import mutate, review
 from mcagent.controller.contract import annotations as exported
 from mcagent.controller.contract import cidr_claims, cluster_uid, conditions, export_ranges, names, policies
+from mcagent.controller.leader.exports.bounds import annotation_errors
+from mcagent.controller.member.networks.discovery import cidr_in_refusal
+from mcagent.controller.webhook.server import read_review
+from mcagent.doctor.scrub import scrub_text
+from mcagent.http.origin import ServerNames, is_cross_site
 from mcagent.http.request import BadRequestError, parse_head
+from mcagent.http.server import bearer
+from mcagent.kube.errors import refusal
+from mcagent.kube.version import is_supported
 from mcagent.model import parsing
 from mcagent.model.api.base import Metadata
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.parsing import clusters, document, field, granted, labels, links, node_key, prefixes
+from mcagent.model.traffic import read_traffic
+from tests.admission_objects import AREA, OWN, World
+from tests.unit.reading_functions import entered, reading_functions
 
 MOST = 10.0  # for four times the length: 4 is linear, 16 square
 NOTABLE = 0.004  # seconds of processor time: less says nothing
@@ -58,6 +72,8 @@ LISTS = ("10.0.0.0/8", "=", ",", "/", ".", "1", "a", "-", " ", "::")
 LABELS = ("ns:", "&pod:", "a", "-", ".", "/", "=", ",", "a=b,", "kubernetes.io/metadata.name=a")
 HEAD = ("GET / HTTP/1.1\r\n", "a:", " ", "\t", "\0", "x", "\r\n", ":", "connection:", ",", "ÿ")
 NAMES = ("a", "-", ".", "0", "A", "%", " ")
+SAMPLES = ("a=b", "10.0.0.0/8,10.1.0.0/16", "ns:a=b&pod:c=d", '{"a": "b"}', "local > east=3")  # read to their ends
+SECRETS = ("token", "=", " ", '"', "eyJaaaaa", ".", "-----BEGIN PRIVATE KEY-----", "Bearer", "A")
 TIMES = ("2026-11-28T00:00:00", ".", "1", "Z", "T", ":", "-", "+")
 
 
@@ -81,6 +97,49 @@ def read_exported(text: str) -> object:
     return exported.carried_by(ResourceExport(metadata=metadata))
 
 
+def read_service_labels(text: str) -> object:
+    """Read an export whose Service has a label with the text as key and value."""
+    return read_exported(json.dumps({text: "a", "a": text}))
+
+
+def read_whole_review(text: str) -> object:
+    """Read and judge a review of an export that is this JSON text."""
+    document.decode(text)
+    request = f'{{"uid": "1", "operation": "CREATE", "kind": {{"kind": "ResourceExport"}}, "object": {text}}}'
+    body = f'{{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {request}}}'
+    whole = read_review(body.encode())
+    return review(whole, World(), OWN), mutate(whole)
+
+
+def judge_export(text: str) -> object:
+    """Judge an export that has the text in all fields, by an account of that name."""
+    spec = {"kind": "LabelIdentity", "labelIdentity": {"normalizedLabel": text}}
+    spec |= {"clusterID": text, "name": text, "namespace": text}
+    metadata = {"name": text, "namespace": AREA, "annotations": {text: text}}
+    user = {"username": f"system:serviceaccount:{text}"}
+    kind = {"kind": "ResourceExport"}
+    names_of_object = {"name": text, "namespace": AREA, "operation": "CREATE", "userInfo": user, "kind": kind}
+    return review({**names_of_object, "object": {"metadata": metadata, "spec": spec}}, World(), OWN)
+
+
+def read_bounds(text: str) -> object:
+    """Read what a member may claim, by an annotation with the text."""
+    keys = (names.ALLOWED_CIDRS_ANNOTATION, names.ALLOWED_NAMESPACES_ANNOTATION)
+    return [annotation_errors({key: text}) for key in keys]
+
+
+def read_refusal(text: str) -> object:
+    """Read a leader's refusal with the text as its body, and as its message."""
+    response = SimpleNamespace(status=403, headers={})
+    bodies = (text, json.dumps({"kind": "Status", "message": text}))
+    return [refusal("leader", response, body.encode()) for body in bodies]
+
+
+def read_host(text: str) -> object:
+    """Read the headers of a request that say where it comes from, and by whom."""
+    return ServerNames().accepts(text), is_cross_site({"origin": text, "host": text}), bearer(f"Bearer {text}")
+
+
 READERS = {
     "a JSON document": Reader(document.decode, JSON, (document.decode, document.decode_noting_cuts)),
     "a policy": Reader(read_policy, JSON),
@@ -96,11 +155,68 @@ READERS = {
     "an assigned range": Reader(lambda text: export_ranges.read_record(text, export_ranges.Assigned), JSON),
     "a CIDR": Reader(lambda text: cidr_claims.cidr_claim(text, "x"), LISTS),
     "a gateway's address": Reader(cidr_claims.gateway_claim, LISTS),
+    "a review": Reader(read_whole_review, JSON),
+    "an export's fields": Reader(judge_export, (*LABELS, *NAMES)),
+    "labels of a Service": Reader(read_service_labels, NAMES),
+    "bounds of a member": Reader(read_bounds, LISTS),
+    "a refusal": Reader(read_refusal, ("admission webhook ", " denied the request", '"', " not found", "a")),
+    "a refused ClusterIP": Reader(cidr_in_refusal, ("The range of valid IPs is ", *LISTS)),
+    "an origin": Reader(read_host, ("[", "]", ":", "http://", "a", ".", "1", " ")),
+    "a version": Reader(is_supported, ("v", "1", ".", "30", "+", "-")),
+    "a traffic policy": Reader(read_traffic, ("local", "*", "any", ">", ",", "=", "1", " ", "a", "-")),
+    "split labels": Reader(labels.split, LABELS),
+    "text with secrets": Reader(scrub_text, SECRETS),
     "shown text": Reader(field.printable, JSON, (field.printable,)),
     "a time": Reader(conditions.time_of, TIMES),
     "a request's head": Reader(lambda text: parse_head(text.encode("latin-1")), HEAD),
     "a name": Reader(names.is_subdomain, NAMES),
     "a cluster's UID": Reader(cluster_uid.is_uid, NAMES),
+}
+# Functions that take text apart, but none of others, by reason.
+OWN_TEXT = {
+    "keys that controllers make of names": (
+        "controller/leader/cluster_infos.py:ClusterInfoCopy.desired",
+        "controller/leader/cluster_set.py:ClusterSetStatus.desired",
+        "controller/leader/label_identities.py:LabelIdentities.desired",
+        "controller/leader/members.py:Members.desired",
+        "controller/leader/other_exports.py:OtherExports.desired",
+        "controller/leader/policies.py:PolicyCopies.desired",
+        "controller/leader/services/reconciler.py:ServiceMerge._nameless",
+        "controller/leader/services/reconciler.py:ServiceMerge.desired",
+        "controller/member/cleanup.py:Cleanup.desired",
+        "controller/member/services/service_import.py:ServiceImports.desired",
+        "controller/member/services/service_import.py:_waits",
+        "controller/webhook/lookup.py:ClusterLookup.service_account",
+        "kube/events.py:_target",
+    ),
+    "values that have been read and checked": (
+        "controller/contract/ranges.py:block_of",
+        "controller/member/policies/label_exports.py:_namespace_name",
+        "controller/member/policies/label_exports.py:_of_pods",
+        "controller/member/services/endpoints.py:behind_own_address",
+        "core/policies/rules.py:_selector",
+        "model/parsing/granted.py:to_microseconds",
+    ),
+    "configuration and credentials of the own administrator": (
+        "controller/machinery/connection/membership.py:_server",
+        "controller/member/networks/pod_range.py:PodRange._configured",
+        "http/listening.py:is_loopback",
+        "kube/addresses.py:ServerAddresses.note",
+        "kube/addresses.py:ServerAddresses.of",
+        "kube/credentials.py:_authorization",
+        "kube/credentials.py:token_kubeconfig",
+        "model/dataplane/wireguard.py:device_names",
+    ),
+    "names and rules that the program itself writes": (
+        "core/fragments/imported.py:parse_shares",
+        "core/fragments/tunnel_guard.py:_forged",
+        "model/api/base.py:_api_name",
+        "model/api/base.py:as_json",
+        "model/parsing/parse.py:_is_harmless",
+    ),
+    "an address that the kernel gives": ("http/listening.py:client_source",),
+    "a token that is at most as long as the head of a request": ("kube/reviews.py:Reviewer.__call__",),
+    "the status of a command in a Pod of this cluster": ("kube/execute.py:_exit_code",),
 }
 # They write text, or read what has been checked.
 WRITERS = {
@@ -199,6 +315,19 @@ def test_every_function_that_reads_text_is_checked() -> None:
     }
     checked = {function for reader in READERS.values() for function in reader.functions}
     assert takes_text == checked | WRITERS
+
+
+def test_functions_that_take_text_apart_are_checked() -> None:
+    """Each runs in a reader of READERS, or has a reason in OWN_TEXT."""
+    run = {
+        function
+        for reader in READERS.values()
+        for token in (*reader.tokens, *SAMPLES)
+        for function in entered(lambda reader=reader, token=token: seconds(reader.read, token))  # type: ignore[misc]
+    }
+    own = [function for functions in OWN_TEXT.values() for function in functions]
+    assert set(reading_functions()) == (set(reading_functions()) & run) | set(own)
+    assert sorted(set(own) & run) == []
 
 
 def test_annotations_are_bounded_before_they_are_read() -> None:
