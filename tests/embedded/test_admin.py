@@ -143,8 +143,8 @@ def test_init_makes_the_leaders_cluster_set_and_the_join_config(site: Site, tmp_
     made = site.get(Kind.CLUSTER_SET, "blue")
     assert made is not None
     assert made["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
-    assert "members may claim CIDRs in 10.96.0.0/16, the CIDRs of this cluster" in err
-    assert made["metadata"]["annotations"] == CREATED | {names.ALLOWED_CIDRS_ANNOTATION: "10.96.0.0/16"}
+    assert "members may claim CIDRs in 10.0.0.0/8, the private ranges of this cluster's CIDRs" in err
+    assert made["metadata"]["annotations"] == CREATED | {names.ALLOWED_CIDRS_ANNOTATION: "10.0.0.0/8"}
     config = yaml.safe_load(file.read_text())
     assert config == {
         "apiVersion": "multicluster.antrea.io/v1alpha1",
@@ -250,7 +250,7 @@ def test_a_token_can_bound_its_member(site: Site) -> None:
 @pytest.mark.parametrize(
     ("flags", "own", "allowed"),
     [
-        ((), (), "10.96.0.0/16"),
+        ((), (), "10.0.0.0/8"),
         (("--allow-cidr", "10.1.0.0/16", "--allow-cidr", "10.2.0.0/16"), (), "10.1.0.0/16,10.2.0.0/16"),
         ((), ("--allow-cidr", "10.3.0.0/16"), "10.3.0.0/16"),
         (("--allow-cidr", "*"), (), "*"),
@@ -259,7 +259,7 @@ def test_a_token_can_bound_its_member(site: Site) -> None:
 def test_members_of_a_new_cluster_set_have_a_list(
     site: Site, flags: tuple[str, ...], own: tuple[str, ...], allowed: str
 ) -> None:
-    """That of the ClusterSet, by default this cluster's CIDRs, unless the token has one."""
+    """That of the ClusterSet, by default the private ranges of this cluster's CIDRs, unless the token has one."""
     assert site.run(*INIT, "blue", *flags)[0] == 0
     code, _, err = make_token(site, "east", *own)
     assert code == 0, err

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
-
 import pytest
 
-from mcagent.controller.admin.allow_list import enclosing, explanation
+from mcagent.controller.admin.allow_list import explanation, ranges_of
 
 
 @pytest.mark.parametrize(
-    ("cidrs", "network"),
+    ("cidrs", "ranges"),
     [
-        (["10.244.0.0/24"], "10.244.0.0/24"),
-        (["10.244.0.0/24", "10.244.2.0/24", "fd00::/64"], "10.244.0.0/22"),
-        (["10.1.0.0/16", "10.254.0.0/16"], "10.0.0.0/8"),
+        (["10.96.0.0/16", "10.244.0.0/24", "10.244.1.0/24", "fd00::/64"], ["10.0.0.0/8"]),
+        (["172.20.0.0/16", "100.64.0.0/16"], ["172.16.0.0/12", "100.64.0.0/10"]),
+        (["10.96.0.0/16", "11.1.0.0/16"], ["10.0.0.0/8", "11.1.0.0/16"]),
+        ([], []),
     ],
 )
-def test_pod_cidrs_of_all_nodes_lie_in_one_network(cidrs: list[str], network: str) -> None:
-    """The smallest, since a CNI divides one network among Nodes."""
-    assert enclosing(cidrs) == [ip_network(network)]
-
-
-def test_without_pod_cidrs_there_is_no_network() -> None:
-    """IPv6 alone is none."""
-    assert enclosing(["fd00::/64"]) == enclosing([]) == []
+def test_members_may_claim_the_private_ranges_of_the_leaders_cluster(cidrs: list[str], ranges: list[str]) -> None:
+    """A CIDR outside of private ranges is taken as it is."""
+    assert ranges_of(cidrs) == ranges
 
 
 @pytest.mark.parametrize(
     ("text", "given", "told"),
     [
-        ("10.96.0.0/12", False, "CIDRs in 10.96.0.0/12, the CIDRs of this cluster (annotation"),
+        ("10.0.0.0/8", False, "CIDRs in 10.0.0.0/8, the private ranges of this cluster's CIDRs (annotation"),
         ("10.96.0.0/12,10.1.0.0/16", True, "CIDRs in 10.96.0.0/12,10.1.0.0/16 (annotation"),
         ("", False, "every private network that no other member has: this cluster's CIDRs cannot be read"),
         ("*", True, "every private network that no other member has"),

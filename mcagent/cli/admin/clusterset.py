@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="CIDR",
         help='members may claim CIDRs in this, unless their token says otherwise; "*": any private network '
-        "[the Service and Pod CIDRs of this cluster]",
+        "[the private ranges in which this cluster's CIDRs lie]",
     )
     _join(actions.add_parser("join", help="let this cluster join", formatter_class=_RAW))
     leave = actions.add_parser("leave", help="let this member leave", formatter_class=_RAW)

@@ -13,6 +13,7 @@ from ipaddress import IPv4Network
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.contract.names import ALLOWED_CIDRS_ANNOTATION
 from mcagent.controller.leader.exports.bounds import ANY, annotation_errors
+from mcagent.controller.leader.ledger import PRIVATE
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import InputError, McagentError
@@ -22,14 +23,15 @@ from mcagent.model.parsing.decode import read_as
 
 
 def annotations_for(cluster: Cluster, cidrs: Sequence[str]) -> dict[str, str]:
-    """Return the annotation of a new ClusterSet with these CIDRs, by default those of this cluster, and report it.
+    """Return the annotation of a new ClusterSet with these CIDRs, and report it. Raises InputError.
 
-    Raises InputError.
+    By default these are the private ranges in which the CIDRs of this cluster lie: those of members usually do, and
+    networks of machines often have another one.
     """
     text = ",".join(cidrs)
     if errors := annotation_errors({ALLOWED_CIDRS_ANNOTATION: text}):
         raise InputError("--allow-cidr", "", errors)
-    text = text or ",".join(_own_cidrs(cluster))
+    text = text or ",".join(ranges_of(_own_cidrs(cluster)))
     for line in explanation(text, given=bool(cidrs)):
         cluster.report(line)
     return {ALLOWED_CIDRS_ANNOTATION: text} if text else {}
@@ -43,11 +45,19 @@ def explanation(text: str, *, given: bool) -> list[str]:
             f"members may claim every private network that no other member has{why}",
             "allow each only its Service and Pod CIDRs: mcagent membertoken create … --allow-cidr CIDR",
         ]
-    of_this = "" if given else ", the CIDRs of this cluster"
+    of_this = "" if given else ", the private ranges of this cluster's CIDRs"
     return [
         f"members may claim CIDRs in {text}{of_this} (annotation {ALLOWED_CIDRS_ANNOTATION} of the ClusterSet)",
-        "a member with others needs a list of its own: mcagent membertoken create … --allow-cidr CIDR",
+        "allow each member only its own: mcagent membertoken create … --allow-cidr CIDR",
     ]
+
+
+def ranges_of(cidrs: Iterable[str]) -> list[str]:
+    """Return the private range of each CIDR, or the CIDR itself if it lies in none."""
+    ranges = [IPv4Network(text) for text in PRIVATE]
+    networks = [network for cidr in cidrs if isinstance(network := parse_network(cidr)[0], IPv4Network)]
+    chosen = (next((r for r in ranges if network.subnet_of(r)), network) for network in networks)
+    return list(dict.fromkeys(map(str, chosen)))
 
 
 def inherited(cluster: Cluster, namespace: str) -> str:
@@ -58,20 +68,9 @@ def inherited(cluster: Cluster, namespace: str) -> str:
 
 
 def _own_cidrs(cluster: Cluster) -> list[str]:
-    """Return the Service CIDR, and the smallest network with the Pod CIDRs of all Nodes; [] if unreadable."""
+    """Return the Service CIDR and the Pod CIDRs of all Nodes; [] if unreadable."""
     try:
         pods = [cidr for node in cluster.objects(Kind.NODE) for cidr in read_as(ApiNode, node).spec.pod_cidrs]
-        return [cluster.service_cidr(), *map(str, enclosing(pods))]
+        return [cluster.service_cidr(), *pods]
     except McagentError:
         return []
-
-
-def enclosing(cidrs: Iterable[str]) -> list[IPv4Network]:
-    """Return the smallest network that contains all IPv4 CIDRs; [] without any."""
-    networks = [network for cidr in cidrs if isinstance(network := parse_network(cidr)[0], IPv4Network)]
-    if not networks:
-        return []
-    smallest = networks[0]
-    while not all(network.subnet_of(smallest) for network in networks):
-        smallest = smallest.supernet()
-    return [smallest]
