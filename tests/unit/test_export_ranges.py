@@ -28,7 +28,7 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import SERVICE_CIDR_ANNOTATION
-from tests.unit.leader_world import AREA, SET, Leader, account, cluster_info
+from tests.unit.leader_world import AREA, SET, Leader, account, cluster_info, endpoints, service
 from tests.unit.memory_objects import typed
 
 POOL = ("100.64.0.0/18",)  # four ranges
@@ -207,6 +207,9 @@ def test_a_range_is_granted_in_spite_of_the_members_limits() -> None:
     leader.put(account("east", allowed_cidrs=KUBEADM), reporting("east", KUBEADM), reporting("west", KUBEADM))
     leader.put(reporting("east", ranges_of(leader)["east"]))
     assert granted(leader, "east") == ranges_of(leader)["east"]
+    address = str(IPv4Network(ranges_of(leader)["east"])[80])
+    leader.put(service("east"), endpoints("east", [address, "100.100.0.1"]))
+    assert leader.addresses("default-nginx-endpoints") == [address]
     leader.put(reporting("east", "100.100.0.0/20"))
     assert granted(leader, "east") == ""
 
@@ -248,15 +251,15 @@ def test_addresses_are_unique_and_never_the_first_or_last(length: int, services:
     """Until all are given; the address of a Service depends on its name and those that are taken."""
     network = IPv4Network(f"100.64.16.0/{length}")
     taken: dict[str, str] = {}
-    for service in services:
-        address = export_address(str(network), service, lambda text: text not in taken.values())
+    for name in services:
+        address = export_address(str(network), name, lambda text: text not in taken.values())
         if not address:
             assert len(taken) == network.num_addresses - 2
             continue
         assert is_export_address(address, str(network))
         assert network.network_address < IPv4Address(address) < network.broadcast_address
         assert address not in taken.values()
-        taken[service] = address
+        taken[name] = address
 
 
 @pytest.mark.parametrize("cidr", ["100.64.16.0/31", "100.64.16.0/32"])

@@ -99,7 +99,8 @@ def address_check(
         owners = granted.owners(number)
         if cluster_id not in owners and owners:
             return f"{address} is not used: it lies in a CIDR of cluster {owners[0]}"
-        if bounded is not None and not bounded.owners(number):
+        # What is granted is within the bounds, or a range that the leader has assigned.
+        if bounded is not None and not owners and not bounded.owners(number):
             return f"{address} is not used: it lies in no CIDR that its cluster may claim"
         if not owners and has_pods:
             return f"{address} is not used: it lies in none of the CIDRs that its cluster publishes"
