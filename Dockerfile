@@ -1,7 +1,9 @@
 # The images: `make image`, or docker build, podman build, buildah bud. agent: of agent and controllers; openvswitch: the same,
 # with an Open vSwitch for Nodes that have none.
 # Programs, their libraries and Python's packages of the lock, and no distribution: no shell, no package manager.
-FROM debian:trixie-slim AS packages
+# BASE_IMAGE is the one image from elsewhere. Releases name it with its digest (CONTRIBUTING.md).
+ARG BASE_IMAGE=docker.io/library/debian:trixie-slim
+FROM ${BASE_IMAGE} AS packages
 # openvswitch-common: ovs-ofctl; nftables: nft; wireguard-go: for kernels without WireGuard (needs /dev/net/tun).
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
