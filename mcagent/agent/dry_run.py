@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 from mcagent.agent.backends import facts_reader, make_backends, make_failover
 from mcagent.agent.config import Settings
-from mcagent.agent.control_loop.reconciler import NodeReconciler, own_address
+from mcagent.agent.control_loop.reconciler import NodeReconciler, own_address, routed_cidrs
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.liveness import LivenessCause
@@ -16,6 +17,7 @@ from mcagent.core.failover.observations import gateway_name
 from mcagent.core.imported_services import NEEDS
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS
 from mcagent.core.plan.diff import diff
+from mcagent.core.remote_clusters.enclosed import enclosed
 from mcagent.dataplane.conntrack import may_be_translated, open_connections
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import PeerKind
@@ -68,6 +70,8 @@ def current_world(settings: Settings, *, offline: bool, timeout: float) -> World
         snapshot = _listed(settings, objects, changed, read_facts(None), timeout, also=SERVICES)
         failover = make_failover(settings, backends)
         facts = read_facts(own_address(snapshot, settings.core.node_name))
+        inside = enclosed((*facts.connected, *facts.routed), routed_cidrs(backends.netlink))
+        facts = replace(facts, enclosed=inside)
         facts = failover.facts(facts, snapshot, settings.core, None)
         report = failover.report
     lost_tunnels = (

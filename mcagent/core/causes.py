@@ -75,6 +75,10 @@ CAUSES: Mapping[str, ProblemCause] = {
         "nothing, unless Pods of that cluster have these addresses: then give one of the two another network",
         "the named addresses are never reached through a tunnel, and packets from there are dropped",
     ),
+    "PartlyLocal": _cidr(
+        "give the network that this Node got later (ip address; ip route), or that cluster, another one",
+        "the rest of that cluster's CIDR is reached as before; the part is this Node's own",
+    ),
     "RoutedElsewhere": _cidr(
         "ip route show; delete the route if it is not needed; if the network is that cluster's, add its CIDR to "
         "allowedRemoteCIDRs in the agents' configuration (docs/multicluster.md#networks-of-nodes)",

@@ -9,7 +9,8 @@ import pytest
 
 from devtools.errors import LabError
 from devtools.lab.lab import Lab
-from devtools.lab.topology import Cluster, generate
+from devtools.lab.topology import POD_PORT, Cluster, generate
+from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
@@ -47,3 +48,41 @@ def test_services_work_where_a_pod_cidr_is_refused(make_lab: MakeLab, datapath: 
         )
     status = lab.mcagent(west.gateways[0].name, "status")
     assert f"{west.pod_cidr} of this cluster is refused: sources are translated towards cluster east" in status
+
+
+def test_a_network_that_appears_in_a_pod_cidr_takes_only_its_part(make_lab: MakeLab) -> None:
+    """A bridge inside west's Pod CIDR on a worker of east, over a restart of its agent: the Pods lose nothing."""
+    lab = make_lab(generate(clusters=2, gateways=1, workers=1, pods=1))
+    east, west = lab.topology.clusters
+    worker, pod = east.workers[0], west.workers[0].pods[0]
+    local = list(west.pod_cidr.subnets(new_prefix=24))[200]  # of no Node
+    namespace = lab.namespace(worker)
+
+    def warned() -> bool:
+        status = lab.mcagent(worker.name, "status", check=False)
+        return f"{west.pod_cidr} is used without {local}" in status
+
+    def answered() -> bool:
+        try:
+            return bool(traffic.udp(lab.namespace(worker.pods[0]), pod.address, POD_PORT, b"x").pod)
+        except LabError:
+            return False
+
+    wait_until(answered, "a Pod of west", timeout=60)
+    netns.ip(namespace, "link", "add", "br-compose", "type", "bridge")
+    netns.ip(namespace, "address", "add", f"{local[1]}/24", "dev", "br-compose")
+    netns.ip(namespace, "link", "set", "br-compose", "up")
+    for _ in range(2):
+        wait_until(warned, "the warning", timeout=60)
+        wait_until(answered, "a Pod of west", timeout=15)
+        route = netns.execute(namespace, ["ip", "route", "get", str(local[2])]).stdout
+        assert "dev br-compose" in route
+        assert "mc-gw0" in netns.execute(namespace, ["ip", "route", "get", str(pod.address)]).stdout
+        lab.stop_agent(worker.name)
+        lab.start_agent(worker.name)
+    netns.ip(namespace, "link", "del", "br-compose")
+    wait_until(
+        lambda: "mc-gw0" in netns.execute(namespace, ["ip", "route", "get", str(local[2])]).stdout,
+        "the whole CIDR",
+        timeout=60,
+    )

@@ -27,13 +27,14 @@ from mcagent.agent.pass_outcome import Failure, PassOutcome
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended_drift, leave_alone
 from mcagent.core.plan.diff import diff, flows_first
+from mcagent.core.remote_clusters.enclosed import enclosed
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType, Facts
-from mcagent.model.dataplane.resources import FlowEntry, TunnelPort
+from mcagent.model.dataplane.resources import FlowEntry, Route, RouteType, TunnelPort
 from mcagent.model.errors import BackendError
-from mcagent.model.net import Address
+from mcagent.model.net import Address, Network
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Step
@@ -67,6 +68,7 @@ class NodeReconciler:
         self._facts: Facts | None = None
         self._facts_for: Address | None = None
         self._desired: Desired | None = None
+        self._in_use: list[Network] | None = None  # CIDRs of other clusters; None: not known yet
         self._state = BackendState()
         self._contention = Contention()
 
@@ -114,6 +116,8 @@ class NodeReconciler:
         )
         if missing := compiled.missing(snapshot):
             return replace(outcome, waiting_for=missing, phases=phases.end())
+        if self._in_use is not None:
+            self._in_use = [cidr for cluster in desired.state.clusters.values() for cidr in cluster.cidrs]
         phases.enter("observe")
         observed = self._observe(stale - failures.keys(), failures)
         self._state, changed = backend_state.after_observe(self._state, observed)
@@ -148,11 +152,18 @@ class NodeReconciler:
 
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
         """Return the desired state, and the steps that a pass would do now. Raises BackendError."""
-        _, facts = self._with_failover(snapshot, self._read_facts(own_address(snapshot, self.config.node_name)))
+        facts = self._with_enclosed(self._read_facts(own_address(snapshot, self.config.node_name)))
+        _, facts = self._with_failover(snapshot, facts)
         desired = self._compile(snapshot, facts, self.config).desired
         observed = {name: backend.observe() for name, backend in self._backends.items()}
         plan = flows_first(diff(observed, desired), observed[Backend.OVSDB].values(), blank=_blank(observed, {}))
         return desired, plan
+
+    def _with_enclosed(self, facts: Facts) -> Facts:
+        """Return the facts with the networks that appeared inside CIDRs in use. Raises BackendError."""
+        if self._in_use is None:  # of an earlier process
+            self._in_use = routed_cidrs(self._backends[Backend.NETLINK])
+        return replace(facts, enclosed=enclosed((*facts.connected, *facts.routed), self._in_use))
 
     def _with_failover(self, snapshot: Snapshot, facts: Facts) -> tuple[Snapshot, Facts]:
         if self._failover is None:
@@ -167,6 +178,7 @@ class NodeReconciler:
             return self._facts
         try:
             self._facts = self._read_facts(address)
+            self._facts = self._with_enclosed(self._facts)
         except BackendError as error:
             name = Backend(error.backend) if error.backend in set(Backend) else Backend.NETLINK
             failures[name] = Failure(errors=(error,), unreachable=True)
@@ -192,6 +204,12 @@ class NodeReconciler:
         }
         if ports and self._facts is not None:
             self._facts = replace(self._facts, ofports={**self._facts.ofports, **ports})
+
+
+def routed_cidrs(netlink: DataplaneBackend) -> list[Network]:
+    """Return the destinations of the kernel's routes to other clusters. Raises BackendError."""
+    routes = (resource for resource in netlink.observe().values() if isinstance(resource, Route))
+    return [route.destination for route in routes if route.type is RouteType.UNICAST]
 
 
 def own_address(snapshot: Snapshot, node_name: str) -> Address | None:

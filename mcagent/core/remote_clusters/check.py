@@ -30,6 +30,7 @@ from mcagent.core.remote_clusters.claims import (
     claimed_ranges,
     gateway_claim,
 )
+from mcagent.core.remote_clusters.enclosed import Enclosed
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.net import Address, Network, contains, host_network, network_key
@@ -75,6 +76,7 @@ def cluster_validator(
         ),
         protected=protected,
         routed=tuple(network for network in facts.routed if not is_aggregate(network)),
+        enclosed=facts.enclosed,
         node_addresses=local.node_addresses,
         addresses=facts.addresses,
         publishes=bool(local.published_pods),
@@ -94,6 +96,7 @@ class ClusterValidator:
     cluster_cidrs: DescribedNetworks  # gateways of remote clusters must not lie in these
     protected: DescribedNetworks  # not used of a remote cluster, whatever the configuration allows
     routed: tuple[Network, ...]  # this Node has routes to these; CIDRs that overlap them need consent
+    enclosed: Enclosed  # of the reserved and routed networks: see `Facts.enclosed`
     node_addresses: tuple[tuple[Address, str], ...]
     addresses: tuple[Address, ...]  # of this Node
     publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
@@ -153,8 +156,10 @@ class ClusterValidator:
         gateway_networks = {claim.network for claim in gateways}
         for network, path, pod in published:
             excluded = self._protected.inside(network) if pod else ()
-            parts = parts_outside(network, (inner for inner, _ in excluded))
-            refusal = self._refuse(network, divisible=pod and len(parts) <= MAX_PARTS)
+            later = self._later(network) if pod else ()
+            parts = parts_outside(network, (*(inner for inner, _ in excluded), *later))
+            divisible = pod and len(parts) <= MAX_PARTS
+            refusal = self._refuse(network, divisible=divisible, later=later if divisible else ())
             if refusal is None and network in gateway_networks:
                 refusal = _refused("IsGateway", network, "it is the cluster's own gateway")
             if refusal is None:
@@ -163,6 +168,11 @@ class ClusterValidator:
                     without = _shown([f"{inner} ({description})" for inner, description in excluded])
                     message = f"{network} is used without {without}"
                     problems.append(info.meta.problem(path, "PartlyProtected", message, Severity.WARNING))
+                if later:
+                    message = (
+                        f"{network} is used without {_shown(list(map(str, later)))}: this Node has that network"
+                    )
+                    problems.append(info.meta.problem(path, "PartlyLocal", message, Severity.WARNING))
                 continue
             problems.append(info.meta.problem(path, refusal.reason, refusal.message))
             if pod:
@@ -192,15 +202,26 @@ class ClusterValidator:
         config = self.config
         return config.source_nat is SourceNat.ALWAYS or not (self.publishes and pods_reach_each_other)
 
-    def _refuse(self, network: Network, *, divisible: bool) -> AddressRefusal | None:
+    def _later(self, network: Network) -> tuple[Network, ...]:
+        """Return the networks of this Node that appeared inside a CIDR while it was in use."""
+        return tuple(inner for inner, outer in self.enclosed if contains(network, outer))
+
+    def _refuse(
+        self, network: Network, *, divisible: bool, later: tuple[Network, ...] = ()
+    ) -> AddressRefusal | None:
         """Check a CIDR of a remote cluster; None if it is accepted.
 
-        Protected networks inside a `divisible` CIDR are no reason to refuse it: it is used without them.
+        Protected networks inside a `divisible` CIDR, and those of `later`, are no reason to refuse it: it is used
+        without them.
         """
+        reserved, routed = self._reserved, self._routed
+        if later:
+            reserved = ReservedRanges(row for row in self.reserved if not _is_inside(row[0], later))
+            routed = ReservedRanges((other, "") for other in self.routed if not _is_inside(other, later))
         refusal = refuse_network(network)
         if refusal is not None:
             return refusal
-        for reason, ranges in (("Protected", self._protected), ("OverlapsLocal", self._reserved)):
+        for reason, ranges in (("Protected", self._protected), ("OverlapsLocal", reserved)):
             holder = ranges.overlapping(network)
             inside = holder is not None and holder[0].prefixlen > network.prefixlen
             if holder is not None and not (reason == "Protected" and divisible and inside):
@@ -213,7 +234,7 @@ class ClusterValidator:
             if not self.config.allowed_remote_cidrs:
                 why = "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"
             return _refused("NotAllowed", network, why)
-        route = self._routed.overlapping(network)
+        route = routed.overlapping(network)
         if route is not None and not self._has_consent(network):
             why = f"this Node has a route to {route[0]}, and no entry of allowedRemoteCIDRs is for this network"
             return _refused("RoutedElsewhere", network, why)
@@ -311,6 +332,10 @@ def _report_redundant(info: ClusterInfoImport, cidrs: list[RemoteClaim], problem
             problems.append(info.meta.problem(remote.path, "RedundantCIDR", message, Severity.WARNING))
         else:
             outer = remote
+
+
+def _is_inside(network: Network, outer: Iterable[Network]) -> bool:
+    return any(contains(other, network) for other in outer)
 
 
 def _refused(reason: str, subject: Network | Address, why: str) -> AddressRefusal:

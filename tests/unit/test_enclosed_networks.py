@@ -1,0 +1,143 @@
+"""A network of this Node that appears inside a CIDR in use takes only its part of it; one that was first, all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.agent.control_loop.reconciler import NodeReconciler
+from mcagent.core.addresses.rules import outermost_networks, parts_outside
+from mcagent.core.remote_clusters.enclosed import enclosed
+from mcagent.model.config import Config
+from mcagent.model.dataplane.backend import Backend
+from mcagent.model.dataplane.facts import Facts
+from mcagent.model.dataplane.resources import Route
+from mcagent.model.net import Network, contains
+from mcagent.model.objects import ClusterInfoImport, Snapshot
+from tests.unit.agentworld import Facility
+from tests.unit.core_inputs import HOME, addresses, cluster, config, networks, snapshot
+
+PODS = networks("10.2.0.0/15")[0]
+EAST = cluster("east", "10.97.0.0/16", "10.2.0.0/16")
+BRIDGE = Facts(connected=networks("10.2.200.0/24"), addresses=addresses("192.0.2.3", "10.2.200.1"))
+VPN = Facts(routed=networks("10.2.200.0/24"))
+CIDRS = st.builds(
+    lambda number, length: IPv4Network((number >> (32 - length) << (32 - length), length)),
+    st.integers(10 << 24, (11 << 24) - 1),
+    st.integers(9, 32),
+)
+
+
+@given(CIDRS, st.lists(CIDRS, max_size=4))
+def test_a_network_inside_a_cidr_in_use_is_found_whatever_was_cut_out_before(
+    cidr: IPv4Network, inner: list[IPv4Network]
+) -> None:
+    """The CIDR is in use as what is left of it; the network around is never larger than the CIDR."""
+    networks_inside = [network for network in inner if contains(cidr, network) and network != cidr]
+    earlier = networks_inside[:-1]
+    in_use = parts_outside(cidr, earlier)
+    later = [network for network in networks_inside[-1:] if any(contains(part, network) for part in in_use)]
+    found = dict(enclosed(later, in_use))
+    assert all(network in found or network in in_use for network in later)
+    assert all(contains(cidr, outer) for outer in found.values())
+    # The same after it was cut out, in a new process too
+    left = parts_outside(cidr, networks_inside)
+    again = dict(enclosed(outermost_networks(networks_inside), left))
+    assert all(contains(cidr, outer) for outer in again.values())
+    assert not left or set(again) == set(outermost_networks(networks_inside))
+
+
+@given(st.lists(CIDRS), st.lists(CIDRS))
+def test_a_cidr_of_which_nothing_is_in_use_surrounds_nothing(
+    inner: list[IPv4Network], in_use: list[IPv4Network]
+) -> None:
+    """So what claims it later is refused."""
+    for network, outer in enclosed(inner, in_use):
+        assert any(outer.overlaps(used) for used in in_use if used != network)
+        assert contains(outer, network)
+
+
+class Agent:
+    """A reconciler on facilities, and what it does with one cluster."""
+
+    def __init__(self, facilities: Mapping[Backend, Facility] | None = None, **values: object) -> None:
+        self.facilities = dict(facilities or {name: Facility(name) for name in Backend})
+        self.facts = Facts()
+        self.config: Config = config("w1", **{"enable_pod_to_pod": True, **values})
+        self._reconciler = NodeReconciler(
+            backends=self.facilities, read_facts=lambda _: self.facts, config=self.config
+        )
+
+    def routed(self, facts: Facts, *clusters: ClusterInfoImport) -> tuple[tuple[Network, ...], set[str]]:
+        """Do a pass; return the routes to Pods of other clusters, and the reasons of problems."""
+        self.facts = facts
+        inputs: Snapshot = snapshot(*HOME, *clusters)
+        outcome = self._reconciler.reconcile(inputs, observe=frozenset(Backend), blocked=frozenset())
+        assert outcome.desired is not None
+        routes = (route for route in self.facilities[Backend.NETLINK].world.values() if isinstance(route, Route))
+        pods = sorted(route.destination for route in routes if contains(PODS, route.destination))
+        problems = {problem.reason for problem in outcome.desired.problems}
+        return tuple(pods), problems
+
+
+PARTS = tuple(sorted(parts_outside(networks("10.2.0.0/16")[0], networks("10.2.200.0/24"))))
+
+
+@pytest.mark.parametrize("later", [BRIDGE, VPN])
+def test_only_the_part_of_a_later_network_is_given_up(later: Facts) -> None:
+    """Also after a restart, until the network is gone."""
+    agent = Agent()
+    assert agent.routed(Facts(), EAST) == (networks("10.2.0.0/16"), set())
+    for _ in range(3):
+        assert agent.routed(later, EAST) == (PARTS, {"PartlyLocal"})
+    restarted = Agent(agent.facilities)
+    assert restarted.routed(later, EAST) == (PARTS, {"PartlyLocal"})
+    assert restarted.routed(Facts(), EAST) == (networks("10.2.0.0/16"), set())
+    # It appears while the agent does not run
+    assert Agent(agent.facilities).routed(later, EAST) == (PARTS, {"PartlyLocal"})
+
+
+@pytest.mark.parametrize(("first", "reason"), [(BRIDGE, "OverlapsLocal"), (VPN, "RoutedElsewhere")])
+def test_a_later_claim_on_a_network_is_refused_as_a_whole(first: Facts, reason: str) -> None:
+    """Whatever else is in use: another cluster's CIDR beside it, and CIDRs of the same cluster."""
+    neighbour = cluster("west", "10.98.0.0/16", "10.3.0.0/16")
+    agent = Agent()
+    assert agent.routed(first, EAST, neighbour) == (networks("10.3.0.0/16"), {reason})
+    assert agent.routed(first, EAST, neighbour) == (networks("10.3.0.0/16"), {reason})
+    assert Agent(agent.facilities).routed(first, EAST, neighbour) == (networks("10.3.0.0/16"), {reason})
+    # When the cluster has left and returns, its claim is the later one.
+    agent = Agent()
+    agent.routed(Facts(), EAST)
+    assert agent.routed(first, EAST)[1] == {"PartlyLocal"}
+    agent.routed(first)
+    assert agent.routed(first, EAST) == ((), {reason})
+
+
+def test_several_networks_and_the_whole_cidr() -> None:
+    """Networks may be neighbours; one that covers the whole CIDR leaves nothing of it."""
+    agent = Agent()
+    agent.routed(Facts(), EAST)
+    two = networks("10.2.200.0/24", "10.2.201.0/24")
+    agent.routed(replace(BRIDGE, connected=two[:1]), EAST)
+    routes, problems = agent.routed(replace(BRIDGE, connected=two), EAST)
+    assert routes == tuple(sorted(parts_outside(networks("10.2.0.0/16")[0], two)))
+    assert problems == {"PartlyLocal"}
+    for whole in ("10.2.0.0/16", "10.0.0.0/12"):
+        assert agent.routed(Facts(connected=networks(whole)), EAST) == ((), {"OverlapsLocal"})
+
+
+def test_the_message_names_both() -> None:
+    """The CIDR with its object, and the network."""
+    agent = Agent()
+    agent.routed(Facts(), EAST)
+    agent.facts = BRIDGE
+    outcome = agent._reconciler.reconcile(snapshot(*HOME, EAST), observe=frozenset(Backend), blocked=frozenset())
+    assert outcome.desired is not None
+    (problem,) = outcome.desired.problems
+    assert (problem.subject.rsplit("/", 1)[-1], problem.severity) == ("east-clusterinfo", "warning")
+    assert "10.2.0.0/16 is used without 10.2.200.0/24" in problem.message
