@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from mcagent.doctor import coverage
 from mcagent.doctor.catalogue import Scope, all_checks, names
 
 BEGIN = "<!-- checks and causes: made by python -m devtools.doctor_page -->"
@@ -21,7 +22,8 @@ _SIGN = {"failed": "✗", "warning": "⚠"}
 
 
 def tables() -> Iterator[str]:
-    """Yield a section for each check: summary, scope, and causes."""
+    """Yield what is examined on a Node, then a section for each check: summary, scope, and causes."""
+    yield from _coverage()
     for check in all_checks():
         scopes = " and ".join(text for scope, text in _WHERE.items() if check.name in names(scope))
         summary = f"{check.summary[0].upper()}{check.summary[1:]}"
@@ -33,6 +35,22 @@ def tables() -> Iterator[str]:
             yield f"| `{reason}` | {_SIGN[cause.level]} | {_cell(cause.why)} | {_cell(cause.do)} |"
         if causes:
             yield ""
+
+
+def _coverage() -> Iterator[str]:
+    yield from ("### What the agent sets and needs", "")
+    yield "The check `plan` examines all that the agent sets; others examine parts of it more closely."
+    yield from ("", "| set by the agent | checks |", "| --- | --- |")
+    for text, checks in coverage.SET.values():
+        yield f"| {text} | {_links(checks)} |"
+    yield from ("", "| needed by the agent | checks |", "| --- | --- |")
+    for text, checks in coverage.NEEDED.items():
+        yield f"| {text} | {_links(checks)} |"
+    yield ""
+
+
+def _links(checks: Iterable[str]) -> str:
+    return ", ".join(f"[{name}](#{name})" for name in checks)
 
 
 def _cell(text: str) -> str:

@@ -150,7 +150,7 @@ class Agent:
             pending=lambda: self.loop.pending,
         )
         browser = browser_pages(lambda: _topology(identity, sources))
-        doctor = DoctorPage(diagnose, lambda: self.settings, pages["/status"])
+        doctor = DoctorPage(diagnose, lambda: self.settings, pages["/status"], lambda: self.loop.report.desired)
         self._http = AgentServers(
             settings, {**pages, **browser, "/doctor": Action(lambda _query: doctor()), **self._switch_pages()}
         )

@@ -6,23 +6,38 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from mcagent.agent.config import Settings
 from mcagent.api.codec import to_json
 from mcagent.api.doctor import NodeReport
 from mcagent.http.server import Page
+from mcagent.model.plan import Desired
 
 FRESH = 5.0  # seconds for which a result of the page is reused
 _QUEUE = 4  # requests handled at the same time
-Diagnose = Callable[[Settings, Mapping[str, Any]], NodeReport]  # of settings and /status
+
+
+class Diagnose(Protocol):
+    """Examines this Node: settings, the page /status and the agent's desired state in, findings out."""
+
+    def __call__(
+        self, settings: Settings, page: Mapping[str, Any], *, desired: Callable[[], Desired | None]
+    ) -> NodeReport:
+        """Raises no error."""
 
 
 class DoctorPage:
     """The page /doctor. `diagnose` is a parameter because `mcagent.doctor` imports the agent."""
 
-    def __init__(self, diagnose: Diagnose, settings: Callable[[], Settings], status: Callable[[], Page]) -> None:
-        self._diagnose, self._settings, self._status = diagnose, settings, status
+    def __init__(
+        self,
+        diagnose: Diagnose,
+        settings: Callable[[], Settings],
+        status: Callable[[], Page],
+        desired: Callable[[], Desired | None],
+    ) -> None:
+        self._diagnose, self._settings, self._status, self._desired = diagnose, settings, status, desired
         self._lock, self._queue = threading.Lock(), threading.BoundedSemaphore(_QUEUE)
         self._last: tuple[float, str] = (-FRESH, "")
 
@@ -38,6 +53,7 @@ class DoctorPage:
     def _page(self) -> Page:
         with self._lock:
             if time.monotonic() - self._last[0] >= FRESH:
-                report = self._diagnose(self._settings(), json.loads(self._status().body))
+                page = json.loads(self._status().body)
+                report = self._diagnose(self._settings(), page, desired=self._desired)
                 self._last = (time.monotonic(), json.dumps(to_json(report)) + "\n")
             return Page(body=self._last[1], content_type="application/json")

@@ -55,6 +55,12 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
         ).preview(snapshot)
 
 
+def compare(settings: Settings, desired: Desired) -> Plan:
+    """Return the steps from the Node's present state to a desired one. Raises BackendError."""
+    with closing(make_backends(settings)) as backends:
+        return diff({name: backend.observe() for name, backend in backends.by_name.items()}, desired)
+
+
 def current_world(settings: Settings, *, offline: bool, timeout: float) -> World:
     """Return the present inputs of this Node's decisions, for what-if questions. `offline`: the Node is not read.
 

@@ -6,7 +6,7 @@ Needs neither agent nor Open vSwitch nor API server: a part that fails is a find
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from mcagent.agent.config import Settings
@@ -22,6 +22,7 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError, SourceError
+from mcagent.model.plan import Desired
 
 _DRY_RUN = 5.0  # seconds: time-out for listing objects when the agent does not answer
 
@@ -33,10 +34,12 @@ def diagnose(
     progress: Progress = lambda _: None,
     *,
     probed_pod: str = "",
+    desired: Callable[[], Desired | None] | None = None,
+    ask: Callable[[], Mapping[str, Any]] | None = None,
 ) -> NodeReport:
     """Examine this Node. `page`: the agent's /status, or None if it does not answer; `error` is the reason then.
 
-    `probed_pod`: see `ExaminedNode`.
+    `ask` returns the agent's page /doctor, or raises McagentError. `probed_pod`, `desired`: see `ExaminedNode`.
 
     Raises no error. Takes a few seconds, and longer only if the kernel or Open vSwitch is slow.
     """
@@ -52,7 +55,16 @@ def diagnose(
             status = _status_without_agent(settings)
         except (McagentError, OSError) as failure:
             status, problems_error = Status(), str(failure)
-    node = ExaminedNode(settings, status, error, progress, probed_pod=probed_pod, problems_error=problems_error)
+    node = ExaminedNode(
+        settings,
+        status,
+        error,
+        progress,
+        probed_pod=probed_pod,
+        problems_error=problems_error,
+        desired=desired,
+        agent_report=None if error or ask is None else lambda: from_json(NodeReport, ask(), "the agent's report"),
+    )
     findings = examine(Scope.NODE, node)
     return NodeReport(
         node=status.node or settings.core.node_name,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from mcagent.agent.config import Settings
+from mcagent.api.doctor import NodeReport
 from mcagent.api.status import Status
 from mcagent.controller.admin.fields import items_at
 from mcagent.core.fragments.tunnel_guard import tunnel_port
@@ -18,6 +19,7 @@ from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import object_path
 from mcagent.model.parsing.decode import read_as
+from mcagent.model.plan import Desired
 
 TIMEOUT = 10.0  # seconds for one request
 OURS = {"labelSelector": "app.kubernetes.io/name=mcagent"}
@@ -50,7 +52,9 @@ class Subject:
 class ExaminedNode(Subject):
     """The Node of this process. `status`: of its agent; if that does not answer, `agent_error` is the reason.
 
-    `problems_error`: why problems of the input are not in `status`, "" if they are.
+    `problems_error`: why problems of the input are not in `status`, "" if they are. `desired`: returns the desired
+    state of the agent of this process; `agent_report`: asks the agent of another process, which alone knows its
+    desired state, for its findings. Both are None where no agent runs.
 
     `probed_pod`: the path of the network namespace of a Pod whose packets are probed, "" for none.
     """
@@ -65,10 +69,12 @@ class ExaminedNode(Subject):
         *,
         probed_pod: str = "",
         problems_error: str = "",
+        desired: Callable[[], Desired | None] | None = None,
+        agent_report: Callable[[], NodeReport] | None = None,
     ) -> None:
         super().__init__(progress, readings)
         self.settings, self.status, self.agent_error = settings, status, agent_error
-        self.problems_error = problems_error
+        self.problems_error, self.desired, self.agent_report = problems_error, desired, agent_report
         self.probed_pod = probed_pod
 
     @property

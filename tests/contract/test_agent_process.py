@@ -245,6 +245,57 @@ def test_plan_tells_what_would_change_and_changes_nothing(node: Node) -> None:
     assert json.loads(offline.stdout)["counts"]["add"] == sum(node.status()["resources"].values())
 
 
+def test_the_doctor_names_each_type_of_resource_that_differs(node: Node) -> None:
+    """While no agent runs, another program changes one of each; a new agent repairs them, and then says so."""
+
+    def run(*command: str) -> str:
+        return netns.execute(node.namespace, [*command]).stdout
+
+    def first(*command: str) -> str:
+        return run(*command).splitlines()[0].strip()
+
+    def plan() -> dict[str, str]:
+        report = json.loads(node.mcagent("doctor", "-o", "json").stdout)
+        found = [finding for finding in report["nodes"][0]["findings"] if finding["check"] == "plan"]
+        return {finding.get("subject", ""): f"{finding['level']}: {finding['seen']}" for finding in found}
+
+    agent = node.start()
+    assert plan() == {"": "ok: the Node is as it should be"}
+    agent.kill()
+    agent.wait()
+    assert plan() == {"": "ok: the Node is as it should be"}
+    ovs, device = node.ovs, ("dev", "mc-gw0")
+    run("sysctl", "-qw", "net.ipv4.conf.mc-gw0.forwarding=0", "net.ipv4.conf.mc-gw0.rp_filter=1")
+    run("ip", "rule", "del", *first("ip", "rule", "show", "table", TABLE).partition(":")[2].split())
+    run("ip", "route", "del", "table", TABLE, first("ip", "route", "show", "table", TABLE).split()[0])
+    run("ip", "neigh", "del", first("ip", "neigh", "show", *device).split()[0], *device)
+    run("ip", "address", "del", first("ip", "-4", "-o", "address", "show", *device).split()[3], *device)
+    run("nft", "add", "element", "ip", "mcagent", "mct_pods", "{ 10.77.0.0/16 }")
+    run(
+        "nft",
+        "flush",
+        "chain",
+        "ip",
+        "mcagent",
+        re.findall(r"chain (\w+)", run("nft", "list", "table", "ip", "mcagent"))[0],
+    )
+    ovs.ofctl("del-groups", ovs.mgmt("br-mc"))
+    ovs.ofctl("del-meters", ovs.mgmt("br-mc"))
+    tunnel = next(port for port in ovs.vsctl("list-ports", "br-mc").split() if port.startswith("mcr-"))
+    ovs.vsctl("set", "interface", tunnel, "options:remote_ip=192.0.2.99")
+    differences = plan()
+    assert set(differences) >= {
+        *("Link", "LinkAddress", "Neighbour", "Route", "Rule", "NftChain", "NftSet"),
+        *("FlowEntry", "GroupEntry", "TunnelPort"),
+    }, differences
+    assert re.match(
+        r"warning: link mc-gw0 up .* forwarding 0 rp_filter 1; should be: .* forwarding 1 rp_filter 2",
+        differences["Link"],
+    )
+    node.start()
+    assert plan() == {"": "ok: the Node is as it should be"}
+
+
 def test_status_is_for_people_and_tells_by_its_exit_code(node: Node) -> None:
     """0 when ready, 1 when no agent answers."""
     none = node.mcagent("status")

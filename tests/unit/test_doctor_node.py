@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
+from enum import EnumType
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from msgspec import structs
@@ -33,6 +34,7 @@ from mcagent.api.status import (
 from mcagent.core.causes import CAUSES as PROBLEM_CAUSES
 from mcagent.dataplane.netlink.programs import DevicePrograms
 from mcagent.dataplane.nft.observe import ForeignChain
+from mcagent.doctor import coverage
 from mcagent.doctor.catalogue import Scope, all_checks, entries, examine, names
 from mcagent.doctor.check import received, run, worst
 from mcagent.doctor.checks import node as node_checks
@@ -42,6 +44,8 @@ from mcagent.doctor.checks.node import (
     datapath,
     forwarding,
     masquerade,
+    openvswitch,
+    plan,
     routes,
     rp_filter,
     tunnel_nat,
@@ -61,9 +65,10 @@ from mcagent.doctor.readings.underlay import Underlay, gateway_addresses
 from mcagent.model.config import Config, DatapathChoice, TrafficEncryption
 from mcagent.model.dataplane.conntrack import TableUse
 from mcagent.model.dataplane.facts import DatapathType
-from mcagent.model.dataplane.resources import Bfd, PeerKind, TunnelPort, TunnelType
+from mcagent.model.dataplane.resources import Bfd, Link, PeerKind, Resource, TunnelPort, TunnelType
 from mcagent.model.errors import BackendError, McagentError
-from mcagent.model.net import Address
+from mcagent.model.net import Address, Network
+from mcagent.model.plan import Step
 
 PEER: Address = ip_address("192.168.2.11")
 PORT = TunnelPort(
@@ -112,6 +117,8 @@ READERS = {
     "plugins": cni_readings.plugins,
     "forwarding": forwarding.forwarding,
     "table_use": conntrack.use,
+    "differences": plan.differences,
+    "of_agent": plan.of_agent,
 }
 READINGS: Mapping[str, object] = {
     "switch": SWITCH,
@@ -133,6 +140,8 @@ READINGS: Mapping[str, object] = {
     "plugins": (),
     "forwarding": ForwardingSwitches(),
     "table_use": TableUse(entries=100, limit=65536),
+    "differences": (),
+    "of_agent": None,
 }
 
 
@@ -323,6 +332,9 @@ FAULTS = {
         node(chains=BackendError("nft", "list", "ruleset", "not allowed")),
         {"forwarding", "firewall", "tunnel-nat", "cni", "masquerade"},
     ),
+    "a difference from the desired state": (
+        node(differences=(Step(old=Link(name="mc-gw0", mtu=1450, forwarding=False)),)), {"Differs"}
+    ),
     "chains of iptables-legacy that cannot be read": (
         node(legacy_chains=BackendError("iptables-legacy-save", "list", "tables filter", "No such file")),
         {"forwarding", "firewall", "tunnel-nat", "cni", "masquerade"},
@@ -360,6 +372,60 @@ def test_without_agent_and_objects_problems_of_the_input_are_unknown() -> None:
     assert levels == {"AgentSilent": "failed"} | dict.fromkeys(
         ("cidrs", "services", "input", "pod-routing"), "skipped"
     )
+
+
+def sample(resource_type: Any) -> Any:
+    """Return a resource of a type, with a value of the right type in each field."""
+    values: dict[Any, Any] = {str: "x", int: 1, float: 1.0, bool: False, Address: PEER, Network: PODS}
+    hints = get_type_hints(resource_type)
+    required = [field.name for field in fields(resource_type) if field.default is field.default_factory is MISSING]
+    return resource_type(
+        **{
+            name: values[hints[name]]
+            if hints[name] in values
+            else next(iter(hints[name]))
+            if isinstance(hints[name], EnumType)
+            else (PEER, 1)
+            if name == "endpoint"
+            else ()
+            for name in required
+        }
+    )
+
+
+def types_in(union: Any) -> set[Any]:
+    """Return the types of a union of unions."""
+    return {part for member in get_args(union) for part in (types_in(member) or {member})}
+
+
+def test_every_type_of_resource_has_a_check() -> None:
+    """A new type of the dataplane model needs an entry in the table of docs/doctor.md, with checks of a Node."""
+    assert coverage.SET.keys() == types_in(Resource)
+    rows = [checks for _, checks in coverage.SET.values()] + list(coverage.NEEDED.values())
+    assert all(checks and set(checks) <= set(names(Scope.NODE)) for checks in rows)
+    assert {check for checks in rows for check in checks} == set(names(Scope.NODE))
+
+
+@pytest.mark.parametrize("resource_type", coverage.SET, ids=lambda resource_type: resource_type.__name__)
+def test_a_difference_of_every_type_is_a_finding(resource_type: type[Resource]) -> None:
+    """What is missing, what differs and what is not in the desired state: each is named, with its type."""
+    resource = sample(resource_type)
+    for step in (Step(new=resource), Step(old=resource), Step(old=resource, new=resource)):
+        (finding,) = plan.examine(node(differences=(step, step)))
+        assert (finding.level, finding.reason, finding.subject) == ("failed", "Differs", resource_type.__name__)
+        assert finding.seen.endswith("(and 1 more)")
+
+
+def test_only_a_running_agent_knows_its_desired_state() -> None:
+    """Its own findings count, of this check alone; without an agent, a difference is a warning."""
+    differs = plan.CHECK.finding("Differs", "missing: x", subject="Link", seconds=2)
+    report = NodeReport(findings=(differs, openvswitch.CHECK.passed("not asked")))
+    seen = ExaminedNode(GOOD.settings, STATUS, agent_report=lambda: report)
+    assert run(plan.CHECK, plan.examine, seen) == [differs]
+    earlier = ExaminedNode(GOOD.settings, STATUS, agent_report=NodeReport)
+    assert [finding.level for finding in run(plan.CHECK, plan.examine, earlier)] == ["skipped"]
+    step = Step(new=Link(name="mc-gw0", mtu=1450))
+    assert told(node(Status(), error="no answer", differences=(step,)))["Differs"] == "warning"
 
 
 def chain(*rules: str, table: str = "t", hook: str = "", policy: str = "accept", **more: Any) -> ExaminedNode:

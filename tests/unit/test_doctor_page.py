@@ -47,7 +47,7 @@ def test_many_requests_are_one_look(settings: Settings) -> None:
         assert go.wait(30)
         return Page(body=json.dumps({"alive": True}))
 
-    page = DoctorPage(diagnose, lambda: settings, status)
+    page = DoctorPage(diagnose, lambda: settings, status, lambda: None)
     answers: list[Page] = []
     threads = [threading.Thread(target=lambda: answers.append(page())) for _ in range(12)]
     threads[0].start()

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,8 @@ def this_node(settings: Settings, progress: Callable[[str], None], probed_pod: s
         page, error = ask_agent(settings, timeout=5.0), ""
     except McagentError as failure:
         page, error = None, str(failure)
-    return diagnose(settings, page, error, progress, probed_pod=probed_pod)
+    ask = partial(ask_agent, settings, "/doctor", timeout=_ASK)
+    return diagnose(settings, page, error, progress, probed_pod=probed_pod, ask=ask)
 
 
 def _clusters(

@@ -106,6 +106,12 @@ def resource_text(resource: Resource) -> str:
             )
 
 
+def former_text(resource: Resource) -> str:
+    """Return the text of a resource that is replaced, with a change that its fields do not show."""
+    hidden = "" if getattr(resource, "intact", True) else " (another program changed a detail that is not shown)"
+    return resource_text(resource) + hidden
+
+
 def plan_text(plan: Plan) -> str:
     """Render a plan as text, stage by stage: + added, ~ changed (with the old resource), - removed."""
     if not plan.stages:
@@ -116,7 +122,7 @@ def plan_text(plan: Plan) -> str:
         for step in stage.steps:
             lines.append(f"  {_SIGNS[step.op]} {resource_text(step.resource)}")
             if step.op is Op.REPLACE and step.old is not None:
-                lines.append(f"      was: {resource_text(step.old)}")
+                lines.append(f"      was: {former_text(step.old)}")
     lines.append(f"in all: {_counts(plan.steps)}")
     return "\n".join(lines) + "\n"
 
