@@ -25,8 +25,8 @@ from mcagent.model.parsing.decode import read_as
 def annotations_for(cluster: Cluster, cidrs: Sequence[str]) -> dict[str, str]:
     """Return the annotation of a new ClusterSet with these CIDRs, and report it. Raises InputError.
 
-    By default these are the private ranges in which the CIDRs of this cluster lie: those of members usually do, and
-    networks of machines often have another one.
+    By default these are the private ranges in which the CIDRs of this cluster lie: those of members usually do,
+    and networks of machines often have another one.
     """
     text = ",".join(cidrs)
     if errors := annotation_errors({ALLOWED_CIDRS_ANNOTATION: text}):
