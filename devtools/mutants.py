@@ -65,10 +65,10 @@ TESTS = {
         "compile compile_failover flows_* mid_connection path_down pipeline_* pod_prefixes policy_rules probes"
         " reachability simulate_* trace_simulated tunnel_probes underlay what_if"
     ),
-    "mcagent/controller/leader/ledger": "contested_gateways leader_ledger leader_members member_bounds",
+    "mcagent/controller/leader/ledger": "contested_gateways disputes leader_ledger leader_members member_bounds",
     "mcagent/controller/leader": (
-        "bad_objects control_clusters duplicate_cluster_id export_ranges* kubernetes_policies leader_*"
-        " member_bounds merge_properties pod_ranges policy_replication"
+        "bad_objects contested_gateways control_clusters disputes duplicate_cluster_id export_ranges*"
+        " kubernetes_policies leader_* member_bounds merge_properties pod_ranges policy_replication"
     ),
     "mcagent/controller/admission": "admission admission_*",
     "mcagent/controller/contract": "antrea_before_2_7 contract_* exported_metadata leader_ledger leader_merge",

@@ -475,10 +475,10 @@ def _claims() -> Iterator[Case]:
     """Return claims that conflict: in vain they are refused, unless the request brings something else."""
     plain, conflict = networks(), networks("10.2.9.0/24")
     elsewhere = networks("10.2.9.0/24", gateway="192.168.9.2")
-    nothing = networks(gateway="1.2.3.4", service_cidr="10.2.0.0/17")
-    disputed = networks(gateway="1.2.3.5", service_cidr="10.2.0.0/17")
+    nothing = networks(gateway="10.2.200.4", service_cidr="10.2.0.0/17")
+    disputed = networks(gateway="1.2.3.4", service_cidr="10.2.0.0/17")
     holder = "cluster west has had Service CIDR 10.2.0.0/16 since 2024"
-    gateway = "gateway 1.2.3.4 is not granted: cluster west"
+    gateway = "gateway 10.2.200.4 is not granted: cluster west"
     for name, new, old, code, message in (
         ("a new claim", networks("10.3.0.0/16"), plain, 200, ""),
         ("a claim that another cluster has", conflict, plain, 409, holder),
@@ -488,7 +488,7 @@ def _claims() -> Iterator[Case]:
         ("an old conflict", conflict, conflict, 200, ""),
         ("a new cluster with a conflict: the rest of it is good", conflict, None, 200, ""),
         ("a new cluster that only claims what others have", nothing, None, 409, gateway),
-        ("a gateway at which no member has reached its holder", disputed, None, 200, ""),
+        ("a gateway that another cluster has: the ledger decides who answers", disputed, None, 200, ""),
     ):
         yield Case(name, "UPDATE" if old else "CREATE", new, old, EAST, code, message, world=CLAIMED)
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
-from mcagent.controller.leader.ranking import TRIAL
+from mcagent.controller.leader.disputes import TRIAL
+from mcagent.controller.leader.eligibility import Eligibility
 from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Object, Wanted
 from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
@@ -124,7 +126,7 @@ def squatted(*, encrypted: bool = False) -> Leader:
     leader = world()
     if encrypted:
         leader.put(cluster_info("third", "10.3.0.0/16", key=THIRD_KEY))
-        leader.put(reporting("third", {gateway_of("victim"): "victim"}))
+        leader.put(reporting("third", {gateway_of("victim"): "victim"}, ["attacker"]))
     leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": NEXT}]))
     assert {"gatewayIP": NEXT} in info(leader, "attacker")["gatewayInfos"]
     raw = cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY)
@@ -170,6 +172,147 @@ def test_the_address_of_the_next_gateway_behind_encryption() -> None:
     leader.put(reporting("third", {NEXT: "victim"}))
     leader.forward(3 * TRIAL)
     assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+
+
+ANSWERS = "the ledger: whatever collides with a gateway is one contest, which the cluster that answers there wins"
+
+
+def moved(leader: Leader, address: str, *, beside: bool = False) -> None:
+    """Move the victim's gateway to another Node, or add one."""
+    raw = cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY)
+    old = [{"gatewayIP": gateway_of("victim")}] if beside else []
+    raw["spec"]["clusterInfo"]["gatewayInfos"] = [*old, {"gatewayIP": address}]
+    leader.put(raw)
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have another member's next gateway refused by publishing small Pod CIDRs around its Nodes' addresses",
+    stopped_by="the ledger: a small CIDR beside another cluster's gateway needs an administrator's word",
+)
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_the_next_gateway_in_a_small_cidr(upgraded: bool) -> None:
+    """It is not granted; one that an early version granted yields, and both stay as they are then."""
+    leader = world()
+    beside = str(parse_address(gateway_of("victim")) + 11)
+    small = f"{beside}/32"
+    if upgraded:
+        with patch.object(Eligibility, "neighbours", lambda *_: {}):
+            leader.put(edited(podCIDRs=[small]))
+        assert info(leader, "attacker")["podCIDRs"] == [small]
+    else:
+        leader.put(edited(podCIDRs=[small, "10.30.0.0/16"]))
+        assert info(leader, "attacker")["podCIDRs"] == ["10.30.0.0/16"]
+        refusal = leader.verdict("attacker-clusterinfo")["message"]
+        assert f"holds gateway {gateway_of('victim')} of cluster victim" in refusal
+        assert "members.allowedCIDRs: a list that holds" in refusal
+    moved(leader, beside)
+    for _ in range(3):
+        assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": beside}]
+        assert small not in info(leader, "attacker").get("podCIDRs", ())
+        leader.forward(2 * TRIAL)
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="keep another member's next gateway by an accomplice's report that it answers there itself",
+    stopped_by="the ledger: proofs have a quorum and an age, and are lost to a newer majority",
+)
+@pytest.mark.parametrize("withdrawn", [False, True])
+@pytest.mark.parametrize("by_leader", [False, True])
+def test_an_accomplices_false_proof(withdrawn: bool, by_leader: bool) -> None:
+    """Neither a present nor a former report stands against the leader's own cluster, or a majority."""
+    leader = Leader("attacker", "accomplice", "victim", "north", "honest", "third")
+    for number, cluster in enumerate(("attacker", "accomplice", "victim", "north", "honest", "third"), 1):
+        leader.put(cluster_info(cluster, f"10.{number}.0.0/16"))
+    reporters = ["north"] if by_leader else ["honest", "third"]
+    everybody = ("attacker", "victim")
+    raw = cluster_info("attacker", "10.1.0.0/16")
+    raw["spec"]["clusterInfo"]["gatewayInfos"].append({"gatewayIP": NEXT})
+    leader.put(raw)
+    for reporter in reporters:
+        leader.put(reporting(reporter, {gateway_of("victim"): "victim"}, everybody))
+    leader.put(reporting("accomplice", {NEXT: "attacker"}, everybody))
+    leader.forward(TRIAL)
+    if withdrawn:
+        leader.put(reporting("accomplice", {gateway_of("victim"): "victim"}, everybody))
+    victim = cluster_info("victim", "10.3.0.0/16")
+    victim["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": NEXT}]
+    leader.put(victim)
+    for reporter in reporters:
+        leader.put(reporting(reporter, {NEXT: "victim"}, everybody))
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+    leader.forward(3 * TRIAL)
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take a working gateway that other members reach by accomplices that do not report it",
+    stopped_by="the ledger: an owner that half of the members reach has no trial",
+)
+def test_a_silent_accomplice() -> None:
+    """The address does not change its owner, and one member's word takes no proved gateway."""
+    leader = Leader("attacker", "accomplice", "victim", "third")
+    for number, cluster in enumerate(("attacker", "accomplice", "victim", "third"), 1):
+        key = {"attacker": OWN_KEY, "victim": VICTIM_KEY, "third": THIRD_KEY}.get(cluster, "")
+        leader.put(cluster_info(cluster, f"10.{number}.0.0/16", key=key))
+    gateway = gateway_of("victim")
+    leader.put(reporting("third", {gateway: "victim"}, ["attacker"]))
+    leader.put(reporting("accomplice", {gateway_of("third"): "third"}, ["attacker", "victim"]))
+    raw = cluster_info("attacker", "10.1.0.0/16", key=OWN_KEY)
+    raw["spec"]["clusterInfo"]["gatewayInfos"].append({"gatewayIP": gateway})
+    leader.put(raw)
+    leader.forward(5 * TRIAL)
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": gateway}]
+    leader.leave("accomplice")
+    leader.forward(TRIAL)
+    leader.put(reporting("third", {gateway: "attacker"}, ["victim"]))
+    leader.forward(5 * TRIAL)
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": gateway}]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have another member's next gateway refused by a gateway with the same low 28 bits",
+    stopped_by=ANSWERS,
+)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_the_next_gateway_with_the_same_endpoint(encrypted: bool) -> None:
+    """Without keys neither is in the other's way; with keys, the squatter loses it after a trial."""
+    leader = world()
+    other = str(parse_address(NEXT) - 0x10000000)
+    assert endpoint_of(parse_address(other)) == endpoint_of(parse_address(NEXT))
+    if encrypted:
+        leader.put(cluster_info("third", "10.3.0.0/16", key=THIRD_KEY))
+    leader.put(reporting("third", {gateway_of("victim"): "victim"}, ["attacker"]))
+    key = {"wireGuard": {"publicKey": OWN_KEY}} if encrypted else {}
+    leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": other}], **key))
+    assert {"gatewayIP": other} in info(leader, "attacker")["gatewayInfos"]
+    moved(leader, NEXT, beside=True)
+    leader.forward(2 * TRIAL)
+    assert {"gatewayIP": NEXT} in info(leader, "victim")["gatewayInfos"]
+    assert ({"gatewayIP": other} in info(leader, "attacker")["gatewayInfos"]) != encrypted
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have another member's next gateway refused by claiming it with that member's WireGuard key",
+    stopped_by="the ledger: a gateway whose key another cluster has is refused, and blocks no other claim",
+)
+def test_a_gateway_with_another_clusters_key_blocks_nobody() -> None:
+    """An older export that publishes the victim's key and the address of its next gateway does not get it."""
+    leader = world()
+    leader.put(edited(wireGuard={"publicKey": VICTIM_KEY}, gatewayInfos=[{"gatewayIP": NEXT}]))
+    moved(leader, NEXT)
+    assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
+    refusal = leader.verdict("attacker-clusterinfo")["message"]
+    assert f"gateway {NEXT} is not granted: its WireGuard key is that of cluster victim" in refusal
 
 
 @attack(
@@ -248,11 +391,12 @@ def test_a_cidr_around_a_gateway() -> None:
     stopped_by="the leader's ledger of claims: what follows from an address is claimed with it",
 )
 def test_a_gateway_with_the_same_endpoint() -> None:
-    """Of two gateways whose endpoints behind WireGuard would be one address the later one is refused."""
+    """Of two gateways with keys whose endpoints behind WireGuard would be one address the later one is refused."""
     leader = world()
     other = str(parse_address(gateway_of("victim")) - 0x80000000)  # differs in its first bit only
     assert endpoint_of(parse_address(other)) == endpoint_of(parse_address(gateway_of("victim")))
-    leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": other}]))
+    gateways = [{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": other}]
+    leader.put(edited(gatewayInfos=gateways, wireGuard={"publicKey": OWN_KEY}))
     unharmed(leader)
     assert other not in str(info(leader, "attacker"))
 

@@ -10,7 +10,7 @@ import pytest
 from devtools.errors import LabError
 from devtools.lab.control import LEADER_NAMESPACE, MEMBER_NAMESPACE, ControlPlane
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Cluster, generate
+from devtools.lab.topology import POD_PORT, Cluster, Node, Pod, generate
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
@@ -36,38 +36,56 @@ def imported_gateways(lab: Lab, at: Cluster, cluster: Cluster) -> list[str]:
     return [gateway["gatewayIP"] for gateway in gateways]
 
 
+def nodes_of_gateway(lab: Lab, cluster: Cluster) -> tuple[Node, Node]:
+    """Return the Node that is a cluster's gateway, and the one that is not."""
+    nodes = (*cluster.gateways, *cluster.workers)
+    (old,) = [node for node in nodes if lab.api(cluster.name).get("Gateway", node.name, MEMBER_NAMESPACE)]
+    (new,) = [node for node in nodes if node is not old]
+    return old, new
+
+
+def is_reached(lab: Lab, source: Pod, pod: Pod) -> bool:
+    """Tell whether a Pod answers another one."""
+    try:
+        return traffic.tcp(lab.namespace(source), pod.address, POD_PORT, timeout=1.0).pod == pod.name
+    except LabError:
+        return False
+
+
 @attack(
     Group.ADDRESSES,
     Attacker.MEMBER,
-    wants="have another member's next gateway refused by naming its Node as a gateway of its own beforehand",
+    wants="have another member's next gateway refused by claiming what collides with its Node beforehand",
     stopped_by="the ledger, and probes that the victim's gateway answers with its cluster's fingerprint",
 )
-def test_a_failover_to_a_squatted_node(lab: Lab) -> None:
-    """The third member reports that the victim answers at the address, and packets arrive again."""
+@pytest.mark.parametrize("claimed", ["gateway", "Pod CIDR", "same low bits"])
+def test_a_failover_to_a_squatted_node(lab: Lab, claimed: str) -> None:
+    """The victim's gateway is granted, and packets arrive again."""
     third, victim, squatter = lab.topology.clusters
-    (old,), (new,) = victim.gateways, victim.workers
     plane, leader, api = ControlPlane(lab), lab.api(third.name), lab.api(victim.name)
+    old, new = nodes_of_gateway(lab, victim)
     address = str(new.address)
     plane.stop_controller(squatter, "member")
     name = f"{squatter.name}-clusterinfo"
     export: Any = leader.get("ResourceExport", name, LEADER_NAMESPACE)
-    gateways = [*export["spec"]["clusterInfo"]["gatewayInfos"], {"gatewayIP": address}]
-    leader.patch("ResourceExport", name, {"spec": {"clusterInfo": {"gatewayInfos": gateways}}}, LEADER_NAMESPACE)
-    wait_until(lambda: address in imported_gateways(lab, third, squatter), "the squatter's claim", timeout=60)
+    info = export["spec"]["clusterInfo"]
+    own = [{"gatewayIP": str(node.address)} for node in squatter.gateways]
+    extra = {"gateway": address, "same low bits": str(new.address - (1 << 28))}.get(claimed)
+    gateways = [*own, {"gatewayIP": extra}] if extra else own
+    cidrs = [text for text in info.get("podCIDRs") or () if not text.endswith("/32")]
+    cidrs += [f"{address}/32"] if claimed == "Pod CIDR" else []
+    change: dict[str, object] = {"spec": {"clusterInfo": {"gatewayInfos": gateways, "podCIDRs": cidrs}}}
+    leader.patch("ResourceExport", name, change, LEADER_NAMESPACE)
+    if extra:
+        wait_until(lambda: extra in imported_gateways(lab, third, squatter), "the squatter's claim", timeout=60)
 
-    pod = new.pods[0]
-
-    def is_reached() -> bool:
-        try:
-            reply = traffic.tcp(lab.namespace(third.workers[0].pods[0]), pod.address, POD_PORT, timeout=1.0)
-        except LabError:
-            return False
-        return reply.pod == pod.name
-
-    wait_until(is_reached, "the victim's Pod, by its old gateway", timeout=60)
+    source, pod = third.workers[0].pods[0], victim.workers[0].pods[0]
+    wait_until(lambda: is_reached(lab, source, pod), "the victim's Pod, by its old gateway", timeout=60)
     api.patch("Node", new.name, {"metadata": {"annotations": {GATEWAY: "true"}}})
     api.patch("Node", old.name, {"metadata": {"annotations": {GATEWAY: None}}})
     wait_until(lambda: api.get("Gateway", old.name, MEMBER_NAMESPACE) is None, "another gateway", timeout=60)
     wait_until(lambda: imported_gateways(lab, third, victim) == [address], "the victim's new gateway", timeout=60)
     wait_until(lambda: address not in imported_gateways(lab, third, squatter), "the claim to be lost", timeout=60)
-    wait_until(is_reached, "the victim's Pod, by its new gateway", timeout=60)
+    wait_until(lambda: is_reached(lab, source, pod), "the victim's Pod, by its new gateway", timeout=60)
+    record: Any = leader.get("ResourceImport", name, LEADER_NAMESPACE)
+    assert f"{address}/32" not in (record["spec"]["clusterinfo"].get("podCIDRs") or ())

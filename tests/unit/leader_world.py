@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -44,12 +44,20 @@ def announce(cluster: str, beat: float | None = None, area: str = AREA, cluster_
     }
 
 
-def reporting(member: str, answers: Mapping[str, str]) -> RawObject:
-    """Return a member's announcement with a report of the cluster that answers at each gateway's address."""
+def reporting(member: str, answers: Mapping[str, str], tunnels: Iterable[str] = ()) -> RawObject:
+    """Return a member's announcement with a report of the cluster that answers at each gateway's address.
+
+    `tunnels`: clusters to which it has tunnels beside those that answer.
+    """
     raw = announce(member, START)
-    fingerprints = tuple((address, f"{cluster_fingerprint(cluster):012x}") for address, cluster in answers.items())
-    link = ClusterLink(cluster="x", live=1, tunnels=1, answers=fingerprints)
-    raw["metadata"]["annotations"][ANNOTATION] = as_text([link])
+    by_cluster: dict[str, list[tuple[str, str]]] = {cluster: [] for cluster in (*answers.values(), *tunnels)}
+    for address, cluster in answers.items():
+        by_cluster[cluster].append((address, f"{cluster_fingerprint(cluster):012x}"))
+    reported = [
+        ClusterLink(cluster=cluster, live=1, tunnels=1, answers=tuple(rows))
+        for cluster, rows in by_cluster.items()
+    ]
+    raw["metadata"]["annotations"][ANNOTATION] = as_text(reported)
     return raw
 
 

@@ -5,9 +5,10 @@ The leader's reconcilers run over objects in memory: they decide, write the Reso
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import combinations, groupby
 from random import Random
 
 import pytest
@@ -15,15 +16,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcagent.controller.contract import names
-from mcagent.controller.leader.claims import ANY_CLUSTER, settled_in, settled_text
-from mcagent.controller.leader.ranking import TRIAL
+from mcagent.controller.contract.cidr_claims import collide
+from mcagent.controller.leader.claims import claims_of_cluster, settled_in, settled_text
+from mcagent.controller.leader.disputes import ANY_CLUSTER, MAX_TRIED, PROOF_LIFE, TRIAL
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from tests.properties import costly
 from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, reporting
-from tests.unit.memory_objects import START, typed
+from tests.unit.memory_objects import START, timestamp, typed
 
 ADDRESS = "192.168.77.7"  # the contested gateway
 ELSEWHERE = "192.168.88.8"  # another gateway, of which members report answers
@@ -111,7 +113,7 @@ def announced(cluster: str, report: Report | None) -> RawObject:
     if report is None:
         return announce(cluster, START)
     answers = {ADDRESS: report.answer} if report.answer else {}
-    return reporting(cluster, answers | ({ELSEWHERE: "x"} if report.elsewhere else {}))
+    return reporting(cluster, answers | ({ELSEWHERE: "x"} if report.elsewhere else {}), CLAIMANTS)
 
 
 class World:
@@ -204,6 +206,75 @@ def test_the_owner_changes_at_most_once(history: History) -> None:
     assert len(successive_owners) <= 2, successive_owners
 
 
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A claimant publishes what collides with the address, or something else; or a member reports."""
+
+    cluster: str
+    gateways: tuple[str, ...] = ()
+    cidrs: tuple[str, ...] = ()
+    report: Report | None = None
+    seconds: float = 0.0  # that pass afterwards
+
+
+DERIVED = "176.168.77.7"  # its tunnel endpoint is that of the contested gateway
+_EVENTS = st.lists(
+    st.one_of(
+        st.builds(
+            Event,
+            cluster=st.sampled_from(CLAIMANTS[:3]),
+            gateways=st.sampled_from(((), (ADDRESS,), (ADDRESS,), (DERIVED,), (ADDRESS, DERIVED))),
+            cidrs=st.sampled_from(((), (), (f"{ADDRESS}/32",), ("192.168.77.0/24",))),
+            seconds=st.sampled_from((0.0, 10.0, 70.0)),
+        ),
+        st.builds(Event, cluster=st.sampled_from((*CLAIMANTS[:3], "x", "y")), report=_REPORTS),
+    ),
+    max_size=8,
+)
+
+
+def happen(leader: Leader, event: Event, keys: dict[str, str]) -> None:
+    """Let an event happen, and the leader decide."""
+    if event.report is not None:
+        leader.put(announced(event.cluster, event.report))
+    elif event.cluster in CLAIMANTS:
+        raw = claiming(event.cluster, *event.gateways, key=keys[event.cluster])
+        raw["spec"]["clusterInfo"]["podCIDRs"] = list(event.cidrs)
+        leader.put(raw)
+    leader.clock.forward(event.seconds)
+    leader.controller.due()
+    leader.controller.run()
+
+
+@costly
+@given(events=_EVENTS, encrypting=st.sets(st.sampled_from((*CLAIMANTS[:3], "x", "y"))), restarts=st.booleans())
+def test_after_any_history_the_owner_changes_at_most_once(
+    events: list[Event], encrypting: set[str], *, restarts: bool
+) -> None:
+    """Once claims and reports stay; and no two clusters have what collides, in any order of decisions."""
+    keys = {cluster: KEYS[cluster] if cluster in encrypting else "" for cluster in KEYS}
+    leader = Leader(*CLAIMANTS[:3], "x", "y")
+    for cluster in ("x", "y"):
+        leader.put(claiming(cluster, f"192.168.99.{ord(cluster)}", key=keys[cluster]))
+    for event in events:
+        happen(leader, event, keys)
+    history = [owners(leader)]
+    for _ in range(30):
+        if restarts:
+            restart(leader)
+        leader.clock.forward(STEP)
+        leader.controller.due()
+        leader.controller.run()
+        history.append(owners(leader))
+        assert len(history[-1]) <= 1, history[-1]
+    assert len([owner for owner, _ in groupby(history)]) <= 2, history
+    granted = [(c, claim) for c in CLAIMANTS[:3] for claim in claims_of_cluster(leader.view, AREA, c).granted]
+    for (one, a), (other, b) in combinations(granted, 2):
+        derived = a.gateway and b.gateway and a != b  # only where both have keys
+        if one != other and ({one, other} <= encrypting or not derived):
+            assert not collide(a, b), (one, a, other, b)
+
+
 # --- examples -----------------------------------------------------------------------------------------------
 
 
@@ -239,40 +310,53 @@ def test_a_contested_gateway_has_one_trial() -> None:
 
 
 def test_the_cluster_that_answers_has_the_last_word() -> None:
-    """A cluster that has lost its trial gets the address by a report, and the record of the contest ends."""
+    """A cluster that has lost its trial gets the address by a report."""
     leader = contested("a", "b")
     assert pass_time(leader, 120) == ["a", "b"]
     leader.put(announced("x", Report(answer="a")))
     assert pass_time(leader, 600) == ["a"]
     assert annotation(leader, "a") is None
-    assert annotation(leader, "b") is None
     assert f"members report that the gateway of cluster a answers at {ADDRESS}" in refusal(leader, "b")
 
 
 def test_a_gateway_that_proves_itself_needs_no_record() -> None:
-    """It keeps its address, although nobody reports it later."""
+    """It keeps its address for a day after the last report; then the other cluster has a trial."""
     leader = contested("a", "b")
     assert pass_time(leader, 120) == ["a", "b"]
     leader.put(announced("x", Report(answer="b")))
     assert annotation(leader, "b") is None
     leader.put(announced("x", Report()))
     assert pass_time(leader, 600) == ["b"]
-
-
-def test_the_record_ends_with_the_claim_of_the_rival() -> None:
-    """A cluster that withdraws its claim, and claims the address later, has another trial."""
-    leader = contested("a", "b", "c")
-    assert pass_time(leader, 120) == ["a", "b"]
-    assert annotation(leader, "b") == f'{{"{ADDRESS}":["a","c"]}}'
-    leader.put(claiming("a", "192.168.66.1", key=KEYS["a"]))
-    assert annotation(leader, "b") == f'{{"{ADDRESS}":["c"]}}'
-    leader.put(claiming("a", ADDRESS, key=KEYS["a"]))
+    a_day_ago = timestamp(leader.clock() - PROOF_LIFE)
+    leader.api.put(annotated(leader, "b", f"{ADDRESS}={a_day_ago}", names.PROVED_ANNOTATION))
+    assert pass_time(leader, 600) == ["b", "a"]
     assert pass_time(leader, 600) == ["a"]
-    assert annotation(leader, "a") == f'{{"{ADDRESS}":["b","c"]}}'
-    leader.leave("b")
-    leader.leave("c")
-    assert annotation(leader, "a") is None
-    assert owners(leader) == ["a"]
+
+
+def test_a_new_claim_is_no_new_trial() -> None:
+    """Neither a rival that has lost the contest, nor the cluster that has won it by a trial, gets another one."""
+    leader = contested("a", "b")
+    assert pass_time(leader, 120) == ["a", "b"]
+    elsewhere = {cluster: claiming(cluster, "192.168.66.1", key=KEYS[cluster]) for cluster in ("a", "b")}
+    claims = {cluster: claiming(cluster, ADDRESS, key=KEYS[cluster]) for cluster in ("a", "b")}
+    leader.put(elsewhere["a"])
+    leader.put(claims["a"])
+    assert pass_time(leader, 600) == ["b"]
+    leader.put(elsewhere["b"])
+    leader.put(claims["b"])
+    assert pass_time(leader, 600) == ["a"]
+    leader.put(claiming("a"), claiming("b"))
+    leader.put(claims["b"])
+    leader.put(claims["a"])
+    assert pass_time(leader, 600) == ["b"]
+
+
+def test_trials_of_a_cluster_are_counted() -> None:
+    """A cluster whose record is full has no further trial."""
+    leader = contested("a", "b")
+    tried = {f"192.168.99.{number}": ["c"] for number in range(MAX_TRIED)}
+    leader.api.put(annotated(leader, "b", json.dumps(tried)))
+    assert pass_time(leader, 600) == ["a"]
 
 
 def test_the_next_claimant_gets_what_the_owner_withdraws() -> None:
@@ -288,7 +372,7 @@ def test_two_members_cannot_lock_a_third_out() -> None:
     leader = contested("a", "b")
     assert pass_time(leader, 120) == ["a", "b"]
     leader.put(claiming("c", ADDRESS, key=KEYS["c"]))
-    assert pass_time(leader, 600) == ["c"]
+    assert pass_time(leader, 600) == ["b", "c"]
     assert annotation(leader, "c") == f'{{"{ADDRESS}":["a","b"]}}'
 
 
@@ -330,9 +414,12 @@ def test_the_owner_keeps_the_address_until_the_next_has_it() -> None:
     leader.put(account("b", allowed_gateways="192.168.0.0/16"))
     leader.controller.closed = True  # before cluster b is decided
     leader.start()
-    leader.controller.enqueue_all()
-    while leader.controller.step():
-        assert owners(leader)
+    for _ in range(2):
+        leader.controller.enqueue_all()
+        while leader.controller.step():
+            assert owners(leader)
+        leader.clock.forward(TRIAL)
+        leader.controller.due()
     assert owners(leader) == ["b"]
 
 
@@ -385,21 +472,19 @@ def test_an_invalid_record_settles_nothing(text: str) -> None:
 
 
 def test_a_record_of_many_clusters_holds_for_each() -> None:
-    """It stays while there is a rival, and goes with the last."""
+    """As if each were named."""
     leader = contested("a", "b", "c")
     assert pass_time(leader, 120) == ["a", "b"]
     leader.api.put(annotated(leader, "b", f'{{"{ADDRESS}":["{ANY_CLUSTER}"]}}'))
     assert pass_time(leader, 600) == ["b"]
     assert annotation(leader, "b") == f'{{"{ADDRESS}":["{ANY_CLUSTER}"]}}'
-    leader.put(*(claiming(cluster, "192.168.66.1", key=KEYS[cluster]) for cluster in ("a", "c")))
-    assert annotation(leader, "b") is None
 
 
-def annotated(leader: Leader, cluster: str, text: str) -> RawObject:
-    """Return the ResourceImport of a cluster with another record of settled contests."""
+def annotated(leader: Leader, cluster: str, text: str, key: str = names.SETTLED_ANNOTATION) -> RawObject:
+    """Return the ResourceImport of a cluster with another record of its gateways."""
     raw = leader.api.get(Kind.RESOURCE_IMPORT, AREA, names.cluster_info(cluster))
     assert raw is not None
-    annotations = raw["metadata"]["annotations"] | {names.SETTLED_ANNOTATION: text}
+    annotations = raw["metadata"]["annotations"] | {key: text}
     return {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
 
 

@@ -9,15 +9,16 @@ import pytest
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, gateway_claim
 from mcagent.controller.leader.claims import (
-    ClaimsByCluster,
     ClusterClaims,
     claims_of_cluster,
     granted_in,
     read_claims,
 )
+from mcagent.controller.leader.contests import GatewayRecords
+from mcagent.controller.leader.disputes import TRIAL
+from mcagent.controller.leader.eligibility import allowed_ranges, refusals
 from mcagent.controller.leader.exports.bounds import Bounds, defaults_of
-from mcagent.controller.leader.ledger import ClaimsDecision, Ledger, allowed_ranges, refusals, touched
-from mcagent.controller.leader.ranking import TRIAL, Ranking
+from mcagent.controller.leader.ledger import ClaimsDecision, Ledger, touched
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
@@ -139,8 +140,7 @@ def test_a_new_claim_is_granted_from_now_on() -> None:
     assert result == ClaimsDecision(
         times=dict.fromkeys(("10.1.0.0/16", "10.2.0.0/16", KEY, gateway_of("east")), now),
         refused={},
-        proved=frozenset(),
-        settled={},
+        records=GatewayRecords(proved={}, challenged={}, settled={}),
         again=None,
     )
 
@@ -199,7 +199,11 @@ def test_a_key_belongs_to_one_cluster(granted: bool) -> None:
         has = f"cluster west has had it since {since}"
     else:
         has = "cluster west asks for it too, and its export is older"
-    assert decision(leader, "east").refused == {KEY: f"WireGuard key {KEY} is not granted: {has}"}
+    gateway = gateway_of("east")
+    assert decision(leader, "east").refused == {
+        KEY: f"WireGuard key {KEY} is not granted: {has}",
+        gateway: f"gateway {gateway} is not granted: its WireGuard key is that of cluster west",
+    }
     assert decision(leader, "west").refused == {}
 
 
@@ -308,25 +312,14 @@ def test_who_is_gone_has_no_claims(how: str) -> None:
     assert decision(leader, "east").refused == {}
 
 
-def test_the_rank_of_claims() -> None:
-    """Granted before asked for; then the older grant, the older export, and the cluster ID."""
-    granted, other = claim("10.1.0.0/16"), claim("10.2.0.0/16")
-    east = ClusterClaims(cluster_id="east", created="2026", granted={granted: "2027"}, requested=[other])
-    ranking = Ranking(ClaimsByCluster(Leader().view, AREA), START)
-    granted_rank, other_rank = ranking.rank(east, granted), ranking.rank(east, other)
-    assert granted_rank[1:] == ("2027", "2026", "east")
-    assert other_rank[1:] == ("", "2026", "east")
-    assert granted_rank < other_rank
-
-
 def test_a_disputed_gateway_is_decided_again() -> None:
-    """By the cluster that asks for it: once it has the address, the holder is decided again, too."""
+    """For both clusters: proofs end without a change of any object."""
     leader = Leader("east", "west")
     leader.put(cluster_info("west", "10.1.0.0/16"))
     raw = cluster_info("east", "10.2.0.0/16")
     raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": gateway_of("west")}]
     leader.put(raw)
-    assert [decision(leader, cluster).again for cluster in ("east", "west")] == [TRIAL, None]
+    assert [decision(leader, cluster).again for cluster in ("east", "west")] == [TRIAL, TRIAL]
 
 
 def test_a_rival_for_another_address_may_report() -> None:
@@ -348,6 +341,52 @@ def test_a_rival_for_another_address_may_report() -> None:
     leader.start()
     leader.settle()
     assert set(decision(leader, "east").refused) == {shared, gateway_of("third")}
+
+
+def granted_pods(leader: Leader, cluster: str) -> list[str]:
+    """Return the Pod CIDRs that a cluster has."""
+    return list(leader.imported(names.cluster_info(cluster))["clusterinfo"].get("podCIDRs") or ())
+
+
+def test_a_small_cidr_beside_another_clusters_gateway() -> None:
+    """It needs a list of an administrator, or a gateway of its own cluster in it that has proved itself."""
+    host = gateway_of("west").removesuffix("1") + "65"
+    small = host.removesuffix("65") + "64/26"
+    leader = Leader("east", "west", "third")
+    leader.put(cluster_info("west", "10.2.0.0/16"), cluster_info("third", "10.3.0.0/16"))
+    leader.put(changed(cluster_info("east", "10.1.0.0/16", [small]), gatewayInfos=[{"gatewayIP": host}]))
+    assert granted_pods(leader, "east") == []
+    network = small.replace(".64/26", ".0/24")
+    assert leader.verdict(names.cluster_info("east"))["message"] == (
+        f"Pod CIDR {small} is not granted: {network} holds gateway {gateway_of('west')} of cluster west. A "
+        f"smaller CIDR in it needs annotation {names.ALLOWED_CIDRS_ANNOTATION} of cluster east's ServiceAccount "
+        f"on the leader, or members.allowedCIDRs: a list that holds {small}"
+    )
+    leader.put(reporting("third", {host: "east"}))
+    assert granted_pods(leader, "east") == [small]
+    leader.put(announce("third", START))  # a grant stays
+    assert granted_pods(leader, "east") == [small]
+    other = Leader("east", "west")
+    other.put(account("east", allowed_cidrs=f"10.1.0.0/16,{small}"), cluster_info("west", "10.2.0.0/16"))
+    other.put(cluster_info("east", "10.1.0.0/16", [small]))
+    assert granted_pods(other, "east") == [small]
+
+
+def test_an_address_that_moved_lawfully() -> None:
+    """It goes to the cluster that answers there now, although its proved owner still claims it."""
+    address = gateway_of("west")
+    leader = Leader("east", "west", "third", "fourth")
+    leader.put(cluster_info("west", "10.2.0.0/16"))
+    for cluster in ("third", "fourth"):
+        leader.put(reporting(cluster, {address: "west"}))
+    leader.put(changed(cluster_info("east", "10.1.0.0/16"), gatewayInfos=[{"gatewayIP": address}]))
+    assert set(decision(leader, "east").refused) == {address}
+    assert decision(leader, "west").records.proved == {address: ""}
+    leader.put(reporting("third", {address: "east"}, ["west"]))
+    assert set(decision(leader, "east").refused) == {address}
+    leader.put(reporting("fourth", {address: "east"}, ["west"]))
+    assert decision(leader, "east").refused == {}
+    assert set(decision(leader, "west").refused) == {address}
 
 
 def test_exports_that_a_change_concerns() -> None:

@@ -8,17 +8,19 @@ import msgspec
 import pytest
 
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
+from mcagent.controller.contract import names
 from mcagent.controller.contract.pod_ranges import POD_CIDRS_ANNOTATION, POD_RANGES_ANNOTATION, AssignedPodCidrs
 from mcagent.controller.leader.claims import (
     ClusterClaims,
     claims_of_cluster,
     granted_in,
-    proved_in,
     publishes_key,
     read_claims,
+    times_in,
+    times_text,
 )
 from mcagent.controller.leader.exports.bounds import annotation_errors, over_quota, size_limit, too_large
-from mcagent.controller.leader.proofs import is_confirmed, reported_answers
+from mcagent.controller.leader.proofs import link_report
 from mcagent.controller.leader.topology import topologies
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
@@ -275,9 +277,18 @@ def test_times_of_grants() -> None:
     for text in ("", "[]"):
         assert times(granted("east", text)) == {"gateway 192.0.2.1": created}
     assert granted_in(None) == {}
-    assert proved_in(None) == frozenset()
-    assert proved_in(read_as(ResourceImport, granted("east", ""))) == frozenset()
-    assert proved_in(read_as(ResourceImport, granted("east", "", proved="a,b,"))) == {"a", "b"}
+
+
+def test_times_of_proofs() -> None:
+    """By address; early versions wrote none, and an invalid one is none."""
+    assert times_in(None, names.PROVED_ANNOTATION) == {}
+    assert times_in(read_as(ResourceImport, granted("east", "")), names.PROVED_ANNOTATION) == {}
+    ended = "2026-11-20T10:00:00.000000Z"
+    record = read_as(ResourceImport, granted("east", "", proved=f"a,b=x,,c={ended}"))
+    times_by_address = times_in(record, names.PROVED_ANNOTATION)
+    assert times_by_address == {"a": "", "b": "", "c": ended}
+    assert times_text(times_by_address) == f"a,b,c={ended}"
+    assert times_text({}) is None
 
 
 def test_claims_of_a_member() -> None:
@@ -293,7 +304,7 @@ def test_claims_of_a_member() -> None:
         "Service CIDR 10.96.0.0/16",
         f"gateway {gateway_of('east')}",
     ]
-    assert claims.proved == {"192.0.2.1"}
+    assert claims.proved == {"192.0.2.1": ""}
     assert claims.created
     assert not claims.encrypts
     info["spec"]["clusterInfo"]["podCIDRs"] = ["x"]
@@ -342,47 +353,42 @@ def test_claims_of_invalid_exports() -> None:
 # --- proofs -----------------------------------------------------------------------------------------------
 
 
-def reporting(cluster: str, **answers: str) -> RawObject:
-    """Return the announcement of a member that reports which cluster answers at 192.0.2.1 or 192.0.2.2."""
-    prints = tuple(
-        (address, links.fingerprint_text(cluster_fingerprint(answers[name])))
-        for name, address in (("first", "192.0.2.1"), ("second", "192.0.2.2"))
-        if name in answers
-    )
-    return announced(cluster, ClusterLink(cluster="x", live=1, tunnels=1, answers=prints))
-
-
-@pytest.mark.parametrize(
-    ("reports", "rivals", "expected"),
-    [
-        ([], (), False),
-        ([reporting("a", first="east")], (), True),
-        ([reporting("a", first="west")], (), False),
-        ([reporting("a", second="east")], (), False),
-        ([reporting("a", first="east"), reporting("b", first="west")], (), False),
-        ([reporting("a", first="east"), reporting("b", first="west"), reporting("c", first="east")], (), True),
-        ([reporting("a", first="east"), reporting("b", first="west")], ("b",), True),
-        ([reporting("a", first="east")], ("a",), False),
-        ([reporting("east", first="east")], (), False),
-    ],
-)
-def test_the_majority_of_reports(reports: list[RawObject], rivals: tuple[str, ...], expected: bool) -> None:
-    """Reports of the cluster itself and of its rivals do not count."""
-    assert is_confirmed(view_of(*reports), AREA, "192.0.2.1", "east", rivals) is expected
-
-
 def test_reports_of_answers() -> None:
     """By address, from all links; an announcement that announces no member reports nothing."""
     first, second = (links.fingerprint_text(cluster_fingerprint(name)) for name in ("east", "west"))
+    full = tuple((f"192.0.2.{number}", second) for number in range(2, 10))
     raw = announced(
         "a",
         ClusterLink(cluster="east", live=1, tunnels=1, answers=(("192.0.2.1", first),)),
-        ClusterLink(cluster="west", live=1, tunnels=1, answers=(("192.0.2.1", second), ("192.0.2.2", second))),
+        ClusterLink(cluster="west", live=1, tunnels=8, answers=full),
+        ClusterLink(cluster="none", live=0, tunnels=0),
     )
-    expected = {"192.0.2.1": frozenset({first, second}), "192.0.2.2": frozenset({second})}
-    assert reported_answers(read_as(MemberClusterAnnounce, raw)) == expected
-    assert reported_answers(read_as(MemberClusterAnnounce, raw | {"clusterID": "b"})) == {}
-    assert reported_answers(read_as(MemberClusterAnnounce, announce("a"))) == reported_answers(None) == {}
+    report = link_report(read_as(MemberClusterAnnounce, raw))
+    assert report.names("east", "192.0.2.1")
+    assert not report.names("west", "192.0.2.1")
+    assert not report.names("east", "192.0.2.20")
+    assert report.has_tunnels("east", "192.0.2.20")
+    assert not report.has_tunnels("none", "192.0.2.1")
+    # A report has at most eight answers of a cluster, so it cannot tell about further gateways.
+    assert report.has_tunnels("west", "192.0.2.2")
+    assert not report.has_tunnels("west", "192.0.2.20")
+    nothing = link_report(None)
+    assert report.changed(nothing) == (["192.0.2.1", *sorted(address for address, _ in full)], ["east", "west"])
+    silent = announced("a", ClusterLink(cluster="east", live=1, tunnels=1))
+    for other in (raw | {"clusterID": "b"}, announce("a"), silent):
+        assert link_report(read_as(MemberClusterAnnounce, other)) == nothing
+
+
+def test_two_answers_at_one_address_name_nobody() -> None:
+    """Neither cluster is confirmed by such a report."""
+    prints = [links.fingerprint_text(cluster_fingerprint(name)) for name in ("east", "west")]
+    reported = (
+        ClusterLink(cluster=c, live=1, tunnels=1, answers=(("192.0.2.1", p),))
+        for c, p in zip("ab", prints, strict=True)
+    )
+    report = link_report(read_as(MemberClusterAnnounce, announced("a", *reported)))
+    assert not report.names("east", "192.0.2.1")
+    assert not report.names("west", "192.0.2.1")
 
 
 # --- limits -----------------------------------------------------------------------------------------------

@@ -18,14 +18,15 @@ from mcagent.controller.contract.cidr_claims import (
     claims_of,
     collide,
     filed_under,
+    in_network,
     place,
     without,
 )
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.leader.claims import granted_in, proved_in
+from mcagent.controller.leader.claims import granted_in
+from mcagent.controller.leader.eligibility import NODE_NETWORK, allowed_ranges, refusals
 from mcagent.controller.leader.exports.bounds import bounds_of_accounts, cluster_id_of, defaults_of
 from mcagent.controller.leader.exports.payloads import read_cluster_info
-from mcagent.controller.leader.ledger import allowed_ranges, refusals
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 
@@ -71,19 +72,19 @@ def _brings_more(
 def _conflicts(area: str, cluster: str, claims: Sequence[CidrClaim], lookup: Lookup) -> dict[str, str]:
     """Return, by the text of a claim that another cluster has been granted, a sentence with that cluster.
 
-    The address of a gateway that has not proved itself may be claimed: the ledger grants it to the cluster that
-    answers there.
+    A gateway may be claimed although another gateway, or a small CIDR, collides with it: the ledger grants its
+    address to the cluster that answers there.
     """
     values = {value for claim in claims for value in asked_for(claim)}
     conflicts: dict[str, str] = {}
     for grants in lookup.granted(area, [place(area, value) for value in sorted(values)]):
-        holder, proved = grants.cluster_id, proved_in(grants)
+        holder = grants.cluster_id
         for granted, since in granted_in(grants).items() if holder != cluster else ():
             if values.isdisjoint(filed_under(granted)):
                 continue
+            is_contest = granted.gateway or in_network(granted, NODE_NETWORK) is not None
             for claim in claims:
-                disputed = claim.gateway and claim.text == granted.text and claim.text not in proved
-                if claim.text not in conflicts and collide(claim, granted) and not disputed:
+                if claim.text not in conflicts and collide(claim, granted) and not (claim.gateway and is_contest):
                     conflicts[claim.text] = (
                         f"{claim} is not granted: cluster {holder} has had {granted} since {since}"
                     )

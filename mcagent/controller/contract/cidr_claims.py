@@ -209,14 +209,14 @@ def _prefix(claim: CidrClaim, length: int) -> str:
     return f"{claim.range[1] >> (32 - length)}/{length}"
 
 
+def in_network(claim: CidrClaim, length: int) -> str | None:
+    """Return the index value under which claims inside a network around a claim are filed; None if it has none."""
+    return f"in {_prefix(claim, length)}" if length in _around(claim) else None
+
+
 def place(area: str, value: str) -> str:
     """Return the index value of `value` in an area."""
     return f"{area} {value}"
-
-
-def place_of(area: str, claim: CidrClaim) -> str:
-    """Return an index value under which all claims of an area that equal a claim are filed."""
-    return place(area, next(_itself(claim)))
 
 
 def _filed(obj: ApiObject) -> Iterable[str]:

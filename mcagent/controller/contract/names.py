@@ -70,7 +70,10 @@ SETTING_ANNOTATIONS = {  # with the key of the configuration
 # Limits of a member's claims: annotations of its ServiceAccount, written by the leader's administrator.
 ALLOWED_CIDRS_ANNOTATION = "mcagent.io/allowed-cidrs"
 ALLOWED_GATEWAYS_ANNOTATION = "mcagent.io/allowed-gateways"
-PROVED_ANNOTATION = "mcagent.io/proved-gateways"  # of a ResourceImport: addresses, by the leader
+# Of a ResourceImport, by the leader: gateways that answer in the name of its cluster, or did until a time.
+PROVED_ANNOTATION = "mcagent.io/proved-gateways"
+# Likewise: gateways without a proof that other clusters challenge, with the time when that began.
+CHALLENGED_ANNOTATION = "mcagent.io/challenged-gateways"
 # Of a ResourceImport, by the leader: the clusters that lost a contest for a gateway's address (JSON, by address).
 SETTLED_ANNOTATION = "mcagent.io/settled-gateways"
 ALLOWED_NAMESPACES_ANNOTATION = "mcagent.io/allowed-namespaces"

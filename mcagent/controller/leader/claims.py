@@ -1,4 +1,4 @@
-"""The claims of a cluster: requested, granted and since when, and the gateways that are proved or settled. Pure.
+"""The claims of a cluster: requested, granted and since when, and what is recorded of its gateways. Pure.
 
 Grants are read from the leader's own ResourceImports, never from what a member writes.
 """
@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CidrClaim, claims_in, claims_of
+from mcagent.controller.contract.conditions import time_of
+from mcagent.controller.leader.disputes import ANY_CLUSTER, PROOF_LIFE
 from mcagent.controller.leader.exports.header import is_member, read_header
 from mcagent.controller.leader.exports.payloads import read_cluster_info
 from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.multicluster import ResourceExport, ResourceImport
+from mcagent.model.api.multicluster import ClusterInfo, ResourceExport, ResourceImport
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import decode
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted, to_microseconds
 
-ANY_CLUSTER = "*"  # in place of more than `_MAX_SETTLED` clusters
 _MAX_SETTLED = 32  # clusters that are recorded for one gateway
 
 
@@ -33,14 +34,24 @@ class ClusterClaims:
     created: str  # the export's creation time
     granted: Mapping[CidrClaim, str]  # with the time of the grant
     requested: Sequence[CidrClaim]  # and not granted
-    proved: frozenset[str] = frozenset()  # addresses of granted gateways
-    encrypts: bool = False  # publishes a WireGuard key
-    # By the address of a granted gateway: the clusters that lost a contest for it, or ANY_CLUSTER.
+    # By the address of a granted gateway: since when no quorum confirms it ("": one does), or it is on trial.
+    proved: Mapping[str, str] = field(default_factory=dict)
+    challenged: Mapping[str, str] = field(default_factory=dict)
+    # By the address of a gateway, granted or not: the clusters that lost it to this one, or ANY_CLUSTER.
     settled: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(
+        default_factory=dict
+    )  # WireGuard keys that gateways use now, by their addresses
 
-    def has_settled_with(self, cluster_id: str, address: str) -> bool:
-        """Tell whether another cluster has lost a contest for the address of a gateway to this one."""
-        return not self.settled.get(address, frozenset()).isdisjoint((cluster_id, ANY_CLUSTER))
+    @property
+    def encrypts(self) -> bool:
+        """Whether its gateways have WireGuard keys."""
+        return bool(self.keys)
+
+    def has_proved(self, address: str, now: float) -> bool:
+        """Tell whether members report, or have reported within `PROOF_LIFE`, that a granted gateway answers."""
+        ended = self.proved.get(address)
+        return ended is not None and now - (time_of(ended) or now) < PROOF_LIFE
 
 
 def claims_of_cluster(view: View, area: str, cluster_id: str) -> ClusterClaims:
@@ -65,9 +76,10 @@ def claims_of_member(view: View, area: str, cluster_id: str, export: ResourceExp
         created=export.metadata.creation_timestamp,
         granted=granted,
         requested=[claim for claim in claims or () if claim not in granted],
-        proved=proved_in(record),
-        encrypts=publishes_key(export),
+        proved=times_in(record, names.PROVED_ANNOTATION),
+        challenged=times_in(record, names.CHALLENGED_ANNOTATION),
         settled=settled_in(record),
+        keys=keys_of(export.spec.cluster_info),
     )
 
 
@@ -109,10 +121,27 @@ def read_claims(export: ResourceExport) -> tuple[CidrClaim, ...] | None:
         return None
 
 
-def proved_in(record: ResourceImport | None) -> frozenset[str]:
-    """Return the addresses of granted gateways at which members have reported the answers of the cluster."""
-    text = record.annotation(names.PROVED_ANNOTATION) if record is not None else None
-    return frozenset((text or "").split(",")) - {""}
+def keys_of(info: ClusterInfo | None) -> dict[str, str]:
+    """Return the current WireGuard keys of gateways, by their addresses; those without a key are left out."""
+    if info is None:
+        return {}
+    keys = {gateway.gateway_ip: gateway.wireguard or info.wireguard for gateway in info.gateway_infos}
+    return {address: key.public_key for address, key in keys.items() if key is not None and key.public_key}
+
+
+def times_in(record: ResourceImport | None, annotation: str) -> dict[str, str]:
+    """Return the times in an annotation by the address of a gateway: "192.0.2.1=2026-11-29T12:00:00Z,192.0.2.2".
+
+    Early versions wrote no times. An entry without one, or with an invalid one, has "".
+    """
+    text = record.annotation(annotation) if record is not None else None
+    rows = (entry.partition("=") for entry in (text or "").split(","))
+    return {address: time if time_of(time) is not None else "" for address, _, time in rows if address}
+
+
+def times_text(times: Mapping[str, str]) -> str | None:
+    """Return the value of such an annotation; None (no annotation) if there are no entries."""
+    return ",".join(f"{address}={time}" if time else address for address, time in sorted(times.items())) or None
 
 
 def settled_in(record: ResourceImport | None) -> dict[str, frozenset[str]]:

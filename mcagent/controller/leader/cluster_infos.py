@@ -17,7 +17,7 @@ from mcagent.controller.contract.export_ranges import RANGE_ANNOTATION, as_text
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.pod_ranges import POD_RANGE_ANNOTATION
 from mcagent.controller.leader.assigned_ranges import answer, changed_ranges, pod_answer
-from mcagent.controller.leader.claims import granted_in, settled_text
+from mcagent.controller.leader.claims import granted_in, settled_text, times_text
 from mcagent.controller.leader.exports.bounds import (
     ACCOUNTS_BY_CLUSTER,
     bounds_of,
@@ -38,7 +38,7 @@ from mcagent.controller.leader.exports.header import (
 from mcagent.controller.leader.exports.payloads import read_cluster_info
 from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.leader.ledger import Ledger, touched
-from mcagent.controller.leader.proofs import ANSWERS, reported_answers
+from mcagent.controller.leader.proofs import CONFIRMING, REPORTERS, link_report
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject
@@ -79,7 +79,7 @@ class ClusterInfoCopy:
         }
     )
     writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
-    indexes = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER, ANSWERS)
+    indexes = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER, REPORTERS, CONFIRMING)
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings, self._ledger = settings, Ledger(settings.limits)
@@ -91,10 +91,11 @@ class ClusterInfoCopy:
             case MemberClusterAnnounce():
                 members = changed_members(change)
                 keys = [key for cluster_id in members for key in _colliding(view, area, cluster_id)]
-                before, after = reported_answers(old), reported_answers(new)
-                addresses = {a for a in before.keys() | after.keys() if before.get(a) != after.get(a)}
+                before, after = link_report(old), link_report(new)
+                addresses, clusters = before.changed(after)
                 gateways = [claim for address in addresses if (claim := gateway_claim(address)) is not None]
-                return dict.fromkeys([*keys, *(f"{area}/{name}" for name in touched(view, area, gateways))])
+                exports = [*touched(view, area, gateways), *map(names.cluster_info, clusters)]
+                return dict.fromkeys([*keys, *(f"{area}/{name}" for name in exports)])
             case ServiceAccount():
                 ids = {*map(cluster_id_of, changed_accounts(change))} - {""}
                 return [f"{area}/{names.cluster_info(cluster_id)}" for cluster_id in ids]
@@ -151,8 +152,9 @@ class ClusterInfoCopy:
             **_settings(export),
             CLAIMS_ANNOTATION: granted_text(decision.times),
             REFUSED_ANNOTATION: refused_text(read_refused(export.annotation(REFUSED_ANNOTATION) or "")),
-            names.PROVED_ANNOTATION: ",".join(sorted(decision.proved)) or None,
-            names.SETTLED_ANNOTATION: settled_text(decision.settled),
+            names.PROVED_ANNOTATION: times_text(decision.records.proved),
+            names.CHALLENGED_ANNOTATION: times_text(decision.records.challenged),
+            names.SETTLED_ANNOTATION: settled_text(decision.records.settled),
             names.MAX_EXPORTS_ANNOTATION: str(bounds.max_exports),  # the member's namespaces share it
             RANGE_ANNOTATION: as_text(answer(view, area, header.cluster_id)),
             POD_RANGE_ANNOTATION: as_text(pod_answer(view, area, header.cluster_id)),

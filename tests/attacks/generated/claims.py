@@ -1,24 +1,26 @@
 """Attacks on claims: what a member writes to take what another one has, or will have.
 
-Judged by the leader's reconcilers over objects in memory. A third member reports honestly which cluster answers at
-each gateway that it is told of.
+Judged by the leader's reconcilers over objects in memory. Two other members report honestly which cluster answers
+at each gateway that they are told of; an accomplice of the attacker reports anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 from unittest.mock import patch
 
 from hypothesis import strategies as st
 
 from mcagent.controller.contract import names
-from mcagent.controller.leader import ledger
-from mcagent.controller.leader.ranking import TRIAL, ClaimStanding, Ranking
+from mcagent.controller.leader import eligibility, ledger
+from mcagent.controller.leader.contests import Contests
+from mcagent.controller.leader.disputes import TRIAL, Claimant, ClaimStanding, Dispute, Quorum
+from mcagent.controller.leader.eligibility import Eligibility
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from tests.attacks.generated.search import AttackClass
@@ -28,10 +30,14 @@ KEYS = {
     "attacker": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     "victim": "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A=",
     "third": "ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj8=",
+    "fourth": "QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=",
+    "accomplice": "YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=",
 }
-SERVICE_CIDRS = {"attacker": "10.1.0.0/16", "victim": "10.2.0.0/16", "third": "10.3.0.0/16"}
+SERVICE_CIDRS = {cluster: f"10.{number}.0.0/16" for number, cluster in enumerate(KEYS, 1)}
+HONEST = ("third", "fourth")
 VICTIM_PODS = "10.20.0.0/16"
-NEXT = "192.168.77.7"  # the Node that becomes the victim's gateway when it fails over
+NEXT = gateway_of("victim") + "6"  # the Node that becomes the victim's gateway when it fails over
+SAME_BITS = str(ip_address(NEXT) - (1 << 28))  # a gateway there has the same tunnel endpoint
 MAX_GATEWAYS = MemberLimits().max_gateways
 GATEWAYS = (
     NEXT,
@@ -40,6 +46,7 @@ GATEWAYS = (
     gateway_of("third"),
     "10.2.0.80",  # a Service of the victim
     "10.20.1.5",  # a Pod of the victim
+    SAME_BITS,
     *(f"192.168.78.{number}" for number in range(1, 11)),
 )
 CIDRS = (
@@ -74,13 +81,14 @@ class Publish:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The attacker reports which cluster answers at addresses."""
+    """The attacker, or its accomplice, reports which cluster answers at addresses."""
 
+    reporter: str
     answers: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
         said = ", ".join(f"the {cluster} answers at {address}" for address, cluster in self.answers)
-        return f"the attacker reports: {said or 'nothing'}"
+        return f"the {self.reporter} reports: {said or 'nothing'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +124,9 @@ class Claims:
 
 
 _GATEWAYS = st.one_of(
-    st.lists(st.sampled_from(GATEWAYS[:6]), max_size=4, unique=True).map(tuple),
+    st.lists(st.sampled_from(GATEWAYS[:7]), max_size=4, unique=True).map(tuple),
     st.lists(st.sampled_from(GATEWAYS), max_size=len(GATEWAYS), unique=True).map(tuple),
-    st.just(GATEWAYS[6:]),
+    st.just(GATEWAYS[7:]),
 )
 
 
@@ -136,20 +144,37 @@ def _publications(draw: st.DrawFn) -> Publish:
     )
 
 
+_ANSWERS = st.tuples(st.sampled_from(GATEWAYS), st.sampled_from(("attacker", "victim")))
+_REPORTS = st.builds(
+    Report,
+    reporter=st.sampled_from(("attacker", "accomplice")),
+    answers=st.lists(_ANSWERS, max_size=4).map(tuple),
+)
+_WAITS = st.sampled_from((Wait(seconds=10), Wait(seconds=200)))
+
+
+@st.composite
+def _squats(draw: st.DrawFn) -> list[Publish | Report | FailOver | Wait]:
+    """Draw steps that claim the address of the victim's next gateway, or what collides with it, beforehand."""
+    gateways = draw(st.lists(st.sampled_from((NEXT, SAME_BITS, gateway_of("attacker"))), unique=True))
+    cidrs = draw(st.lists(st.sampled_from((f"{NEXT}/32", f"{NEXT}/31", "10.30.0.0/16")), unique=True))
+    publication = replace(draw(_publications()), gateways=tuple(gateways), pod_cidrs=tuple(cidrs))
+    report = Report(reporter="accomplice", answers=tuple((address, "attacker") for address in gateways))
+    is_reported = draw(st.booleans())
+    return [publication, report if is_reported else Wait(seconds=10), draw(_WAITS), FailOver()]
+
+
 def _steps() -> st.SearchStrategy[Publish | Report | FailOver | Wait]:
-    answers = st.tuples(st.sampled_from(GATEWAYS), st.sampled_from(("attacker", "victim")))
-    reports = st.builds(Report, answers=st.lists(answers, max_size=4).map(tuple))
-    waits = st.sampled_from((Wait(seconds=10), Wait(seconds=200)))
-    return st.one_of(_publications(), _publications(), st.just(FailOver()), reports, waits)
+    return st.one_of(_publications(), _publications(), st.just(FailOver()), _REPORTS, _WAITS)
 
 
 def _sequences(limited: st.SearchStrategy[bool]) -> st.SearchStrategy[Claims]:
-    steps = st.lists(_steps(), min_size=2, max_size=5).map(tuple)
+    steps = st.one_of(st.lists(_steps(), min_size=2, max_size=5), _squats()).map(tuple)
     return st.builds(Claims, encrypted=st.booleans(), limited=limited, steps=steps)
 
 
 class ClaimsWorld:
-    """A leader with attacker, victim and an honest third member."""
+    """A leader with attacker, accomplice, victim and two honest members."""
 
     def __init__(self, *, encrypted: bool, limited: bool) -> None:
         self.encrypted = encrypted
@@ -179,7 +204,7 @@ class ClaimsWorld:
         return [gateway["gatewayIP"] for gateway in self.imported(cluster).get("gatewayInfos") or ()]
 
     def take(self, step: Publish | Report | FailOver | Wait) -> None:
-        """Carry out a step; the third member then reports what it sees."""
+        """Carry out a step; honest members then report what they see."""
         match step:
             case Publish():
                 raw = cluster_info("attacker", step.service_cidr, step.pod_cidrs, key=KEYS.get(step.key, ""))
@@ -187,7 +212,7 @@ class ClaimsWorld:
                 info["gatewayInfos"] = [{"gatewayIP": address} for address in step.gateways]
                 self.leader.put(raw)
             case Report():
-                self.leader.put(reporting("attacker", dict(step.answers)))
+                self.leader.put(reporting(step.reporter, dict(step.answers), SERVICE_CIDRS))
             case FailOver():
                 self.victims_gateway = NEXT
                 self.leader.put(self._info("victim"))
@@ -196,18 +221,18 @@ class ClaimsWorld:
         self.report()
 
     def report(self) -> None:
-        """Let victim and third member report who answers: behind encryption only with the key that is claimed."""
-        owners = {gateway_of(cluster): cluster for cluster in ("attacker", "third")} | {
+        """Let honest members report who answers: behind encryption only with the key that is claimed."""
+        owners = {gateway_of(cluster): cluster for cluster in SERVICE_CIDRS if cluster != "victim"} | {
             self.victims_gateway: "victim"
         }
-        for reporter in ("victim", "third"):
+        for reporter in ("victim", *HONEST):
             answers = {
                 address: owners[address]
                 for cluster in SERVICE_CIDRS
                 for address in self.gateways(cluster)
                 if cluster != reporter and address in owners and (not self.encrypted or owners[address] == cluster)
             }
-            self.leader.put(reporting(reporter, answers))
+            self.leader.put(reporting(reporter, answers, SERVICE_CIDRS))
 
     def settle(self) -> None:
         """Let gateways prove themselves."""
@@ -222,27 +247,29 @@ class ClaimsWorld:
         self.leader.controller.run()
 
     def lost(self) -> str:
-        """Return what the victim or the third member has not, in words; "" if they have everything."""
+        """Return what the victim or an honest member has not, in words; "" if they have everything."""
         told = self.imported("victim")
         if told.get("serviceCIDR") != SERVICE_CIDRS["victim"] or told.get("podCIDRs") != [VICTIM_PODS]:
             return "the victim has lost its CIDRs"
         if self.victims_gateway not in self.gateways("victim"):
             return f"the victim's gateway {self.victims_gateway} is refused"
-        if gateway_of("third") not in self.gateways("third"):
-            return f"the third member's gateway {gateway_of('third')} is refused"
+        for cluster in HONEST:
+            if gateway_of(cluster) not in self.gateways(cluster):
+                return f"the gateway {gateway_of(cluster)} of the {cluster} member is refused"
         return ""
 
     def taken(self, *, limited: bool) -> str:
         """Return what the attacker has and must not have, in words; "": nothing."""
         told = self.imported("attacker")
         cidrs = [text for text in (told.get("serviceCIDR"), *(told.get("podCIDRs") or ())) if text]
-        gateways_of_others = (self.victims_gateway, gateway_of("third"))
-        protected = [SERVICE_CIDRS["victim"], VICTIM_PODS, SERVICE_CIDRS["third"], *gateways_of_others]
+        gateways_of_others = (self.victims_gateway, *map(gateway_of, HONEST))
+        cidrs_of_others = (SERVICE_CIDRS[cluster] for cluster in ("victim", *HONEST))
+        protected = [*cidrs_of_others, VICTIM_PODS, *gateways_of_others]
         for cidr in map(ip_network, cidrs):
             holder = next((text for text in protected if cidr.overlaps(ip_network(text))), "")
             if holder:
                 return f"the attacker is granted {cidr}, which overlaps {holder} of another member"
-            private = any(cidr.subnet_of(ip_network(text)) for text in ledger.PRIVATE)  # type: ignore[arg-type]
+            private = any(cidr.subnet_of(ip_network(text)) for text in eligibility.PRIVATE)  # type: ignore[arg-type]
             if not private or (limited and not cidr.subnet_of(ip_network(ALLOWED_CIDRS))):  # type: ignore[arg-type]
                 return f"the attacker is granted {cidr}, which no administrator has allowed"
         gateways = self.gateways("attacker")
@@ -265,17 +292,19 @@ def _judge(attack: Claims) -> str:
     return world.lost() or world.taken(limited=attack.limited)
 
 
-def _first_claim_stands(self: Ranking, cluster: Any, claim: Any) -> ClaimStanding:
-    return ClaimStanding.REQUESTED if cluster.granted.get(claim) is None else ClaimStanding.GRANTED
+def _first_claim_stands(_: Dispute, claimant: Claimant) -> ClaimStanding:
+    return ClaimStanding.GRANTED if claimant.since else ClaimStanding.REQUESTED
+
+
+def _one_report_proves(self: Dispute, claimant: Claimant) -> Quorum:
+    is_confirmed = any(claimant.cluster_id in report.answers for report in self.reports)
+    return Quorum.MAJORITY if is_confirmed else Quorum.NONE
 
 
 @contextmanager
 def _no_grants() -> Iterator[None]:
-    """Let every claim be as good as every other: the older export wins."""
-    with (
-        patch.object(Ranking, "_standing", lambda *_: ClaimStanding.REQUESTED),
-        patch.object(ledger, "losing_claims", lambda _: {}),
-    ):
+    """Let everybody have what it claims."""
+    with patch.object(Contests, "loss", lambda *_: None), patch.object(ledger, "losing_claims", lambda _: {}):
         yield
 
 
@@ -286,9 +315,13 @@ A1 = AttackClass(
     judge=_judge,
     property="no member loses a CIDR or the gateway that answers in its name, and none has another's, or too many",
     protections={
-        "a gateway must prove itself": partial(patch.object, Ranking, "_standing", _first_claim_stands),
+        "a gateway must prove itself": partial(patch.object, Dispute, "standing", _first_claim_stands),
+        "a proof has a quorum": partial(patch.object, Dispute, "quorum", _one_report_proves),
+        "a small CIDR beside a gateway needs an administrator": partial(
+            patch.object, Eligibility, "neighbours", lambda *_: {}
+        ),
         "a claim has one owner": _no_grants,
-        "a member has so many gateways": partial(patch.object, ledger, "_refuse_gateway", lambda *_: ""),
+        "a member has so many gateways": partial(patch.object, eligibility, "_refuse_gateway", lambda *_: ""),
     },
     examples=150,
     short=12,
@@ -301,7 +334,7 @@ A14 = AttackClass(
     property="a CIDR that is granted lies in private ranges, and in those that an administrator has named, if any",
     protections={
         "the leader keeps to the ranges that are allowed": partial(
-            patch.object, ledger, "_refuse_cidr", lambda *_: ""
+            patch.object, eligibility, "_refuse_cidr", lambda *_: ""
         )
     },
     examples=150,
