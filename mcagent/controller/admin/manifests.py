@@ -107,12 +107,15 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
         parts.add(Part.MEMBER_POLICIES)
     if parts >= {Part.LEADER, Part.MEMBER} and site.namespace == site.leader_namespace:
         raise InputError("--leader-namespace", "", f'must not be that of the member, "{site.namespace}"')
+    own_config: dict[Part, RawObject] = {Part.AGENT: {"namespace": site.namespace}}
+    if parts >= {Part.AGENT, Part.MEMBER}:
+        own_config[Part.MEMBER] = {"podRouting": site.config.get(Part.AGENT, {}).get("podRouting", "auto")}
     objects_by_label: dict[str, RawObject] = {}  # a CRD of both roles is one
     if Part.CRDS in parts:
         objects_by_label = {_label(obj): obj for obj in _crds(parts)}
     for part in (part for part in Part if part in parts - {Part.CRDS}):
         home = site.home(part)
-        part_objects = _with_digest([_with_values(obj, part, site) for obj in _own(part)])
+        part_objects = _with_digest([_with_values(obj, part, site, own_config.get(part, {})) for obj in _own(part)])
         if (
             part is not Part.LEADER
             and home != MEMBER_NAMESPACE
@@ -151,8 +154,8 @@ def _read(part: Part) -> list[RawObject]:
     return list(yaml.load_all((directory / f"{part}.yaml").read_text(encoding="utf-8"), FastLoader))
 
 
-def _with_values(obj: RawObject, part: Part, site: Site) -> RawObject:
-    """Return an object with the values of the site."""
+def _with_values(obj: RawObject, part: Part, site: Site, own_config: RawObject) -> RawObject:
+    """Return an object with the values of the site. `own_config`: defaults that depend on the site."""
     moved: RawObject = _moved(obj, {MEMBER_NAMESPACE: site.namespace, LEADER_NAMESPACE: site.leader_namespace})
     meta, kind = moved["metadata"], moved["kind"]
     if not _CLUSTER_SCOPED.fullmatch(kind):
@@ -161,10 +164,9 @@ def _with_values(obj: RawObject, part: Part, site: Site) -> RawObject:
         meta["name"] = site.home(part)
     if kind == "ConfigMap":
         (file,) = moved["data"]
-        own = {"namespace": site.namespace} if part is Part.AGENT else {}
         config = site.config.get(part, {})
         moved["metadata"].setdefault("annotations", {})[GIVEN_CONFIG] = json.dumps(config, sort_keys=True)
-        content = merged(yaml.safe_load(moved["data"][file]) | own, config)
+        content = merged(yaml.safe_load(moved["data"][file]) | own_config, config)
         moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
     if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
         moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
