@@ -184,7 +184,7 @@ class Failover:
             bfd_begins=self._begins,
             bfd_factors=self._detection.factors,
             silent=silence.silent,
-            unheard=self._silent.unheard,
+            unheard=self._silent.unheard - self._advance.seen,
             idle=self._silent.idle,
             drain=drain.signal,
             isolated=self._isolated,

@@ -12,8 +12,8 @@ from ipaddress import IPv4Network
 
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.contract.names import ALLOWED_CIDRS_ANNOTATION
-from mcagent.controller.leader.exports.bounds import ANY, annotation_errors
 from mcagent.controller.leader.eligibility import PRIVATE
+from mcagent.controller.leader.exports.bounds import ANY, annotation_errors
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import InputError, McagentError

@@ -115,7 +115,8 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
         objects_by_label = {_label(obj): obj for obj in _crds(parts)}
     for part in (part for part in Part if part in parts - {Part.CRDS}):
         home = site.home(part)
-        part_objects = _with_digest([_with_values(obj, part, site, own_config.get(part, {})) for obj in _own(part)])
+        own_values = own_config.get(part, {})
+        part_objects = _with_digest([_with_values(obj, part, site, own_values) for obj in _own(part)])
         if (
             part is not Part.LEADER
             and home != MEMBER_NAMESPACE
