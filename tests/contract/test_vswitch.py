@@ -248,7 +248,9 @@ def test_daemons_end_where_flows_cannot_be_saved(start: Start, tools: Tools) -> 
     assert container.end() == 0
     container.says("cannot save flows")
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
-    start().says("Open vSwitch runs")
+    following = start()
+    wait_until(lambda: _programs(tools, anew=True), "the agent's flows", timeout=30.0)
+    following.says("Open vSwitch runs")
 
 
 def test_an_open_vswitch_that_is_there_is_used(
