@@ -187,7 +187,7 @@ class Config:
         "dropped. 0: no limit.", reloadable=True)] = 10_000
     fragments: Annotated[int, Key("fragments", kinds.integer(0, 1_000_000),
         "Rate limit per remote cluster: IP fragments per second to this Node (burst: four times that). A Pod of "
-        "this Node may send a third to other clusters. Excess is dropped. Raise it in all clusters, and only with "
+        "this Node may send half to other clusters. Excess is dropped. Raise it in all clusters, and only with "
         "the limits for fragments of the Nodes ([underlay.md](underlay.md#fragments)). 0: no limit.",
         reloadable=True)] = 45
     pod_routing: Annotated[PodRouting, Key("podRouting", kinds.choice(PodRouting),

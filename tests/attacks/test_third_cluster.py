@@ -215,7 +215,7 @@ def test_a_flood_of_fragments(world: World) -> None:
     Group.STATE,
     Attacker.POD,
     wants="end the fragmented datagrams of all Pods of its cluster to another cluster's Node, by sending many",
-    stopped_by="a meter for the sender of fragments on its Node, of a third of what other clusters accept",
+    stopped_by="a meter for the sender of fragments on its Node, of half of what other clusters accept",
 )
 def test_large_datagrams_of_one_pod(world: World) -> None:
     """Large datagrams of another Pod of its cluster arrive, and some of its own."""

@@ -313,13 +313,13 @@ def test_fragments_of_each_cluster_pass_a_meter_before_conntrack() -> None:
 
 
 def test_fragments_that_a_node_sends_pass_a_meter_of_their_sender() -> None:
-    """A third of the rate that clusters accept, and a datagram of 64 KiB at once; neighbours have other meters."""
+    """Half of the rate that clusters accept, and a datagram of 64 KiB at once; neighbours have other meters."""
     for on in ("g1", "w1"):
         base = resources(compiled(EAST, on=on, fragments=90), "base")
         meters = [meter for meter in of(MeterEntry, base) if meter.meter_id != ENDED_METER]
         rates = {meter.meter_id: (meter.rate, meter.burst) for meter in meters}
-        assert set(rates.values()) == {(30, 180)}
-        assert 180 * 1400 > 65535
+        assert set(rates.values()) == {(45, 270)}
+        assert 270 * 1400 > 65535
         flows = {flow.match: flow for flow in of(FlowEntry, base) if flow.table == 3 and "meter:" in flow.actions}
         assert {f"ip,nw_src=0.0.0.{number}/0.0.0.63" for number in range(64)} == flows.keys()
         assert {flow.actions for flow in flows.values()} == {f"meter:{meter},goto_table:5" for meter in rates}

@@ -46,8 +46,8 @@ _SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000,
 # New connections per second for each packet per second that may query the Nodes of all endpoints.
 CONNECTIONS_PER_QUERY = 10
 BURST, FRAGMENT_BURST = 2, 4  # seconds of a meter's rate; large datagrams come in bursts of fragments
-# One sender has a third of the rate that another cluster accepts, so two thirds remain to the others.
-SENDER_SHARE, SENDER_BURST = 3, 6  # the latter in seconds of its rate: for a datagram of 64 KiB
+# One sender has half of the rate that another cluster accepts, so the other half remains to the others.
+SENDER_SHARE, SENDER_BURST = 2, 6  # the latter in seconds of its rate: for datagrams of 64 KiB
 ENDED = 100  # packets per second from which the agent learns of ended connections
 PROBES = 100  # per second through the tunnels to one cluster, answers included: enough for 50 gateways there
 
