@@ -374,9 +374,9 @@ def test_only_api_servers_ask(tmp_path: Path) -> None:
     for own in (None, Authority().client(tmp_path / "own.pem", "kube-apiserver")):
         if own is not None:
             context.load_cert_chain(own)
-        with connect(hook.server.port) as raw, suppress(OSError), context.wrap_socket(raw) as made:
-            made.sendall(review(close=True))
-            assert not made.recv(4096)
+        with connect(hook.server.port) as raw, suppress(OSError), context.wrap_socket(raw) as secured:
+            secured.sendall(review(close=True))
+            assert not secured.recv(4096)
     assert hook.asked == []
     hook.server.close()
 

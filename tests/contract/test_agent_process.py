@@ -256,8 +256,8 @@ def test_the_doctor_names_each_type_of_resource_that_differs(node: Node) -> None
 
     def plan() -> dict[str, str]:
         report = json.loads(node.mcagent("doctor", "-o", "json").stdout)
-        found = [finding for finding in report["nodes"][0]["findings"] if finding["check"] == "plan"]
-        return {finding.get("subject", ""): f"{finding['level']}: {finding['seen']}" for finding in found}
+        findings = [finding for finding in report["nodes"][0]["findings"] if finding["check"] == "plan"]
+        return {finding.get("subject", ""): f"{finding['level']}: {finding['seen']}" for finding in findings}
 
     agent = node.start()
     assert plan() == {"": "ok: the Node is as it should be"}

@@ -232,15 +232,15 @@ def test_chains_of_iptables_legacy_are_read_or_not_examined(
     fresh_namespace: str, monkeypatch: pytest.MonkeyPatch, program: str, family: str
 ) -> None:
     """As in the image, which does not have the program: tables that are in use are an error then."""
-    seen = node_with()
+    examined = node_with()
     netns.execute(fresh_namespace, [program, "-P", "FORWARD", "DROP"])
     dropping = [
-        chain for chain in netns.call(fresh_namespace, lambda: legacy_chains(seen)) if chain.policy == "drop"
+        chain for chain in netns.call(fresh_namespace, lambda: legacy_chains(examined)) if chain.policy == "drop"
     ]
     assert [(chain.family, chain.hook) for chain in dropping] == [(family, "forward")]
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(BackendError, match=f"{program}-save: list tables filter: .*No such file"):
-        netns.call(fresh_namespace, lambda: legacy_chains(seen))
+        netns.call(fresh_namespace, lambda: legacy_chains(examined))
 
 
 def test_no_program_is_needed_where_iptables_legacy_is_not_used(

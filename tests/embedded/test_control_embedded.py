@@ -206,7 +206,9 @@ def test_an_export_without_usable_endpoints_gets_no_connections(world: World) ->
     until(lambda: (ready(east), ready(west)) == (("True", "Exported"), ("False", "NoUsableEndpoint")))
     until(lambda: east.imported() == {"web": {"10.10.1.1"}})
     (valid,) = (
-        one for one in west.get(Kind.SERVICE_EXPORT, "web")["status"]["conditions"] if one["type"] == "Valid"
+        condition
+        for condition in west.get(Kind.SERVICE_EXPORT, "web")["status"]["conditions"]
+        if condition["type"] == "Valid"
     )
     assert valid["message"] == (
         '1 endpoints of port 80 are in EndpointSlices without a port "http" (TCP): not used'

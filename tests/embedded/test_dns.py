@@ -156,9 +156,9 @@ def test_an_owner_that_may_write_its_corefile_back_is_named(site: Site, mark: Ra
     """`apply` warns, also if it is repeated; when the owner has written, the doctor says so, and only then."""
     site.change({"metadata": mark})
     for _ in range(2):
-        code, _, said = site.run("apply")
+        code, _, messages = site.run("apply")
         assert code == 0
-        assert f"warning: ConfigMap kube-system/coredns belongs to {owner}, which may write" in said
+        assert f"warning: ConfigMap kube-system/coredns belongs to {owner}, which may write" in messages
     assert [finding.level for finding in site.findings()] == ["ok"]
     site.change({"data": {"Corefile": COREFILE}})
     (finding,) = site.findings()
@@ -177,9 +177,9 @@ def test_a_zone_of_an_earlier_version_is_checked_after_apply(site: Site) -> None
     site.run("apply")
     site.change({"metadata": {"labels": {"mcagent.io/dns": None}}})
     assert [finding.seen for finding in site.findings()] == ["mcagent dns apply has configured nothing"]
-    said = site.run("apply")[2]
-    assert "is there already" in said
-    assert "warning" not in said
+    messages = site.run("apply")[2]
+    assert "is there already" in messages
+    assert "warning" not in messages
     assert [finding.seen for finding in site.findings()] == ["names are answered"]
 
 

@@ -60,10 +60,10 @@ class Hook:
             socket.create_connection(("127.0.0.1", self.server.port), 10, (source, 0)) as raw,
             context.wrap_socket(raw, server_hostname=NAME) as secured,
         ):
-            made = http.client.HTTPConnection("127.0.0.1", self.server.port)
-            made.sock = secured
-            made.request("POST", "/validate", body, {"Content-Length": str(length or len(body))})
-            answer = made.getresponse()
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port)
+            connection.sock = secured
+            connection.request("POST", "/validate", body, {"Content-Length": str(length or len(body))})
+            answer = connection.getresponse()
             answer.read()
         return answer
 
@@ -71,9 +71,11 @@ class Hook:
 @contextmanager
 def hook(decide: Callable[[Mapping[str, Any]], AdmissionDecision] = allow, **options: Any) -> Iterator[Hook]:
     """Run a webhook."""
-    made = Hook(decide, **options)
-    yield made
-    made.server.close()
+    webhook = Hook(decide, **options)
+    try:
+        yield webhook
+    finally:
+        webhook.server.close()
 
 
 # --- client certificates ------------------------------------------------------------------------------------

@@ -167,10 +167,10 @@ def test_new_connections_avoid_a_node_that_never_answered(lab: Lab, settled: Set
     east, west = lab.topology.clusters
     (service, *_), api = west.services, lab.api(west.name)
     (endpoint_slice,) = objects.endpoint_slices(lab.topology, service)
-    whole: Any = endpoint_slice["endpoints"]
+    endpoints: Any = endpoint_slice["endpoints"]
     silent = Node(name="fargate-1", address=west.subnet[99], pod_cidr=subnet_of(west, 200))
     address = str(subnet_of(west, 200)[5])
-    there = {**whole[0], "addresses": [address], "nodeName": silent.name}
+    silent_endpoint = {**endpoints[0], "addresses": [address], "nodeName": silent.name}
 
     def put(endpoints: Any) -> None:
         api.patch("EndpointSlice", f"{service.name}-1", {"endpoints": endpoints}, service.namespace)
@@ -187,9 +187,9 @@ def test_new_connections_avoid_a_node_that_never_answered(lab: Lab, settled: Set
     api.create(objects.node_object(silent))
     try:
         wait_until(lambda: all(has_tunnel(g.name) for g in west.gateways), "tunnels to the new Node")
-        put([*whole[:1], there])
+        put([*endpoints[:1], silent_endpoint])
         wait_until(
-            lambda: all(known(g.name) == before * 2 // len(whole) for g in west.gateways), "gateways to know"
+            lambda: all(known(g.name) == before * 2 // len(endpoints) for g in west.gateways), "gateways to know"
         )
         client = lab.namespace(east.workers[0].pods[0])
         pods = {
@@ -197,7 +197,7 @@ def test_new_connections_avoid_a_node_that_never_answered(lab: Lab, settled: Set
         }
         assert pods == {service.pods[0]}
     finally:
-        put(whole)
+        put(endpoints)
         api.delete("Node", silent.name)
     wait_until(lambda: all(known(g.name) == before for g in west.gateways), "gateways to know all endpoints")
 

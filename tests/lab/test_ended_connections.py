@@ -32,16 +32,16 @@ class Served:
         self._lab = lab
         self.east, self.west = lab.topology.clusters
         self.service = self.west.services[0]
-        (found,) = objects.endpoint_slices(lab.topology, self.service)
-        endpoints: Any = found["endpoints"]
+        (endpoint_slice,) = objects.endpoint_slices(lab.topology, self.service)
+        endpoints: Any = endpoint_slice["endpoints"]
         self.endpoints: list[Any] = list(endpoints)
         self.addresses = {pod.name: str(pod.address) for node in self.west.nodes for pod in node.pods}
         self.client = lab.namespace(self.east.workers[0].pods[0])
 
     def _used(self) -> int | None:
         exports: Any = self._lab.status(self.west.gateways[0].name)["exports"]
-        found = exports.get(f"{self.service.namespace}/{self.service.name}")
-        return None if found is None else found["endpoints"]
+        export = exports.get(f"{self.service.namespace}/{self.service.name}")
+        return None if export is None else export["endpoints"]
 
     def put(self, endpoints: list[Any], *, wait: bool = True) -> None:
         """Replace the endpoints in the slice."""
@@ -54,7 +54,7 @@ class Served:
 
     def without(self, pod: str) -> list[Any]:
         """Return the endpoints without a Pod's."""
-        return [one for one in self.endpoints if one["addresses"] != [self.addresses[pod]]]
+        return [endpoint for endpoint in self.endpoints if endpoint["addresses"] != [self.addresses[pod]]]
 
     def unexport(self) -> None:
         """Delete the ServiceExport."""
@@ -74,23 +74,23 @@ class Served:
 @pytest.fixture
 def served(lab: Lab) -> Iterator[Served]:
     """Give the Service, and put everything back."""
-    made = Served(lab)
+    served_service = Served(lab)
     try:
-        yield made
+        yield served_service
     finally:
-        made.put(made.endpoints, wait=False)
+        served_service.put(served_service.endpoints, wait=False)
 
 
 def test_a_udp_client_leaves_an_endpoint_that_is_in_no_slice(served: Served) -> None:
     """It keeps its port, and the Pod lives on. What is listed, ready or not, keeps its clients."""
     with served.stream() as stream:
         pod = traffic.exchange(stream, b"first").pod
-        whole = served.without(pod)
-        (own,) = (one for one in served.endpoints if one not in whole)
-        served.put([*whole, own | {"conditions": {"ready": False, "serving": False}}], wait=False)
-        served.put([*whole, own | {"conditions": {"ready": True}}])
+        others = served.without(pod)
+        (own,) = (endpoint for endpoint in served.endpoints if endpoint not in others)
+        served.put([*others, own | {"conditions": {"ready": False, "serving": False}}], wait=False)
+        served.put([*others, own | {"conditions": {"ready": True}}])
         assert traffic.exchange(stream, b"second").pod == pod
-        served.put(whole)
+        served.put(others)
         assert traffic.exchange(stream, b"third").pod != pod
 
 

@@ -183,7 +183,7 @@ def test_a_udp_client_leaves_a_cluster_that_leaves_the_import(lab: Lab) -> None:
     """
     east, west = lab.topology.clusters
     client, api = lab.namespace(east.workers[0].pods[0]), lab.api(east.name)
-    there = ([str(west.services[0].cluster_ip)], west.services[0].port)
+    cluster_ip = ([str(west.services[0].cluster_ip)], west.services[0].port)
     api.create(endpoint_slice("north", [str(pods(east)[0].address)], POD_PORT, told=9))
     say(lab, "west > local")
     becomes(lab, client, "west")
@@ -200,7 +200,7 @@ def test_a_udp_client_leaves_a_cluster_that_leaves_the_import(lab: Lab) -> None:
                 lambda: lab.topology.pod(_next(stream).pod)[0] is east, "the client to meet the other cluster"
             )
         finally:
-            api.create(endpoint_slice("west", *there, told=len(pods(east))))
+            api.create(endpoint_slice("west", *cluster_ip, told=len(pods(east))))
             api.delete("EndpointSlice", "both-north")
             say(lab, None)
 

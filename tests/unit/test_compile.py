@@ -302,9 +302,9 @@ def test_fragments_of_each_cluster_pass_a_meter_before_conntrack() -> None:
     """A gateway's own tunnels lead to it in table Classify; all Nodes meter what other gateways forward."""
     conditions = {("g1", 0): "in_port=", ("g1", 61): "reg0=0x3/0xf", ("w1", 61): "reg0=0x3/0xf"}
     for on in ("g1", "w1"):
-        found = compiled(EAST, gateway("g2", "192.0.2.9"), on=on, fragments=70)
-        cluster = resources(found, "cluster/east")
-        (meter,) = of(MeterEntry, resources(found, "fragment-meters"))
+        result = compiled(EAST, gateway("g2", "192.0.2.9"), on=on, fragments=70)
+        cluster = resources(result, "cluster/east")
+        (meter,) = of(MeterEntry, resources(result, "fragment-meters"))
         assert (meter.rate, meter.burst) == (70, 280)
         flows = [flow for flow in of(FlowEntry, cluster) if f"meter:{meter.meter_id}," in flow.actions]
         assert {flow.table for flow in flows} == {table for node, table in conditions if node == on}
@@ -348,12 +348,12 @@ def test_more_than_256_clusters_share_the_meters_of_fragments() -> None:
         clusters = [
             cluster(f"c{number}", f"10.{100 + number // 250}.{number % 250}.0/24") for number in range(count)
         ]
-        found = compiled(*clusters)
-        meters = {meter.meter_id for meter in of(MeterEntry, resources(found, "fragment-meters"))}
+        result = compiled(*clusters)
+        meters = {meter.meter_id for meter in of(MeterEntry, resources(result, "fragment-meters"))}
         used = Counter(
             int(flow.actions.partition("meter:")[2].partition(",")[0])
             for number in range(count)
-            for flow in of(FlowEntry, resources(found, f"cluster/c{number}"))
+            for flow in of(FlowEntry, resources(result, f"cluster/c{number}"))
             if flow.table == 61
         )
         assert used.keys() == meters

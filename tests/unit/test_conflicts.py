@@ -157,15 +157,15 @@ def test_two_nodes_with_one_address() -> None:
 def test_the_object_of_a_dead_node_takes_nothing_from_a_live_one(on: str) -> None:
     """It is older, and NotReady: the live Node keeps address and Pod CIDR, and the message says what to delete."""
     dead = replace(node("a-old", "192.0.2.3", "10.10.3.0/24", created=OLD), ready=False)
-    found = topology(node("w1", "192.0.2.3", "10.10.3.0/24", created=NEW), dead, on=on)
+    with_dead = topology(node("w1", "192.0.2.3", "10.10.3.0/24", created=NEW), dead, on=on)
     without = topology(on=on).local
-    assert found.local.own == without.own
-    peers = {peer.name: peer for peer in found.local.peers}
+    assert with_dead.local.own == without.own
+    peers = {peer.name: peer for peer in with_dead.local.peers}
     assert [peers[peer.name] for peer in without.peers] == list(without.peers)
     if on == "g1":
         assert (peers["a-old"].address, peers["a-old"].networks) == (None, ())
-    messages = [problem.message for problem in found.problems]
-    assert {(p.subject, p.reason) for p in found.problems} <= {
+    messages = [problem.message for problem in with_dead.problems]
+    assert {(p.subject, p.reason) for p in with_dead.problems} <= {
         ("Node a-old", "DuplicateAddress"),
         ("Node a-old", "DuplicatePodCIDR"),
     }
@@ -178,13 +178,13 @@ def test_the_own_object_of_a_node_precedes_all_others(ready: bool) -> None:
     """Whatever age and state the objects have: the agent that runs here is the proof that this Node exists."""
     dying = replace(node("w1", "192.0.2.3", "10.10.3.0/24", created=NEW), ready=ready)
     other = node("a-old", "192.0.2.3", "10.10.3.0/24", created=OLD)
-    found = topology(dying, other, on="w1")
-    assert (found.local.role, found.local.own) == ("worker", topology(on="w1").local.own)
-    assert 'already belongs to Node "w1"' in found.problems[0].message
+    own_topology = topology(dying, other, on="w1")
+    assert (own_topology.local.role, own_topology.local.own) == ("worker", topology(on="w1").local.own)
+    assert 'already belongs to Node "w1"' in own_topology.problems[0].message
     # Also if the other one is a gateway
-    found = topology(dying, other, gateway("a-old", "192.0.2.3"), on="w1")
-    assert (found.local.role, found.local.own) == ("worker", topology(on="w1").local.own)
-    assert {peer.name: peer.address is None for peer in found.local.peers} == {
+    own_topology = topology(dying, other, gateway("a-old", "192.0.2.3"), on="w1")
+    assert (own_topology.local.role, own_topology.local.own) == ("worker", topology(on="w1").local.own)
+    assert {peer.name: peer.address is None for peer in own_topology.local.peers} == {
         "a-old": True,
         "g1": False,
         "g2": False,
@@ -195,9 +195,9 @@ def test_of_two_gateways_with_one_address_the_ready_one_is_used() -> None:
     """The age of both objects decides the order of gateways, not who has the address."""
     dead = replace(node("g0", "192.0.2.9"), ready=False)
     older, younger = gateway("g0", "192.0.2.2", "192.0.2.9", created=OLD), gateway("g2", "192.0.2.2", created=NEW)
-    found = topology(dead, older, younger, on="w1")
-    assert [g.node for g in found.local.gateways] == ["g1", "g2"]
-    (problem,) = found.problems
+    result = topology(dead, older, younger, on="w1")
+    assert [g.node for g in result.local.gateways] == ["g1", "g2"]
+    (problem,) = result.problems
     assert (problem.subject.rsplit("/", 1)[-1], problem.reason) == ("g0", "DuplicateAddress")
     assert problem.message.endswith("kubectl delete node g0")
     both_ready = topology(replace(dead, ready=True), older, younger, on="w1")

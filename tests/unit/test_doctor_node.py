@@ -358,9 +358,9 @@ def test_what_cannot_be_read_is_never_fine(name: str) -> None:
     failing: dict[str, Any] = {name: BackendError("kernel", "read", name, "not permitted")}
     passed = []
     for entry in entries(Scope.NODE):
-        seen = node(**failing)
-        results = run(entry.check, entry.examine, seen)
-        if READERS[name] in seen.requested:
+        examined = node(**failing)
+        results = run(entry.check, entry.examine, examined)
+        if READERS[name] in examined.requested:
             passed += [finding for finding in results if finding.level == FindingLevel.OK]
     assert passed == []
 
@@ -420,8 +420,8 @@ def test_only_a_running_agent_knows_its_desired_state() -> None:
     """Its own findings count, of this check alone; without an agent, a difference is a warning."""
     differs = plan.CHECK.finding("Differs", "missing: x", subject="Link", seconds=2)
     report = NodeReport(findings=(differs, openvswitch.CHECK.passed("not asked")))
-    seen = ExaminedNode(GOOD.settings, STATUS, agent_report=lambda: report)
-    assert run(plan.CHECK, plan.examine, seen) == [differs]
+    examined = ExaminedNode(GOOD.settings, STATUS, agent_report=lambda: report)
+    assert run(plan.CHECK, plan.examine, examined) == [differs]
     earlier = ExaminedNode(GOOD.settings, STATUS, agent_report=NodeReport)
     assert [finding.level for finding in run(plan.CHECK, plan.examine, earlier)] == ["skipped"]
     step = Step(new=Link(name="mc-gw0", mtu=1450))

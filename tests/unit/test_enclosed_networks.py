@@ -42,9 +42,9 @@ def test_a_network_inside_a_cidr_in_use_is_found_whatever_was_cut_out_before(
     earlier = networks_inside[:-1]
     in_use = parts_outside(cidr, earlier)
     later = [network for network in networks_inside[-1:] if any(contains(part, network) for part in in_use)]
-    found = dict(enclosed(later, in_use))
-    assert all(network in found or network in in_use for network in later)
-    assert all(contains(cidr, outer) for outer in found.values())
+    outer_by_network = dict(enclosed(later, in_use))
+    assert all(network in outer_by_network or network in in_use for network in later)
+    assert all(contains(cidr, outer) for outer in outer_by_network.values())
     # The same after it was cut out, in a new process too
     left = parts_outside(cidr, networks_inside)
     again = dict(enclosed(outermost_networks(networks_inside), left))

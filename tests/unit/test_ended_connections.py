@@ -87,10 +87,10 @@ def test_a_node_without_a_role_does_not_say_that_imports_are_gone() -> None:
 
 def test_endpoints_that_are_gone() -> None:
     """With their Service, too."""
-    both, one = {DNS: frozenset({EAST, WEST})}, {DNS: frozenset({EAST})}
-    assert ended_endpoints(both, one) == {(DNS, WEST)}
+    both, east_alone = {DNS: frozenset({EAST, WEST})}, {DNS: frozenset({EAST})}
+    assert ended_endpoints(both, east_alone) == {(DNS, WEST)}
     assert ended_endpoints(both, {}) == {(DNS, EAST), (DNS, WEST)}
-    assert ended_endpoints({}, both) == ended_endpoints(one, both) == set()
+    assert ended_endpoints({}, both) == ended_endpoints(east_alone, both) == set()
 
 
 class Table:
@@ -103,7 +103,7 @@ class Table:
     def delete(self, is_ended: IsEnded) -> int:
         """Delete those that have ended."""
         self.walks += 1
-        ended = {one for one in self.connections if is_ended(*one)}
+        ended = {connection for connection in self.connections if is_ended(*connection)}
         self.connections -= ended
         return len(ended)
 
@@ -112,11 +112,11 @@ class Table:
 def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Table, EndedImports]]:
     """Give a table, and the started deletion."""
     monkeypatch.setattr(ended_connections, "DELAY", 0.0)
-    made = Table()
-    imports = EndedImports(made.delete)
+    connections = Table()
+    imports = EndedImports(connections.delete)
     imports.start()
     try:
-        yield made, imports
+        yield connections, imports
     finally:
         imports.stop()
 
@@ -128,8 +128,8 @@ def test_connections_of_imports_end_with_their_endpoint(table: tuple[Table, Ende
     kernel.connections = {(DNS, EAST), (DNS, WEST), other}
     imports.update({})
     both = {DNS: frozenset({EAST, WEST})}
-    one = {DNS: frozenset({EAST})}
-    imports.update(one)
+    east_alone = {DNS: frozenset({EAST})}
+    imports.update(east_alone)
     wait_until(lambda: kernel.connections == {(DNS, EAST), other}, "the endpoint that is not listed to go")
     kernel.connections.add((DNS, WEST))
     imports.update(both)

@@ -97,6 +97,6 @@ def test_an_export_that_is_gone_ends_its_connections(world: World, seed: int) ->
         before = exchange(world, world.network, call, call.packet)
         cluster = world.cluster(call.cluster)
         first = cluster.services[: cluster.services.index(call.service)]  # these keep their numbers
-        there = world.having(replace(cluster, services=first))
-        walk = over(there, before.network).send(call.client.node, call.later)
+        with_first = world.having(replace(cluster, services=first))
+        walk = over(with_first, before.network).send(call.client.node, call.later)
         assert not walk.deliveries

@@ -51,16 +51,19 @@ def test_flows_decide_as_the_rules_say(seed: int) -> None:
 def test_the_first_fragment_of_a_request_is_decided_like_the_request(seed: int) -> None:
     """Later fragments pass, and without a port or type that flows can read the first one is dropped."""
     random = Random(seed)
-    known = policies(random)
-    switch = SimulatedSwitch.of(flows_of(known))
+    drawn_policies = policies(random)
+    switch = SimulatedSwitch.of(flows_of(drawn_policies))
     for direction in PolicyDirection:
         for _ in range(30):
             packet = request(random, direction)
             first, later = (replace(packet, fragment=place) for place in (IpFragment.FIRST, IpFragment.LATER))
-            assert decided(switch, first) is verdict_of(known, packet, direction), (packet, known)
-            assert decided(switch, later) is PolicyVerdict.ALLOW, (packet, known)
+            assert decided(switch, first) is verdict_of(drawn_policies, packet, direction), (
+                packet,
+                drawn_policies,
+            )
+            assert decided(switch, later) is PolicyVerdict.ALLOW, (packet, drawn_policies)
             hidden = replace(first, dst_port=0, icmp_type=0)
-            assert decided(switch, hidden) is PolicyVerdict.DROP, (packet, known)
+            assert decided(switch, hidden) is PolicyVerdict.DROP, (packet, drawn_policies)
 
 
 def test_a_rule_has_as_many_flows_as_pods_peers_and_ports_together() -> None:

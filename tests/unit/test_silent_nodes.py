@@ -26,9 +26,9 @@ def served(facts: Facts | None, *endpoints: object) -> Compiled:
     return compiled(home(service("web", "10.96.0.7", 80), export("web"), slices), "g1", facts)
 
 
-def choosable(found: Compiled) -> set[str]:
+def choosable(compiled_node: Compiled) -> set[str]:
     """Return the addresses of the endpoints that new connections may get."""
-    texts = [r.body for r in resources(found, "service/default/web:80/tcp") if isinstance(r, GroupEntry)]
+    texts = [r.body for r in resources(compiled_node, "service/default/web:80/tcp") if isinstance(r, GroupEntry)]
     commits = [text for text in texts if "nat(dst=" in text]
     return {address for address in ("10.10.3.9", "10.10.2.9", "10.10.1.9") if any(address in c for c in commits)}
 
@@ -39,9 +39,11 @@ def test_an_endpoint_on_a_silent_or_new_node_gets_no_new_connection_while_there_
     both = {"10.10.3.9", "10.10.2.9"}
     assert choosable(served(Facts(), ON_W1, ON_G2)) == both
     for facts in (Facts(silent=frozenset({name})), Facts(unheard=frozenset({name}))):
-        found = served(facts, ON_W1, ON_G2)
-        assert choosable(found) == {"10.10.2.9"}
-        flows = [r.match for r in resources(found, "service/default/web:80/tcp") if isinstance(r, FlowEntry)]
+        compiled_node = served(facts, ON_W1, ON_G2)
+        assert choosable(compiled_node) == {"10.10.2.9"}
+        flows = [
+            r.match for r in resources(compiled_node, "service/default/web:80/tcp") if isinstance(r, FlowEntry)
+        ]
         assert any("10.10.3.9" in match for match in flows)
         assert choosable(served(facts, ON_W1)) == {"10.10.3.9"}
         assert choosable(served(facts, ON_W1, ON_G1)) == {"10.10.1.9"}
@@ -51,7 +53,7 @@ def test_the_service_with_endpoints_on_a_silent_node_is_reported() -> None:
     """Beside the Node; not while the Node is only new."""
     name = tunnels(served(None, ON_W1))["192.0.2.3"].name
 
-    def told(facts: Facts, *endpoints: object) -> list[tuple[str, Severity, str]]:
+    def reported(facts: Facts, *endpoints: object) -> list[tuple[str, Severity, str]]:
         problems = served(facts, *endpoints).desired.problems
         return [(p.subject, p.severity, p.message) for p in problems if p.reason == "EndpointsSilent"]
 
@@ -59,9 +61,9 @@ def test_the_service_with_endpoints_on_a_silent_node_is_reported() -> None:
     where = "1 endpoints of port 80 are on Nodes from which no packet ever came (w1; Nodes: 1): "
     subject = "ServiceExport default/web"
     warning = Severity.WARNING
-    assert told(silent, ON_W1, ON_G2) == [(subject, warning, f"{where}not used for new connections")]
-    assert told(silent, ON_W1) == [(subject, warning, f"{where}used, as there are no others")]
-    assert told(silent, ON_G2) == told(Facts(unheard=frozenset({name})), ON_W1, ON_G2) == []
+    assert reported(silent, ON_W1, ON_G2) == [(subject, warning, f"{where}not used for new connections")]
+    assert reported(silent, ON_W1) == [(subject, warning, f"{where}used, as there are no others")]
+    assert reported(silent, ON_G2) == reported(Facts(unheard=frozenset({name})), ON_W1, ON_G2) == []
 
 
 def test_a_tunnel_to_a_node_is_unheard_until_its_first_packet() -> None:

@@ -22,8 +22,8 @@ def ready_of(view: MemoryView) -> tuple[str, str, str]:
     """Return status, reason and message of the condition Ready."""
     raw = view.local.get(Kind.SERVICE_EXPORT, "shop", "web")
     assert raw is not None
-    (found,) = (one for one in raw["status"]["conditions"] if one["type"] == "Ready")
-    return found["status"], found["reason"], found["message"]
+    (ready,) = (condition for condition in raw["status"]["conditions"] if condition["type"] == "Ready")
+    return ready["status"], ready["reason"], ready["message"]
 
 
 def accepted(view: MemoryView) -> None:
@@ -115,16 +115,16 @@ def test_the_number_told_is_that_of_the_gateways(routing: str, inside: int, outs
     view = world(*objects)
     controller = Controller(view, [ServiceExports(settings(pod_routing=routing))])
     controller.settle()
-    told = int(told_of(view) or 0)
+    published = int(told_of(view) or 0)
     if routing in ("", "perPod"):
-        assert told == min(inside + outside, 256)
+        assert published == min(inside + outside, 256)
         return
     values = [value for item in objects if (value := parse_object(item, Kind(item["kind"])).value) is not None]
-    found = compile_desired(
+    compiled_node = compile_desired(
         snapshot(*values, gateway("n1", "192.0.2.7")), Facts(), config("n1", pod_routing=PodRouting(routing))
     )
-    assert told == len(found.state.services["shop/web:80/tcp"].endpoints) == inside
-    messages = [p.message for p in found.desired.problems if p.subject == "ServiceExport shop/web"]
+    assert published == len(compiled_node.state.services["shop/web:80/tcp"].endpoints) == inside
+    messages = [p.message for p in compiled_node.desired.problems if p.subject == "ServiceExport shop/web"]
     assert "; ".join(messages) in condition_message(view, "Valid")
 
 
@@ -132,7 +132,9 @@ def condition_message(view: MemoryView, kind: str) -> str:
     """Return the message of a condition of the ServiceExport."""
     raw = view.local.get(Kind.SERVICE_EXPORT, "shop", "web")
     assert raw is not None
-    return next(str(one["message"]) for one in raw["status"]["conditions"] if one["type"] == kind)
+    return next(
+        str(condition["message"]) for condition in raw["status"]["conditions"] if condition["type"] == kind
+    )
 
 
 def test_a_node_without_pod_cidrs_has_pods_at_any_address() -> None:
@@ -157,8 +159,10 @@ def test_gateways_report_endpoints_without_a_port_and_without_ipv4() -> None:
     def problems(*slices: RawObject) -> dict[str, str]:
         objects = [WORKER, service("web"), *slices, export_of("web")]
         values = [value for item in objects if (value := parse_object(item, Kind(item["kind"])).value) is not None]
-        found = compile_desired(snapshot(*values, gateway("n1", "192.0.2.7")), Facts(), config("n1"))
-        return {p.reason: p.message for p in found.desired.problems if p.subject == "ServiceExport shop/web"}
+        compiled_node = compile_desired(snapshot(*values, gateway("n1", "192.0.2.7")), Facts(), config("n1"))
+        return {
+            p.reason: p.message for p in compiled_node.desired.problems if p.subject == "ServiceExport shop/web"
+        }
 
     good, six = slice_of("web", *TWO, name="good"), slice_of("web", "fd00::1", name="six")
     assert problems(good) == problems(good, six) == {}

@@ -328,10 +328,10 @@ def _sent_fragments(draw: st.DrawFn) -> SentFragment:
 
 
 def _judge_sent_fragment(attack: SentFragment) -> str:
-    one, other = attack.meter(5), attack.meter(6)
-    if one is None:
+    meter, meter_of_neighbour = attack.meter(5), attack.meter(6)
+    if meter is None:
         return "a Pod uses up what other clusters accept of its cluster's fragments"
-    return "" if one != other else "a Pod uses up what its neighbour may send in fragments"
+    return "" if meter != meter_of_neighbour else "a Pod uses up what its neighbour may send in fragments"
 
 
 N6 = AttackClass(

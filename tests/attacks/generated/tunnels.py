@@ -348,8 +348,8 @@ def _judge_endpoint(attack: NodeEndpoint) -> str:
     )
     if not nodes.fleet(attack.datapath).reaches_node(attack.place.name, packet):
         return ""
-    known = attack.address == attack.place.address
-    return "" if known else "it reaches a socket of the Node at an address that its Node object does not have"
+    is_listed = attack.address == attack.place.address
+    return "" if is_listed else "it reaches a socket of the Node at an address that its Node object does not have"
 
 
 N1 = AttackClass(
