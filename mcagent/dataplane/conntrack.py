@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 
-from flows.fields import PORT_CONTROLLER
+from flows.fields import IP_SCTP, IP_UDP, PORT_CONTROLLER
 from flows.pipeline.prefixes import address_in_bridge
 from flows.pipeline.registers import (
     HOST_MAC,
@@ -62,7 +62,7 @@ _TUPLE_ORIGINAL, _TUPLE_REPLY, _IP, _PROTO = 1, 2, 1, 2
 _DIRECTIONS = (_TUPLE_ORIGINAL, _TUPLE_REPLY)
 _SOURCE, _DESTINATION, _PROTOCOL, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 1, 2, 3  # of IP, of PROTO
 _NESTED = 1 << 15
-_ENDLESS = {17: "udp", 132: "sctp"}  # protocols whose connections have no end that clients must notice
+_ENDLESS = {IP_UDP: "udp", IP_SCTP: "sctp"}  # protocols whose connections have no end that clients must notice
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 MOST_READ = 50_000  # more would exceed the memory of the agent's Pod
 _OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK

@@ -27,7 +27,7 @@ from mcagent.agent.pass_outcome import Failure, PassOutcome
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended_drift, leave_alone
 from mcagent.core.plan.diff import diff, flows_first
-from mcagent.core.remote_clusters.enclosed import enclosed
+from mcagent.core.remote_clusters.enclosed import with_enclosed
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.dataplane.backend import Backend
@@ -163,7 +163,7 @@ class NodeReconciler:
         """Return the facts with the networks that appeared inside CIDRs in use. Raises BackendError."""
         if self._in_use is None:  # of an earlier process
             self._in_use = routed_cidrs(self._backends[Backend.NETLINK])
-        return replace(facts, enclosed=enclosed((*facts.connected, *facts.routed), self._in_use))
+        return with_enclosed(facts, self._in_use)
 
     def _with_failover(self, snapshot: Snapshot, facts: Facts) -> tuple[Snapshot, Facts]:
         if self._failover is None:

@@ -17,7 +17,7 @@ from mcagent.controller.leader.exports.bounds import ANY, annotation_errors
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import InputError, McagentError
-from mcagent.model.net import parse_network
+from mcagent.model.net import contains, parse_network
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
@@ -56,7 +56,7 @@ def ranges_of(cidrs: Iterable[str]) -> list[str]:
     """Return the private range of each CIDR, or the CIDR itself if it lies in none."""
     ranges = [IPv4Network(text) for text in PRIVATE]
     networks = [network for cidr in cidrs if isinstance(network := parse_network(cidr)[0], IPv4Network)]
-    chosen = (next((r for r in ranges if network.subnet_of(r)), network) for network in networks)
+    chosen = (next((range_ for range_ in ranges if contains(range_, network)), network) for network in networks)
     return list(dict.fromkeys(map(str, chosen)))
 
 

@@ -39,9 +39,8 @@ class ClusterClaims:
     challenged: Mapping[str, str] = field(default_factory=dict)
     # By the address of a gateway, granted or not: the clusters that lost it to this one, or ANY_CLUSTER.
     settled: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    keys: Mapping[str, str] = field(
-        default_factory=dict
-    )  # WireGuard keys that gateways use now, by their addresses
+    # WireGuard keys that gateways use now, by their addresses
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def encrypts(self) -> bool:

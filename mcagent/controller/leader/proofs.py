@@ -34,14 +34,7 @@ class LinkReport:
 
     def changed(self, other: LinkReport) -> tuple[list[str], list[str]]:
         """Return the addresses, and the clusters with tunnels, that differ between two reports."""
-        addresses, clusters = (
-            self.answers.keys() | other.answers.keys(),
-            self.clusters.keys() | other.clusters.keys(),
-        )
-        return (
-            sorted(address for address in addresses if self.answers.get(address) != other.answers.get(address)),
-            sorted(cluster for cluster in clusters if self.clusters.get(cluster) != other.clusters.get(cluster)),
-        )
+        return _differing_keys(self.answers, other.answers), _differing_keys(self.clusters, other.clusters)
 
     def names(self, cluster_id: str, address: str) -> bool:
         """Tell whether a cluster, and no other one, answers at an address."""
@@ -49,6 +42,10 @@ class LinkReport:
 
 
 _NOTHING = LinkReport({}, {})
+
+
+def _differing_keys(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
 
 
 def link_report(announce: ApiObject | None) -> LinkReport:

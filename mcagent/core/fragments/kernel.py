@@ -253,7 +253,7 @@ def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, .
     """Return the rules that drop packets of other clusters to this Node itself, unless the bridge translated them.
 
     What it translated, for an endpoint of an exported Service, reaches this Node at the addresses of its Node
-    object only: they are endpoints only of Pods in the host network (core.local_cluster.services). The CNI may
+    object only: they are endpoints only of Pods in the host network (core.local_cluster.endpoints). The CNI may
     give the Node others, also in its Pod CIDR, and a broadcast address, which its sockets hear. Users who may
     write EndpointSlices could name them.
 

@@ -69,16 +69,14 @@ def accept_gateways(
     requested_names = {gateway.meta.name for gateway in requested}
     ready = {name for name, node in nodes.items() if node.ready}
     for place, gateway in sorted(enumerate(requested), key=lambda item: item[1].meta.name not in ready):
-        accepted = _accept(gateway, nodes, accepted_gateways, holders, problems)
+        accepted = _accept(gateway, nodes, accepted_gateways, holders, problems, place=place)
         if isinstance(accepted, Problem):
             problems.append(accepted)
-        else:
-            accepted_gateways[accepted.node] = replace(accepted, place=place)
     for place, gateway in enumerate(leaving, len(requested)):
         if gateway.meta.name not in requested_names:
-            accepted = _accept(gateway, nodes, accepted_gateways, holders, problems)
+            accepted = _accept(gateway, nodes, accepted_gateways, holders, problems, place=place)
             if isinstance(accepted, LocalGateway):
-                accepted_gateways[accepted.node] = replace(accepted, place=place, standby=Standby.LEAVING)
+                accepted_gateways[accepted.node] = replace(accepted, standby=Standby.LEAVING)
     demotions = {gateway.meta.name: gateway.demotions for gateway in reversed(requested)}
     by_place = sorted(accepted_gateways.values(), key=lambda g: (demotions.get(g.node, 0), g.place))
     for place, local_gateway in enumerate(by_place):
@@ -92,6 +90,8 @@ def _accept(
     accepted: dict[str, LocalGateway],
     holders: dict[Address, str],
     problems: list[Problem],
+    *,
+    place: int,
 ) -> LocalGateway | Problem:
     """Add a gateway to `accepted` and its addresses to `holders`, or return the problem."""
     meta, name = gateway.meta, gateway.meta.name
@@ -128,7 +128,7 @@ def _accept(
         service_cidr=published,
         real_service_cidr=real,
         prefixes=tuple(prefix for prefix, refusal in refusals.items() if refusal is None),
-        place=0,
+        place=place,
         standby=nodes[name].standby,
     )
     return accepted[name]

@@ -7,13 +7,20 @@ know objects of the API.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from ipaddress import IPv4Network
 
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.net import Network, network_key
 
 Enclosed = tuple[tuple[Network, Network], ...]  # (network of this Node, network around it that is in use)
 
 _LARGEST = 8  # prefix length; no larger CIDR is accepted
+
+
+def with_enclosed(facts: Facts, in_use: Iterable[Network]) -> Facts:
+    """Return the facts with the Node's networks that appeared inside CIDRs in use."""
+    return replace(facts, enclosed=enclosed((*facts.connected, *facts.routed), in_use))
 
 
 def enclosed(networks: Iterable[Network], in_use: Iterable[Network]) -> Enclosed:
