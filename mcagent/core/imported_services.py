@@ -205,7 +205,7 @@ def listed_endpoints(service: ImportInput) -> dict[ImportedPort, frozenset[Socke
         sockets = frozenset(
             (address, number)
             for item in service.slices
-            for number in _port_numbers(item, port)
+            for number in item.numbers_of(port)
             for endpoint in item.endpoints
             for address in endpoint.addresses
         )
@@ -221,15 +221,11 @@ def _merged(
     return {port: sockets for endpoints in by_service.values() for port, sockets in endpoints.items()}
 
 
-def _port_numbers(endpoint_slice: EndpointSlice, port: ServicePort) -> list[int]:
-    return [p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol is port.protocol and p.port]
-
-
 def _ready(slices: tuple[EndpointSlice, ...], port: ServicePort) -> dict[str, tuple[Socket, ...]]:
     """Return the ready IPv4 endpoints of a port by cluster ID, without clusters that have none; sorted."""
     sockets_by_cluster: dict[str, set[Socket]] = {}
     for endpoint_slice in slices:
-        numbers = _port_numbers(endpoint_slice, port)
+        numbers = endpoint_slice.numbers_of(port)
         sockets = {
             (address, number)
             for endpoint in endpoint_slice.endpoints

@@ -236,6 +236,14 @@ class EndpointSlice:
     endpoints: tuple[Endpoint, ...] = ()
     ports: tuple[EndpointPort, ...] = ()
 
+    def numbers_of(self, port: ServicePort) -> list[int]:
+        """Return the numbers of a Service's port: joined by its name, since target ports may differ per Pod."""
+        return [
+            own.port
+            for own in self.ports
+            if own.port is not None and own.name == port.name and own.protocol == port.protocol
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceExport:

@@ -103,8 +103,7 @@ def port_endpoints(
     foreign = kubernetes = without_pod = ipv6 = 0
     outside: dict[str, Address] = {}  # by Node
     for endpoint_slice in slices:
-        # the Service's port and the slice's are joined by name: target ports may differ per Pod
-        numbers = [p.port for p in endpoint_slice.ports if p.name == port.name and p.protocol == port.protocol]
+        numbers = endpoint_slice.numbers_of(port)
         for endpoint in endpoint_slice.endpoints:
             serves = endpoint.ready or endpoint.serving
             for address in endpoint.addresses:
@@ -119,7 +118,7 @@ def port_endpoints(
                 if restricted and rules.is_without_pod(address, service.namespace, endpoint.pod):
                     without_pod += serves
                     continue
-                places = {(address, number) for number in numbers if number is not None}
+                places = {(address, number) for number in numbers}
                 if serves and not places:
                     without_port.add(address)
                 refused = {place for place in places if restricted and rules.is_kubernetes(*place)}
