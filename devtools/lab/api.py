@@ -50,6 +50,7 @@ _RESOURCES = {
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices", True, False),
     "ServiceExport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceexports", True, False),
     "Gateway": ("/apis/multicluster.crd.antrea.io/v1alpha1", "gateways", True, False),
+    "ClusterSet": ("/apis/multicluster.crd.antrea.io/v1alpha2", "clustersets", True, False),
     "ClusterInfoImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "clusterinfoimports", True, False),
     "ResourceExport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceexports", True, False),
     "ResourceImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceimports", True, False),

@@ -48,6 +48,7 @@ from mcagent.model.node_state import PolicyRuleName
 from mcagent.observe.browser import browser_pages
 from mcagent.observe.cluster_links import Answers, answers_of, refused_pods
 from mcagent.observe.gateways import LiveReport
+from mcagent.observe.health import node_health
 from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import Report
@@ -312,13 +313,16 @@ class Agent:
 
 def _topology(identity: Identity, sources: Sources) -> Mapping[str, object]:
     """Make the content of /topology for this Node."""
-    desired = sources.report().desired
+    desired, now = sources.report().desired, time.time()
+    state = desired.state if desired is not None else None
+    problems = desired.problems if desired is not None else ()
     topology = node_topology(
         identity.cluster_id,
-        desired.state if desired is not None else None,
+        state,
         sources.live(),
         sources.ports(),
-        desired.problems if desired is not None else (),
+        problems,
         probed=sources.probes(),
+        findings=node_health(identity.node, state, sources.live(), problems, now),
     )
-    return page_of("node", identity.node, version(), time.time(), (topology,))
+    return page_of("node", identity.node, version(), now, (topology,))

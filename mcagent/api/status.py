@@ -48,6 +48,14 @@ class ClusterStatus(Record, frozen=True):
     mapped: tuple[tuple[str, str], ...] = ()
 
 
+class HealthProblem(Record, frozen=True):
+    """What is wrong with the ways from this Node to other clusters."""
+
+    reason: str = ""
+    message: str = ""
+    error: bool = True
+
+
 class Summary(CamelRecord, frozen=True):
     """The Node's state. `role` "": before the first pass. `virtual_pod_cidrs`: in other clusters, by Pod CIDR."""
 
@@ -308,6 +316,7 @@ class Status(CamelRecord, frozen=True):
     alive: bool = False
     checks: tuple[ReadinessCheck, ...] = ()
     summary: Summary = Summary()
+    health: tuple[HealthProblem, ...] = ()  # the most serious first
     tunnels: tuple[TunnelStatus, ...] = ()
     exports: dict[str, ExportStatus] = {}
     nft_drops: dict[str, int] = {}

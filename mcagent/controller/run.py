@@ -19,6 +19,7 @@ from pathlib import Path
 from mcagent import supervised
 from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.config import ControllerRole, ControllerSettings
+from mcagent.controller.contract.health import unhealthy_by_reason
 from mcagent.controller.discovered import complete, own_namespace, with_cluster_uid
 from mcagent.controller.machinery.engine import Engine, EngineTiming
 from mcagent.controller.machinery.lease import Elector, LeaseTiming
@@ -35,6 +36,7 @@ from mcagent.controller.webhook.server import Review, WebhookServer, body_limit
 from mcagent.http.server import Pages
 from mcagent.kube.client import Client
 from mcagent.kube.events import EventRecorder
+from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import McagentError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -169,6 +171,7 @@ class Controller:
             review_durations=lambda: self.webhook.durations() if self.webhook is not None else Durations(),
             certificate_expiry=lambda: self._keeper.expires if self._keeper is not None else 0.0,
             events=self._events.counts,
+            unhealthy=self._unhealthy,
             members=self._members if role is ControllerRole.LEADER else None,
         )
         self.registry = registry(self._process)
@@ -176,6 +179,9 @@ class Controller:
         if role is ControllerRole.LEADER:
             pages = {**pages, **browser_pages(self._topology)}
         self.servers = Servers(settings, pages, client)
+
+    def _unhealthy(self) -> Mapping[str, int]:
+        return unhealthy_by_reason(self.engine.view.list(ClusterSet, namespace=self.namespace or None))
 
     def _members(self) -> Mapping[str, int]:
         from mcagent.controller.leader.cluster_set import members_by_state

@@ -102,4 +102,6 @@ def _link(cluster: str, peers: list[PeerLiveness], epoch: float, rates: Mapping[
         since=rfc3339(max(peer.since for peer in peers) + epoch),
         why=latest_loss.text if latest_loss is not None else "",
         bytes_per_second=rates.get(cluster, 0),
+        one_way=sum(peer.last is not None and peer.last.bfd and peer.last.state == "init" for peer in down),
+        silent=sum(peer.live and peer.unheard for peer in peers),
     )

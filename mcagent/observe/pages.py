@@ -1,12 +1,14 @@
 """The pages /metrics, /healthz, /readyz and /status. Converts values to text; decides only what ready means.
 
 Ready means: the dataplane equals the desired state of all input received, every kind that the role needs is
-listed, and changes are being received. Without the API server /readyz therefore fails, while the dataplane keeps
-forwarding; only people and roll-outs should act on it. Alive (/healthz) means that the loop turns.
+listed, changes are being received, and the Node can encrypt what it must: a roll-out of encryption stops at the
+first Node that cannot. Without the API server /readyz fails, while the dataplane keeps forwarding; only people and
+roll-outs should act on it. Alive (/healthz) means that the loop turns.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from mcagent.api.codec import converted, to_json
 from mcagent.api.status import (
     ExportStatus,
+    HealthProblem,
     InformerStatus,
     ProblemStatus,
     ReadinessCheck,
@@ -21,6 +24,7 @@ from mcagent.api.status import (
     Summary,
     TunnelStatus,
 )
+from mcagent.core.health import encryption_error
 from mcagent.core.plan.render import node_summary
 from mcagent.core.remote_clusters.implementation import unused_clusters
 from mcagent.http.server import PlainPages
@@ -29,6 +33,7 @@ from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import NodeRole, NodeState
 from mcagent.observe.exports import connections_of, exports_of
 from mcagent.observe.gateways import drain_of, gateways_of
+from mcagent.observe.health import node_health
 from mcagent.observe.metrics.agent import COUNTERS, Metrics, Sources
 from mcagent.observe.report import Report
 from mcagent.observe.standard import rfc3339, standard_pages
@@ -67,6 +72,9 @@ def checks(report: Report, informers: Iterable[InformerState], *, pending: bool)
         dataplane = "does not equal the desired state"
     else:
         dataplane = "input is not processed yet" if pending else ""
+    encryption = ""
+    if report.desired is not None:
+        encryption = encryption_error(report.desired.state.encryption, report.desired.problems)
     return (
         ReadinessCheck(
             name="listed", good=not unsynced, text=f"not listed yet: {', '.join(unsynced)}" if unsynced else ""
@@ -74,6 +82,7 @@ def checks(report: Report, informers: Iterable[InformerState], *, pending: bool)
         ReadinessCheck(name="connected", good=not disconnected, text="; ".join(disconnected)),
         *(ReadinessCheck(name=f"backend {text.split(':')[0]}", good=False, text=text) for text in backends),
         ReadinessCheck(name="dataplane", good=not dataplane, text=dataplane),
+        ReadinessCheck(name="encryption", good=not encryption, text=encryption),
     )
 
 
@@ -121,6 +130,10 @@ def status_of(
         alive=alive,
         checks=conditions,
         summary=node_summary(state) if state is not None else Summary(),
+        health=tuple(
+            HealthProblem(reason=finding.reason, message=finding.message, error=finding.error)
+            for finding in node_health(identity.node, state, live, problems, time.time())
+        ),
         tunnels=tuple(tunnel_status(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels),
         exports=_exports(state, sources),
         nft_drops=dict(sources.nft_drops()),

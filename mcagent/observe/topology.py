@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from mcagent.api.codec import to_json
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology, TopologyPage
 from mcagent.core.failover.liveness import PeerLiveness
+from mcagent.core.health import HealthFinding
 from mcagent.core.local_cluster.prefixes import pods_in_bridge
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
@@ -61,14 +62,18 @@ def node_topology(
     problems: tuple[Problem, ...],
     *,
     probed: Mapping[str, ProbeState],
+    findings: Iterable[HealthFinding] = (),
 ) -> Topology:
-    """Make a Node's view: on a gateway the links to clusters, on a worker those to its gateways."""
+    """Make a Node's view: on a gateway the links to clusters, on a worker those to its gateways.
+
+    `findings`: on the ways to other clusters (`mcagent.observe.health`).
+    """
     carried = bytes_by_cluster(live, {name: port.counters for name, port in ports.items()})
     ways = tuple(
         _with_probes(shown_link(own, link, carried.get(link.cluster, 0)), live, probed)
         for link in links_of(live, {})
     )
-    shown = [*link_problems("this Node", ways), *map(_problem, problems)]
+    shown = [*shown_findings("this Node", findings), *map(_problem, problems)]
     return Topology(
         name="",
         clusters=_clusters(own, state, live),
@@ -80,17 +85,12 @@ def node_topology(
     )
 
 
-def link_problems(subject: str, ways: Iterable[ShownLink], down: str = "LinkDown") -> Iterator[ShownProblem]:
-    """Yield a problem for each link that `subject` reports as not up. `down`: the reason without a live tunnel."""
-    for way in ways:
-        if way.live < way.tunnels:
-            tunnels = "no live tunnel" if not way.live else f"{way.live} of {way.tunnels} tunnels live"
-            why = way.why or "no reason is given"
+def shown_findings(subject: str, findings: Iterable[HealthFinding | None]) -> Iterator[ShownProblem]:
+    """Yield the findings about `subject`; None is none."""
+    for finding in findings:
+        if finding is not None:
             yield ShownProblem(
-                subject=subject,
-                reason="LinkDegraded" if way.live else down,
-                message=f"{printable(way.source)} has {tunnels} to {printable(way.target)}: {why}",
-                error=not way.live,
+                subject=subject, reason=finding.reason, message=finding.message, error=finding.error
             )
 
 

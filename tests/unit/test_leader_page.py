@@ -189,7 +189,7 @@ def test_links_of_the_page() -> None:
         ShownProblem(
             subject=f"ClusterSet {AREA}/{SET}",
             reason="LinkDegraded",
-            message="east has 1 of 2 tunnels live to south: no reason is given",
+            message="1 of 2 tunnels from east to south are live",
             error=False,
         ),
         ShownProblem(

@@ -28,6 +28,7 @@ from mcagent.controller.contract import cidr_claims, cluster_uid, conditions, ex
 from mcagent.controller.leader.exports.bounds import annotation_errors
 from mcagent.controller.member.networks.discovery import cidr_in_refusal
 from mcagent.controller.webhook.server import read_review
+from mcagent.core.health import read_finding
 from mcagent.doctor.scrub import scrub_text
 from mcagent.http.origin import ServerNames, is_cross_site
 from mcagent.http.request import BadRequestError, parse_head
@@ -147,6 +148,7 @@ READERS = {
     "claims": Reader(granted.read_granted, JSON, (granted.read_granted,)),
     "refused claims": Reader(granted.read_refused, JSON, (granted.read_refused,)),
     "CIDRs": Reader(granted.read_cidrs, LISTS, (granted.read_cidrs,)),
+    "a member's health": Reader(read_finding, ("PeerSilent: ", ": ", "a", "\n", "\\")),
     "links": Reader(links.read_text, JSON, (links.read_text,)),
     "a Node's key": Reader(lambda text: node_key.read_node_key(text, "x"), JSON, (node_key.read_node_key,)),
     "prefixes": Reader(prefixes.read_prefixes, LISTS, (prefixes.read_prefixes,)),

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
 from mcagent.controller.member.networks.election import GatewayCandidate, Standing, elect
 from mcagent.controller.member.networks.gateways import GatewayElection
@@ -361,7 +362,8 @@ def test_agents_with_another_cluster_id_are_reported() -> None:
     """The Event names both cluster IDs and the gateways; agents without one are as well as those with the same."""
     view = member("east")
     add(view, *(node(f"n{number}", f"10.0.0.{number}") for number in (1, 2, 3)))
-    controller = run(view, settings(max_active_gateways=3))
+    run(view, settings(max_active_gateways=3))
+    controller = Controller(view, [MemberClusterSet()])
     for name, cluster_id in (("n1", "west"), ("n2", "east")):
         view.local.change(Kind.GATEWAY, HOME, name, {"status": {"clusterID": cluster_id}})
     controller.settle()

@@ -28,7 +28,7 @@ from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.dataplane.wireguard import WireGuardPeerStatus
 from mcagent.model.errors import SourceError
 from mcagent.model.net import PodPrefix, cluster_fingerprint
-from mcagent.model.node_state import EncryptionState, NodeState, RemoteEnd
+from mcagent.model.node_state import EncryptionState, NodeRole, NodeState, RemoteEnd
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
 from mcagent.model.parsing.links import ClusterLink, GatewayReport
@@ -36,6 +36,7 @@ from mcagent.model.problem import Problem
 from mcagent.observe.browser import browser_pages
 from mcagent.observe.cluster_links import answers_of
 from mcagent.observe.gateways import LiveReport
+from mcagent.observe.health import node_health
 from mcagent.observe.topology import MAX_PROBLEMS, node_topology, page_of
 from mcagent.observe.wireguard import WireGuardReport
 from tests.unit.control_view import Controller
@@ -437,7 +438,9 @@ def test_the_leader_shows_clusters_links_and_problems() -> None:
 def test_a_node_shows_what_it_sees() -> None:
     """Its links with counters and probes, what its tunnels went through, its problems up to a bound."""
     problems = tuple(Problem(subject="Service a/b", path="", reason="Bad", message=str(n)) for n in range(150))
-    found = node_topology("east", NodeState(), live("mc-3", "mc-4"), carried(100), problems, probed=PROBED)
+    lost = live("mc-3", "mc-4")
+    ways = node_health("g1", NodeState(role=NodeRole.GATEWAY), lost, (), lost.epoch + 100)
+    found = node_topology("east", NodeState(), lost, carried(100), problems, probed=PROBED, findings=ways)
     assert [(link.target, link.live, link.tunnels, link.bytes) for link in found.links] == [
         ("south", 1, 1, 200),
         ("west", 0, 2, 400),
@@ -446,7 +449,7 @@ def test_a_node_shows_what_it_sees() -> None:
     assert probed == [(None, None), (0.03, 0.5)]  # of the slowest and of the worst tunnel
     assert {change.target for change in found.changes if not change.good} == {"west"}
     assert (len(found.problems), found.problem_count) == (MAX_PROBLEMS, 151)  # the link is one, too
-    assert found.problems[0].reason.startswith("Link")
+    assert found.problems[0].message == "Node g1 has no live tunnel to west: BFD is down"
 
 
 def test_a_node_shows_real_and_virtual_pod_cidrs_of_its_cluster() -> None:

@@ -16,6 +16,7 @@ from mcagent.agent.object_reader import ApiWriters
 from mcagent.agent.pass_outcome import PassOutcome, Retry, kind_of
 from mcagent.api.status import BackendStatus, PassStatus
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
+from mcagent.core.health import encryption_error
 from mcagent.core.plan.render import resource_text
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.event import Event
@@ -230,6 +231,7 @@ class TurnRecorder:
                 cluster_id=self._cluster_id(),
                 antrea_clusters=tuple(sorted(live.antrea))[:MAX_ANTREA_CLUSTERS],
                 unreachable_gateways=tuple(sorted(live.dead_gateways)),
+                encryption_error=encryption_error(encryption, desired.problems),
                 tunnel_mtu=desired.state.mtu,
                 export_addresses=True,
                 pod_prefixes=True,

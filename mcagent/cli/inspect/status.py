@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from mcagent.api.codec import from_json
-from mcagent.api.status import ExportStatus, GatewayStatus, Status, Summary, TunnelStatus
+from mcagent.api.status import ExportStatus, GatewayStatus, Status, TunnelStatus
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
@@ -29,8 +29,8 @@ examples:
   mcagent status --context east            # a whole cluster, from objects of its API: problems first
 
 Without --kubeconfig and --context it is the status of this Node's agent; on a machine without an agent, that of
-the cluster of $KUBECONFIG or ~/.kube/config. The exit code is 0 when the agent is ready, or the cluster has no
-problem (warnings do not count), else 1.
+the cluster of $KUBECONFIG or ~/.kube/config. The exit code is 0 when the agent is ready and reaches every other
+cluster, or the cluster has no problem (warnings do not count), else 1.
 """
 
 
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     def of_agent() -> tuple[bool, str]:
         page = ask_agent(settings)
         status = from_json(Status, page, "the agent")
-        return status.ready, json.dumps(page, indent=2) if as_json else text(status)
+        healthy = status.ready and not any(problem.error for problem in status.health)
+        return healthy, json.dumps(page, indent=2) if as_json else text(status)
 
     def of_cluster() -> tuple[bool, str]:
         return _cluster(kubeconfig or settings.kubeconfig or usual_kubeconfig(), args.context, as_json=as_json)
@@ -100,12 +101,12 @@ def text(status: Status) -> str:
     summary = status.summary
     because = f" ({summary.why})" if summary.why else ""
     lines = [
-        f"Node {status.node}: {'ready' if status.ready else 'NOT READY'}",
+        f"Node {status.node}: {_state(status)}",
+        *(f"  {'✗' if problem.error else '⚠'} {problem.reason}: {problem.message}" for problem in status.health),
         f"  version   {status.version}, running since {status.started_at}",
         f"  role      {summary.role or 'unknown'}{because}",
         f"  cluster   {status.cluster_id or '(no ID)'}, objects from {status.source}",
         *(f"  pods      {a} are {b} in other clusters" for a, b in summary.virtual_pod_cidrs.items()),
-        *_unreachable(summary),
         *(f"  antrea    {line}" for line in antrea_lines(summary)),
         *_exports(status.exports),
         f"  passes    {status.passes}, {status.drift_corrections} corrections of drift",
@@ -170,12 +171,10 @@ def _exports(exports: Mapping[str, ExportStatus]) -> list[str]:
     return [f"  exports   {text} (the same on gateways that know the same)"]
 
 
-def _unreachable(summary: Summary) -> list[str]:
-    """Return the clusters that new connections to imported Services leave; none while all are reached."""
-    if not summary.unreachable:
-        return []
-    why = "no gateway of this cluster reaches them: new connections to imported Services go elsewhere"
-    return [f"  unreached {', '.join(summary.unreachable)} ({why})"]
+def _state(status: Status) -> str:
+    """Return whether the agent is ready, and other clusters are reached."""
+    errors = sum(problem.error for problem in status.health)
+    return f"{'ready' if status.ready else 'NOT READY'}{f', NOT HEALTHY: {errors} problems' if errors else ''}"
 
 
 def _yes(value: object) -> str:

@@ -12,11 +12,12 @@ from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.export_ranges import read_ranges
+from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.contract.pod_ranges import read_pod_ranges
 from mcagent.controller.leader.cluster_set import UNIQUE
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE
 from mcagent.kube.source import RawObject
-from mcagent.model.api.base import NO_CONDITION, ApiObject, condition_of
+from mcagent.model.api.base import NO_CONDITION, ApiObject, Condition, condition_of
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
@@ -80,14 +81,18 @@ def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
     pods = condition_of(obj.status.conditions, POD_RANGE)
     messages = [ready.message, *([f"export range {own_range.message}"] if own_range.type else [])]
     messages += [f"virtual Pod CIDR {pods.message}"] if pods.type else []
-    rows = [(*own, ready.status or "-", age(obj, now), "; ".join(filter(None, messages)))]
+    healthy = condition_of(obj.status.conditions, HEALTHY)
+    messages += _health_messages(ready, healthy)
+    rows = [(*own, _state(ready, healthy), age(obj, now), "; ".join(filter(None, messages)))]
     ranges = read_ranges(obj) if role == "leader" else {}
     pod_ranges = read_pod_ranges(obj) if role == "leader" else {}
     for status in obj.status.cluster_statuses:
         cluster_ready = condition_of(status.conditions, "Ready")
-        words = (cluster_ready.status or "-", since(cluster_ready.last_transition_time, now))
+        healthy = condition_of(status.conditions, HEALTHY)
+        words = (_state(cluster_ready, healthy), since(cluster_ready.last_transition_time, now))
         unique = condition_of(status.conditions, UNIQUE)
         messages = [cluster_ready.message, *([unique.message] if unique.is_false else [])]
+        messages += _health_messages(cluster_ready, healthy)
         if (assigned := ranges.get(status.cluster_id)) is not None and assigned.why:
             messages.append(f"export range {assigned.cidr or 'none is free'}: {assigned.why}")
         if (virtual := pod_ranges.get(status.cluster_id)) is not None and virtual.why:
@@ -96,6 +101,15 @@ def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
             messages.append(f"virtual Pod CIDR {', '.join(cidrs)}: {virtual.why}")
         rows.append(("", "", status.cluster_id, "", "", *words, "; ".join(filter(None, messages))))
     return rows
+
+
+def _state(ready: Condition, healthy: Condition) -> str:
+    """Return the status of a ClusterSet or cluster: True only if it is connected, and reaches what it should."""
+    return healthy.status if healthy.is_false else ready.status or "-"
+
+
+def _health_messages(ready: Condition, healthy: Condition) -> list[str]:
+    return [f"{healthy.reason}: {healthy.message}"] if ready.is_true and healthy.reason and healthy.message else []
 
 
 def _export(obj: ResourceExport, now: float) -> Sequence[Sequence[str]]:

@@ -16,6 +16,8 @@ from mcagent.api.overview import (
 )
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.contract.health import HEALTHY
+from mcagent.core.health import HealthFinding, HealthReason, judge_link, read_finding
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.kubernetes import ApiNode
@@ -31,6 +33,7 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as
 from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.links import ClusterLink
 
 _WORKLOADS = {"DaemonSet": "/apis/apps/v1/daemonsets", "Deployment": "/apis/apps/v1/deployments"}
 _OURS = "app.kubernetes.io/name"
@@ -81,7 +84,7 @@ def overview(objects: OverviewInput, server: str = "") -> Overview:
         *_component_problems(components),
         *_set_problems(objects.cluster_sets),
         *_gateway_problems(gateways, objects.cluster_sets),
-        *_link_problems(ways),
+        *_health_problems(objects.cluster_sets, ways),
         *_export_problems(objects),
     ]
     return Overview(
@@ -232,13 +235,26 @@ def _gateway_problems(
             yield OverviewProblem(subject=subject, message="its agent reports no links", do=do, error=False)
 
 
-def _link_problems(ways: Iterable[LinkState]) -> Iterator[OverviewProblem]:
+def _health_problems(cluster_sets: Sequence[ClusterSet], ways: Iterable[LinkState]) -> Iterator[OverviewProblem]:
+    """Yield what is wrong with each cluster: by the condition Healthy, else by the links that it reports."""
+    findings: dict[str, HealthFinding] = {}
+    for cluster_set in sorted(cluster_sets, key=lambda cluster_set: cluster_set.is_leaders):
+        conditions = [(cluster_set.spec.cluster_id, condition_of(cluster_set.status.conditions, HEALTHY))]
+        if cluster_set.is_leaders:
+            statuses = cluster_set.status.cluster_statuses
+            conditions = [(status.cluster_id, condition_of(status.conditions, HEALTHY)) for status in statuses]
+        for cluster_id, condition in conditions:
+            finding = read_finding(f"{condition.reason}: {condition.message}")
+            if finding is not None and finding.reason is not HealthReason.AWAY:  # the condition Ready is shown
+                findings.setdefault(cluster_id, finding)
+    judged = [(f"cluster {printable(cluster_id)}", finding) for cluster_id, finding in findings.items()]
     for way in ways:
-        if way.live < way.tunnels:
-            text = f"{way.live} of {way.tunnels} tunnels are live" + (f": {way.why}" if way.why else "")
-            subject = f"{way.source} to {way.target}"
-            do = "mcagent doctor --all"
-            yield OverviewProblem(subject=subject, message=text, do=do, error=not way.live)
+        link = ClusterLink(cluster=way.target, live=way.live, tunnels=way.tunnels, why=way.why)
+        if way.source not in findings and (finding := judge_link(way.source, link)) is not None:
+            judged.append((f"{way.source} to {way.target}", finding))
+    for subject, finding in judged:
+        text = f"{finding.reason}: {finding.message}"
+        yield OverviewProblem(subject=subject, message=text, do="mcagent doctor --all", error=finding.error)
 
 
 def _export_problems(objects: OverviewInput) -> Iterator[OverviewProblem]:

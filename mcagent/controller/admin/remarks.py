@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.contract import names
+from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.contract.pod_ranges import configured_pod_cidrs, read_pod_ranges
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ApiGateway, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
@@ -20,6 +22,8 @@ def unreachable(cluster: Cluster, cluster_sets: Iterable[RawObject]) -> list[str
     """Return a line for each cluster that another one does not reach. Raises SourceError."""
     lines = []
     for cluster_set in (read_as(ClusterSet, obj) for obj in cluster_sets):
+        if condition_of(cluster_set.status.conditions, HEALTHY).type:
+            continue  # the table has it; controllers of 0.1.0 write no such condition
         namespace = cluster_set.namespace
         if cluster_set.is_leaders:
             announces = cluster.objects(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)

@@ -12,17 +12,20 @@ It also fills an empty `spec.clusterID` from the ClusterClaim that held it in ol
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
+from mcagent.controller.contract.health import health_condition, read_health
 from mcagent.controller.leader.claims import publishes_key
 from mcagent.controller.leader.exports.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, changed_accounts, defaults_of
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
+from mcagent.core.health import Health, HealthFinding, HealthReason, in_order
 from mcagent.model.api.base import ApiObject, Condition, condition_of
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClusterAnnounce, ResourceExport
@@ -92,7 +95,8 @@ class ClusterSetStatus:
             return []
         sets = view.list(ClusterSet, namespace=area)
         same_members = announces(change.old) and announces(change.new) and uids(change.old) == uids(change.new)
-        if isinstance(changed, MemberClusterAnnounce) and same_members:
+        same_health = read_health(change.old) == read_health(change.new)
+        if isinstance(changed, MemberClusterAnnounce) and same_members and same_health:
             sets = [s for s in sets if not ready_of(s, changed.cluster_id).is_true]
         return [cluster_set.key for cluster_set in sets]
 
@@ -111,6 +115,7 @@ class ClusterSetStatus:
         events: list[Event] = []
         again: list[float] = []
         duplicates: list[str] = []
+        findings: list[HealthFinding] = []
         for announce in view.list(MemberClusterAnnounce, namespace=area):
             if not announces(announce) or announce.cluster_set_id != name:
                 continue
@@ -118,6 +123,11 @@ class ClusterSetStatus:
             quiet = view.quiet_for(announce_ref(area, cluster))
             ready_condition = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
             cluster_conditions = [ready_condition]
+            finding = _finding(announce, ready_condition)
+            if finding is not None:
+                before = cluster_set.conditions_of(cluster)
+                cluster_conditions.append(health_condition(before, finding, now))
+                findings.append(replace(finding, message=f"{cluster}: {finding.message}"))
             if duplicate := _duplicate(announce):
                 before = cluster_set.conditions_of(cluster)
                 cluster_conditions.append(
@@ -140,12 +150,19 @@ class ClusterSetStatus:
         consistent = _consistent(view, area, members, conditions, now, duplicates=duplicates)
         if consistent["status"] == FALSE:
             events.append(Event(subject=str(ref), reason=consistent["reason"], message=consistent["message"]))
+        health = Health(findings=in_order(findings))
+        events += [
+            Event(subject=str(ref), reason=finding.reason, message=finding.message)
+            for finding in health.findings
+            if finding.error and finding.reason is not HealthReason.AWAY  # which is above
+        ]
         status = {
             "totalClusters": len(statuses),
             "readyClusters": ready,
             "observedGeneration": cluster_set.metadata.generation,
             "conditions": [
                 _overall(conditions, statuses, ready, now),
+                health_condition(conditions, health.summary, now),
                 consistent,
                 _limited(view, area, members, conditions, now, limits=self._settings.limits),
             ],
@@ -168,6 +185,13 @@ class ClusterSetStatus:
         )
         earlier = before if lost_before else ()
         return condition(earlier, READY, FALSE, reason="Disconnected", message=message, now=now)
+
+
+def _finding(announce: MemberClusterAnnounce, ready: Json) -> HealthFinding | None:
+    """Return what is wrong with a member: it is away, or what it announces; None: nothing."""
+    if ready["status"] == FALSE:
+        return HealthFinding(HealthReason.AWAY, ready["message"])
+    return read_health(announce)
 
 
 def _cluster_id(cluster_set: ClusterSet, view: View) -> Json:

@@ -10,16 +10,19 @@ from collections.abc import Iterable, Mapping
 
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology
 from mcagent.controller.contract import names
+from mcagent.controller.contract.health import HEALTHY, read_health
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.pod_ranges import AssignedPodCidrs, configured_pod_cidrs, read_pod_ranges
 from mcagent.controller.leader.cluster_set import ready_of
 from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.machinery.reconciler import View
+from mcagent.core.health import LINK_REASONS, judge_link
 from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterInfo, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.parsing import links
 from mcagent.model.parsing.field import printable
-from mcagent.observe.topology import MAX_CHANGES, MAX_PROBLEMS, link_problems, shown_link, shown_network
+from mcagent.model.parsing.links import ClusterLink
+from mcagent.observe.topology import MAX_CHANGES, MAX_PROBLEMS, shown_findings, shown_link, shown_network
 
 _MAX_LISTED = 16  # gateways and networks of a cluster
 _POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})
@@ -50,11 +53,12 @@ def _topology(cluster_set: ClusterSet, view: View) -> Topology:
             infos.setdefault(cluster, export)
         refused += _refused(export)
     pod_ranges = read_pod_ranges(cluster_set)
-    ways = tuple(_links(members))
+    reported = tuple(_links(members))
+    ways = tuple(shown_link(source, link) for source, link in reported)
     problems = [
         *_set_problems(cluster_set),
         *_member_problems(cluster_set, members),
-        *link_problems(cluster_set.subject, ways, "ClusterUnreachable"),
+        *shown_findings(cluster_set.subject, (judge_link(*way) for way in reported)),
         *refused,
     ]
     return Topology(
@@ -94,12 +98,12 @@ def _cluster(
     )
 
 
-def _links(members: Mapping[str, MemberClusterAnnounce]) -> Iterable[ShownLink]:
+def _links(members: Mapping[str, MemberClusterAnnounce]) -> Iterable[tuple[str, ClusterLink]]:
     """Yield the links between members that members announce; links to other clusters are ignored."""
     for cluster, announce in sorted(members.items()):
         for link in links.read_text(announce.annotation(links.ANNOTATION) or ""):
             if link.cluster in members and link.cluster != cluster:
-                yield shown_link(cluster, link)
+                yield cluster, link
 
 
 def _changes(ways: tuple[ShownLink, ...]) -> tuple[Change, ...]:
@@ -119,7 +123,7 @@ def _changes(ways: tuple[ShownLink, ...]) -> tuple[Change, ...]:
 
 def _set_problems(cluster_set: ClusterSet) -> Iterable[ShownProblem]:
     for condition in cluster_set.status.conditions:
-        if condition.is_false:
+        if condition.is_false and condition.type != HEALTHY:  # the sum of those below
             yield ShownProblem(
                 subject=cluster_set.subject,
                 reason=_short(condition.reason) or _short(condition.type),
@@ -127,7 +131,9 @@ def _set_problems(cluster_set: ClusterSet) -> Iterable[ShownProblem]:
             )
 
 
-def _member_problems(cluster_set: ClusterSet, members: Iterable[str]) -> Iterable[ShownProblem]:
+def _member_problems(
+    cluster_set: ClusterSet, members: Mapping[str, MemberClusterAnnounce]
+) -> Iterable[ShownProblem]:
     for cluster in sorted(members):
         ready = ready_of(cluster_set, cluster)
         if ready.is_false:
@@ -135,6 +141,12 @@ def _member_problems(cluster_set: ClusterSet, members: Iterable[str]) -> Iterabl
                 subject=cluster_set.subject,
                 reason="Disconnected",
                 message=f"{printable(cluster)}: {_short(ready.message)}",
+            )
+        finding = read_health(members[cluster])
+        if ready.is_true and finding is not None and finding.reason not in LINK_REASONS:
+            message = f"{printable(cluster)}: {_short(finding.message)}"
+            yield ShownProblem(
+                subject=cluster_set.subject, reason=finding.reason, message=message, error=finding.error
             )
 
 

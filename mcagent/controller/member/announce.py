@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION, DUPLICATE, is_refusal, refuse
 from mcagent.controller.contract.conditions import time_text
+from mcagent.controller.contract.health import HEALTH_ANNOTATION, announced_health
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -59,6 +60,8 @@ class Announce:
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
         """Return KEY if membership changed, or a link went up or down."""
+        if change.kind is Kind.CLUSTER_SET and announced_health(change.old) != announced_health(change.new):
+            return [KEY]
         if change.kind is Kind.GATEWAY:
             return [KEY] if _states(change.old) != _states(change.new) else []
         return [KEY] if concerns_membership(change) else []
@@ -77,6 +80,7 @@ class Announce:
         ref = announce_ref(leader)
         notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
         notes[links.ANNOTATION] = _links(view)
+        notes[HEALTH_ANNOTATION] = announced_health(cluster_set)
         if uid := self._settings.cluster_uid:
             notes[CLUSTER_UID_ANNOTATION] = uid
         if leader.synced:  # else the policies are unknown

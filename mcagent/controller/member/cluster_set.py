@@ -6,12 +6,14 @@ versions. `leave` reconciles a deleted ClusterSet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cluster_uid import DUPLICATE, is_refusal
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, others
+from mcagent.controller.contract.health import HEALTHY, health_condition
 from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -25,6 +27,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.announce import announce_ref
+from mcagent.controller.member.health import KINDS, changes_health, seen_cluster
 from mcagent.controller.member.membership import (
     DISCONNECTED,
     NOT_ANNOUNCED,
@@ -34,6 +37,7 @@ from mcagent.controller.member.membership import (
     released,
 )
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE, range_conditions
+from mcagent.core.health import HealthReason, cluster_health
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
 from mcagent.model.errors import InputError
@@ -50,7 +54,7 @@ class MemberClusterSet:
 
     name = "membership"
     needs_leader = False
-    reads = Access(local={Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM})
+    reads = Access(local={Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM, *KINDS})
     writes = Access(local={Kind.CLUSTER_SET})
     indexes = ()
 
@@ -61,7 +65,7 @@ class MemberClusterSet:
             and change.object.namespace == view.namespace
             and change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)
         )
-        return self.all_keys(view) if touched else []
+        return self.all_keys(view) if touched or (change.side is Side.LOCAL and changes_health(change)) else []
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterSets of this namespace."""
@@ -85,14 +89,25 @@ class MemberClusterSet:
         claims = view.list(ClusterClaim, namespace=view.namespace)
         if not cluster_set.spec.cluster_id and names.is_cluster_id(claimed(claims)):
             body["spec"] = {"clusterID": claimed(claims)}
+        before = cluster_set.status.conditions
         status, reason, message = _state(cluster_set, claims, leader, view)
         events = []
         if status == FALSE and reason not in (NOT_TAKEN, DUPLICATE):  # which `announce` reports as an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
+        seen = seen_cluster(cluster_set, view, away=message if reason == DISCONNECTED else "")
+        health = cluster_health(seen, now)
+        events += [
+            Event(subject=str(ref), reason=finding.reason, message=finding.message)
+            for finding in health.findings
+            if finding.error and finding.reason is not HealthReason.AWAY  # which is above
+        ]
+        unknown = "" if any(gateway.cluster_id for gateway in seen.gateways) else "no agent of a gateway reports"
         written = _status(cluster_set, (status, reason, message), now)
+        written["conditions"].insert(1, health_condition(before, health.summary, now, unknown=unknown))
         status_step = Wanted(ref=ref, body=body, status=written, create=False)
-        again = None if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
-        return DesiredObjects(steps=[status_step], events=events, again=again)
+        again = math.inf if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
+        again = min(again, health.wake)
+        return DesiredObjects(steps=[status_step], events=events, again=again if math.isfinite(again) else None)
 
 
 def _state(
@@ -144,7 +159,7 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
         "conditions": [
             own,
             *range_conditions(cluster_set, now),
-            *others(cluster_set.status, "Ready", EXPORT_RANGE, POD_RANGE),
+            *others(cluster_set.status, "Ready", HEALTHY, EXPORT_RANGE, POD_RANGE),
         ],
         "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
     }

@@ -113,6 +113,11 @@ class PeerLiveness:
     last: Observation | None = None
     transitions: tuple[Transition, ...] = ()
 
+    @property
+    def unheard(self) -> bool:
+        """Whether no packet has ever come from it, although its cluster runs no Antrea, which may be silent."""
+        return self.last is not None and self.last.silent and not (self.seen or self.last.antrea)
+
 
 Peers = Mapping[str, PeerLiveness]  # the state of all ports, by port name
 

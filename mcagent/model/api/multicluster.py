@@ -35,6 +35,7 @@ class ApiGatewayStatus(ApiPart, frozen=True):
     links: tuple[Mapping[str, Any], ...] = ()
     antrea_clusters: tuple[str, ...] = ()
     unreachable_gateways: tuple[str, ...] = ()
+    encryption_error: str = ""
     tunnel_mtu: int = field(default=0, name="tunnelMTU")
 
 

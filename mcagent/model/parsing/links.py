@@ -45,6 +45,8 @@ class ClusterLink:
     why: str = ""  # a tunnel that is not live: what is the matter
     bytes_per_second: int = 0
     round_trip_micros: int = 0
+    one_way: int = 0  # tunnels that are down whose peer is heard, and does not hear this gateway (BFD init)
+    silent: int = 0  # tunnels that count as live although no packet ever came from the peer
     answers: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
 
@@ -61,6 +63,7 @@ class GatewayReport:
     cluster_id: str = ""
     antrea_clusters: tuple[str, ...] = ()
     unreachable_gateways: tuple[str, ...] = ()
+    encryption_error: str = ""  # why it cannot encrypt as configured
     tunnel_mtu: int = 0  # bytes; 0: unknown
     export_addresses: bool = False  # it serves exported Services at their export addresses
     pod_prefixes: bool = False  # it translates Pod CIDRs to virtual ones
@@ -85,6 +88,10 @@ def to_json(link: ClusterLink) -> dict[str, object]:
         fields["bytesPerSecond"] = link.bytes_per_second
     if link.round_trip_micros:
         fields["roundTripMicros"] = link.round_trip_micros
+    if link.one_way:
+        fields["oneWay"] = link.one_way
+    if link.silent:
+        fields["silent"] = link.silent
     if link.answers:
         fields["answers"] = dict(link.answers[:MAX_ANSWERS])
     if link.refused:
@@ -156,6 +163,8 @@ def _one(cluster: str, links: list[ClusterLink]) -> ClusterLink:
         why=worst.why,
         bytes_per_second=sum(link.bytes_per_second for link in links),
         round_trip_micros=max(link.round_trip_micros for link in links),
+        one_way=sum(link.one_way for link in links),
+        silent=sum(link.silent for link in links),
         answers=tuple(sorted({answer for link in links for answer in link.answers}))[:MAX_ANSWERS],
         refused=tuple(sorted({cidr for link in links for cidr in link.refused}))[:MAX_REFUSED],
     )
@@ -163,15 +172,19 @@ def _one(cluster: str, links: list[ClusterLink]) -> ClusterLink:
 
 def _link(field: Field) -> ClusterLink:
     rate, round_trip = field.get("bytesPerSecond"), field.get("roundTripMicros")
+    one_way, silent = field.get("oneWay"), field.get("silent")
     tunnels = field.get("tunnels").integer(0, _MAX_TUNNELS)
+    live = field.get("live").integer(0, tunnels)
     return ClusterLink(
         cluster=field.get("clusterID").name(),
-        live=field.get("live").integer(0, tunnels),
+        live=live,
         tunnels=tunnels,
         since=field.get("since").timestamp(),
         why=printable(field.get("why").text(""), MAX_WHY),
         bytes_per_second=0 if rate.absent else rate.integer(0, _MAX_RATE),
         round_trip_micros=0 if round_trip.absent else round_trip.integer(0, _MAX_ROUND_TRIP),
+        one_way=0 if one_way.absent else one_way.integer(0, tunnels - live),
+        silent=0 if silent.absent else silent.integer(0, live),
         answers=_answers(field.get("answers")),
         refused=_refused(field.get("refused")),
     )

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.serving.pages import Process
 from mcagent.controller.machinery.statistics import RESULTS, Durations
+from mcagent.core.health import HealthReason
 from mcagent.observe.metric_families import by_word, counter, gauge, histogram, single
 from mcagent.observe.standard import process_metrics
 
@@ -39,6 +40,12 @@ class _Collector(Collector):
             "Events, by result: written, there already, failed, dropped.",
             ["result"],
             by_word(process.events()),
+        )
+        yield gauge(
+            "mcagent_controller_unhealthy_clusters",
+            "Clusters that are not healthy, by reason: on a member this one, on a leader also members.",
+            ["reason"],
+            by_word({**dict.fromkeys(HealthReason, 0), **process.unhealthy()}),
         )
         if process.members is not None:
             yield gauge(

@@ -43,6 +43,7 @@ class Process:
     review_durations: Callable[[], Durations]
     certificate_expiry: Callable[[], float]  # seconds since the epoch; 0.0: there is none
     events: Callable[[], Mapping[str, int]]  # Events by result
+    unhealthy: Callable[[], Mapping[str, int]]  # clusters that are not healthy, by reason
     members: Callable[[], Mapping[str, int]] | None = None  # of the ClusterSets that it leads, by state
 
     def ready(self) -> bool:

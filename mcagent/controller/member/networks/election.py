@@ -57,7 +57,7 @@ def relevant(node: ApiObject | None) -> object:
         node.annotation(DRAIN_ANNOTATION),
         node.is_deleting,
         node.spec.unschedulable,
-        _ready(node),
+        node_ready(node),
         node.status.addresses,
     )
 
@@ -89,7 +89,7 @@ def candidate(node: ApiNode, precedence: IpPrecedence, present: ApiGateway | Non
             why = "has no ExternalIP, which gatewayIPPrecedence: external asks for"
     return GatewayCandidate(
         name=node.name,
-        standing=Standing.UNFIT if reason == _GATEWAY_IP_REASON or not _ready(node) else _standing(node),
+        standing=Standing.UNFIT if reason == _GATEWAY_IP_REASON or not node_ready(node) else _standing(node),
         internal_ip=internal,
         gateway_ip=gateway,
         reason=reason,
@@ -130,7 +130,8 @@ def addresses(gateway: GatewayCandidate) -> Mapping[str, str]:
     return {"gatewayIP": str(gateway.gateway_ip), "internalIP": str(gateway.internal_ip)}
 
 
-def _ready(node: ApiNode) -> bool:
+def node_ready(node: ApiNode) -> bool:
+    """Tell whether a Node is Ready."""
     return condition_of(node.status.conditions, "Ready").is_true
 
 

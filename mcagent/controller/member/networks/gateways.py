@@ -25,11 +25,10 @@ from mcagent.controller.member.networks.election import (
 from mcagent.controller.member.published import pod_prefixes, published_cidr
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiNode
-from mcagent.model.api.multicluster import ApiGateway, ClusterSet
+from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import DEMOTIONS_ANNOTATION, SERVICE_CIDR_ANNOTATION
-from mcagent.model.parsing.field import printable
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, prefixes_text
 
 KEY = "gateways"
@@ -81,7 +80,6 @@ class GatewayElection:
         if candidates and not chosen:
             message = f"no gateway: none of {len(candidates)} annotated Nodes is Ready with a usable address"
             events.append(Event(subject=cluster_set.subject, reason="NoGateway", message=message))
-        events += _other_ids(view, cluster_set)
         numbers = demotions(election.ordered, chosen, election.dead)
         for name, reporters in election.dead.items():
             if numbers.get(name):
@@ -111,21 +109,6 @@ class GatewayElection:
 
     def _ref(self, name: str, view: View) -> Ref:
         return Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name)
-
-
-def _other_ids(view: View, cluster_set: ClusterSet) -> Iterable[Event]:
-    """Yield an Event for each cluster ID that agents of gateways have and the ClusterSet has not."""
-    gateways: dict[str, list[str]] = {}
-    for gateway in view.list(ApiGateway, namespace=view.namespace):
-        gateways.setdefault(gateway.status.cluster_id, []).append(gateway.name)
-    own = cluster_set.spec.cluster_id
-    for cluster_id in sorted(gateways.keys() - {"", own}) if own else ():
-        names = ", ".join(sorted(gateways[cluster_id])[:_SHOWN])
-        message = (
-            f'clusterID is "{printable(cluster_id)}" in the configuration of the agents of {names}, and "{own}" '
-            "in the ClusterSet: traffic distribution and metrics of agents name the wrong cluster"
-        )
-        yield Event(subject=cluster_set.subject, reason="ClusterIDDiffers", message=message)
 
 
 def serving(view: View, settings: MemberSettings) -> list[str]:

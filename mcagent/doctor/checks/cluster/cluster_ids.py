@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import DUPLICATE
+from mcagent.controller.contract.health import HEALTHY
+from mcagent.core.health import HealthReason
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.checks.cluster.leader import cluster_sets
 from mcagent.doctor.examined import ExaminedCluster
@@ -63,6 +65,10 @@ def _duplicates(cluster_set: ClusterSet) -> Iterator[CheckFinding]:
 
 
 def _agents(cluster_set: ClusterSet, agents_id: str) -> Iterator[CheckFinding]:
+    healthy = condition_of(cluster_set.status.conditions, HEALTHY)
+    if healthy.reason == HealthReason.CLUSTER_ID:
+        yield CHECK.finding("ClusterIDDiffers", healthy.message, subject=cluster_set.subject)
+        return
     joined_id = cluster_set.spec.cluster_id
     if cluster_set.leader_server and agents_id and joined_id and agents_id != joined_id:
         text = f'clusterID is "{agents_id}" in the agents\' configuration, and "{joined_id}" in the ClusterSet'
