@@ -190,7 +190,7 @@ CAUSES: Mapping[str, ProblemCause] = {
     ),
     "EncryptionUnavailable": ProblemCause(
         "wireguard", "this Node can encrypt nothing",
-        "modprobe wireguard, or install wireguard-go (docs/encryption.md)",
+        "what the message says; or set the key back to its former value (docs/encryption.md#requirements)",
     ),
     "NoEndpoint": ProblemCause(
         "wireguard", "no tunnel can end there",

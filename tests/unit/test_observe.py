@@ -20,10 +20,12 @@ from mcagent.api.codec import from_json
 from mcagent.api.status import BackendStatus, GatewayGroup, GatewayStatus, PassStatus, Status, TunnelStatus
 from mcagent.cli.inspect.status import text
 from mcagent.controller.machinery.reconciler import Ref, Side
+from mcagent.core.causes import remedy
 from mcagent.http.server import HttpServer, Page
+from mcagent.model.config import EncryptionFallback
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort, TunnelType
 from mcagent.model.informer_state import InformerState
-from mcagent.model.node_state import ExportedPort, NodeRole, NodeState, PolicyRuleName
+from mcagent.model.node_state import EncryptionState, ExportedPort, NodeRole, NodeState, PolicyRuleName
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
@@ -413,6 +415,17 @@ def test_one_agent_per_node(tmp_path: Path) -> None:
             with pytest.raises(BusyError, match=rf"another agent \(process {os.getpid()}\) holds") as caught:
                 node_lock(path).__enter__()
             assert caught.value.exit_code == 3
+
+
+def test_a_node_that_cannot_encrypt_as_configured_is_not_ready() -> None:
+    """So a roll-out stops there. One that may send in the clear is ready: its configuration says so."""
+    message = "load the kernel module openvswitch"
+    problem = Problem("configuration", "trafficEncryptionMode", "EncryptionUnavailable", message)
+    for fallback, texts in ((EncryptionFallback.DENY, [message]), (EncryptionFallback.ALLOW_CLEAR, [])):
+        state = replace(DESIRED.state, encryption=EncryptionState(fallback=fallback))
+        report = replace(GOOD, desired=replace(DESIRED, state=state, problems=(problem,)))
+        assert [check.text for check in checks(report, INFORMERS, pending=False) if not check.good] == texts
+    assert "modprobe wireguard" not in remedy("EncryptionUnavailable")
 
 
 def test_kinds_with_one_error_are_one_check() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 
@@ -14,14 +15,14 @@ from mcagent.api.status import Status
 from mcagent.doctor.catalogue import Scope, examine, names
 from mcagent.doctor.checks.before_cluster import cidrs, nodes, permissions
 from mcagent.doctor.checks.before_cluster.cidrs import ClusterCidrs, PlannedCluster
-from mcagent.doctor.checks.before_node import kernel, mtu, openvswitch, ports, sysctls
+from mcagent.doctor.checks.before_node import encryption, kernel, mtu, openvswitch, ports, sysctls
 from mcagent.doctor.checks.before_node.kernel import Kernel
 from mcagent.doctor.checks.before_node.mtu import Uplink
 from mcagent.doctor.checks.before_node.sysctls import Sysctls
 from mcagent.doctor.checks.cluster.kubernetes import version
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.switch import Switch, switch
-from mcagent.model.config import Config
+from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.errors import BackendError, SourceError
 
@@ -97,6 +98,26 @@ def test_a_machine_that_is_ready_is_fine() -> None:
 def test_what_a_node_lacks_is_named(reader: Any, reading: object, reasons: set[str]) -> None:
     """One fault gives one reason; what cannot be looked at is skipped."""
     assert of_node(reader, reading) == reasons
+
+
+@pytest.mark.parametrize(
+    ("readings", "reasons"),
+    [
+        ({}, set()),
+        ({switch: Switch(datapath=DatapathType.NETDEV)}, {"DatapathCannotEncrypt"}),
+        ({openvswitch.has_datapath: False}, {"DatapathCannotEncrypt", "NoDatapathModule"}),
+        ({encryption.has_wireguard: False}, {"WireGuardMissing"}),
+    ],
+)
+def test_encryption_that_is_not_possible_is_named_before_it_is_configured(
+    readings: Mapping[Any, Any], reasons: set[str]
+) -> None:
+    """The remedy is that of the cause; without encryption in the configuration nothing is missing."""
+    everything = {**NODE, encryption.has_wireguard: True, **readings}
+    planned = Settings(core=replace(CONFIG, encryption=TrafficEncryption.WIREGUARD))
+    assert _reasons(Scope.BEFORE_NODE, ExaminedNode(planned, Status(), readings=everything)) == reasons
+    plain = _reasons(Scope.BEFORE_NODE, ExaminedNode(Settings(core=CONFIG), Status(), readings=everything))
+    assert plain == reasons - {"DatapathCannotEncrypt", "WireGuardMissing"}
 
 
 def test_ports_of_an_installed_agent_are_its_own() -> None:
