@@ -39,7 +39,7 @@ class HealthReason(StrEnum):
     DEGRADED = "LinkDegraded"
 
 
-# Those about links: whoever shows links judges them itself.
+# Those about links; the leader's page judges the links that it shows.
 LINK_REASONS = frozenset(
     {HealthReason.UNREACHABLE, HealthReason.ONE_WAY, HealthReason.SILENT, HealthReason.DEGRADED}
 )

@@ -94,14 +94,14 @@ class MemberClusterSet:
         events = []
         if status == FALSE and reason not in (NOT_TAKEN, DUPLICATE):  # which `announce` reports as an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
-        seen = seen_cluster(cluster_set, view, away=message if reason == DISCONNECTED else "")
-        health = cluster_health(seen, now)
+        observed = seen_cluster(cluster_set, view, away=message if reason == DISCONNECTED else "")
+        health = cluster_health(observed, now)
         events += [
             Event(subject=str(ref), reason=finding.reason, message=finding.message)
             for finding in health.findings
             if finding.error and finding.reason is not HealthReason.AWAY  # which is above
         ]
-        unknown = "" if any(gateway.cluster_id for gateway in seen.gateways) else "no agent of a gateway reports"
+        unknown = "" if any(gateway.cluster_id for gateway in observed.gateways) else "no agent of a gateway reports"
         written = _status(cluster_set, (status, reason, message), now)
         written["conditions"].insert(1, health_condition(before, health.summary, now, unknown=unknown))
         status_step = Wanted(ref=ref, body=body, status=written, create=False)
