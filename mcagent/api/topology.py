@@ -39,6 +39,7 @@ class ShownLink(Record, frozen=True):
     bytes: int | None = None
     round_trip_seconds: float | None = None  # by probes, of the slowest tunnel; only on the Node's page
     loss_ratio: float | None = None  # of the tunnel with the highest loss
+    lost: bool = False  # nothing gets through, also if tunnels count as live from which no packet ever came
 
 
 class Change(Record, frozen=True):

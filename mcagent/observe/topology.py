@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mcagent.api.codec import to_json
 from mcagent.api.topology import Change, ShownCluster, ShownLink, ShownProblem, Topology, TopologyPage
 from mcagent.core.failover.liveness import PeerLiveness
-from mcagent.core.health import HealthFinding
+from mcagent.core.health import HealthFinding, judge_link
 from mcagent.core.local_cluster.prefixes import pods_in_bridge
 from mcagent.core.tunnel_probes import ProbeState
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
@@ -40,7 +40,7 @@ def shown_network(network: object, real: object) -> str:
 
 def shown_link(source: str, link: ClusterLink, carried: int | None = None) -> ShownLink:
     """Convert a link of cluster `source`. `carried`: bytes so far; None: unknown, the rate is used."""
-    micros = link.round_trip_micros
+    micros, finding = link.round_trip_micros, judge_link(source, link)
     return ShownLink(
         source=source,
         target=link.cluster,
@@ -51,6 +51,7 @@ def shown_link(source: str, link: ClusterLink, carried: int | None = None) -> Sh
         bytes_per_second=link.bytes_per_second if carried is None else None,
         bytes=carried,
         round_trip_seconds=micros / 1e6 if micros else None,
+        lost=finding is not None and finding.error,
     )
 
 

@@ -952,6 +952,13 @@ def test_status_shows_a_whole_cluster_with_its_problems_first(site: Site) -> Non
             site.client.request(
                 "PATCH", path, body={"status": status}, content_type="application/merge-patch+json"
             )
+        note = {"metadata": {"name": "second", "annotations": {"multicluster.antrea.io/gateway": "true"}}}
+        site.client.request("POST", object_path(Kind.NODE, ""), body=note)
+        try:
+            assert "annotated and waiting: second." in site.run("get", "gateway", "-A")[1]
+        finally:
+            site.client.request("DELETE", object_path(Kind.NODE, "", "second"))
+        assert "waiting" not in site.run("get", "gateway", "-A")[1]
         code, out, err = site.run("status")
         assert code == 0, err
         assert out.splitlines()[0].endswith("0 problems, 1 warnings")  # no controller runs here as a Deployment

@@ -226,6 +226,7 @@ def leader_page_shows(world: World) -> str:
         raw["metadata"]["annotations"][ANNOTATION] = as_text(reported)
         north.put(raw)
     (topology,) = topologies(north.view, LEADERS_AREA)
+    assert [link.target for link in topology.links if link.lost] == [link.target for link in topology.links]
     return " ".join(problem.reason for problem in topology.problems if problem.reason in set(HealthReason))
 
 

@@ -174,7 +174,14 @@ def test_links_of_the_page() -> None:
             bytes_per_second=0,
         ),
         ShownLink(
-            source="west", target="east", live=0, tunnels=2, since=LATER, why="no answer", bytes_per_second=0
+            source="west",
+            target="east",
+            live=0,
+            tunnels=2,
+            since=LATER,
+            why="no answer",
+            bytes_per_second=0,
+            lost=True,
         ),
         ShownLink(source="west", target="south", live=0, tunnels=0, bytes_per_second=0),
     )

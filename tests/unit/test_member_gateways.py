@@ -278,7 +278,8 @@ def test_a_gateway_without_an_address_for_a_moment_stays() -> None:
     assert gateways(view) == ["n1"]
     assert (gateway(view, "n1")["gatewayIP"], gateway(view, "n1")["internalIP"]) == ("10.0.0.1", "10.0.0.1")
     assert info(view)["gatewayInfos"] == [{"gatewayIP": "10.0.0.1"}]
-    (event,) = controller.all_events()
+    event, waiting = controller.all_events()
+    assert (waiting.subject, waiting.reason) == ("Node n2", "GatewayWaiting")
     assert (event.subject, event.reason) == ("Node n1", "NoUsableAddress")
     assert event.message == "has no InternalIP that other Nodes can reach: its Gateway keeps its addresses"
     ready(view, "n1", "False")
@@ -373,6 +374,16 @@ def test_agents_with_another_cluster_id_are_reported() -> None:
     view.local.change(Kind.GATEWAY, HOME, "n1", {"status": {"clusterID": "east"}})
     controller.settle()
     assert not controller.all_events()
+
+
+def test_nodes_that_wait_have_an_event() -> None:
+    """It names the limit and who serves; Nodes that cannot serve, and gateways, have none."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"), node("n3", "10.0.0.3", ready=False))
+    (event,) = run(view).all_events()
+    assert (event.subject, event.reason, event.warning) == ("Node n2", "GatewayWaiting", False)
+    assert "maxActiveGateways is 1, and there are n1" in event.message
+    assert run(view, settings(max_active_gateways=2)).all_events() == []
 
 
 def test_a_settled_election_writes_nothing() -> None:

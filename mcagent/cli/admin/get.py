@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
@@ -69,21 +69,24 @@ def run(args: argparse.Namespace) -> int:
     cluster = open_cluster(args)
     objects = listing.objects(cluster, kind, namespace=namespace, object_names=names, cluster_id=args.clusterid)
     show(kind, objects, args.output, one=len(names) == len(objects) == 1)
-    if kind == "clusterset" and args.output in ("table", "wide"):
-        _print_remarks(cluster, objects, wide=args.output == "wide")
+    if kind in ("clusterset", "gateway") and args.output in ("table", "wide"):
+        _print_remarks(kind, cluster, objects, wide=args.output == "wide")
     return exit_codes.OK
 
 
-def _print_remarks(cluster: Cluster, cluster_sets: list[dict[str, Any]], *, wide: bool) -> None:
-    """Print what other objects say about ClusterSets, or why it is unknown: a user may read ClusterSets only."""
-    from mcagent.controller.admin.remarks import configured_ranges, unreachable
+def _print_remarks(kind: str, cluster: Cluster, shown: list[dict[str, Any]], *, wide: bool) -> None:
+    """Print what other objects say about those shown, or why it is unknown: a user may read these only."""
+    from mcagent.controller.admin.remarks import configured_ranges, unreachable, waiting_gateways
 
+    remarks: list[tuple[Callable[[Cluster, list[dict[str, Any]]], list[str]], str]]
     remarks = [(unreachable, "which clusters are unreachable is unknown")]
-    if wide:
+    if kind == "gateway":
+        remarks = [(waiting_gateways, "whether annotated Nodes wait is unknown")]
+    elif wide:
         remarks.append((configured_ranges, "virtual Pod CIDRs that members configure are unknown"))
     for lines_of, unknown in remarks:
         try:
-            lines = lines_of(cluster, cluster_sets)
+            lines = lines_of(cluster, shown)
         except McagentError as error:
             lines = [f"WARNING: {unknown}: {error}"]
         print("".join(f"{line}\n" for line in lines), end="")

@@ -1,4 +1,4 @@
-"""What `mcagent get clusterset` prints below its table: what other objects say about ClusterSets."""
+"""What `mcagent get` prints below the tables of ClusterSets and Gateways: what other objects say about them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.contract.pod_ranges import configured_pod_cidrs, read_pod_ranges
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import condition_of
+from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as
-from mcagent.model.parsing.field import printable
+from mcagent.model.parsing.field import listed, printable
 from mcagent.model.parsing.links import ClusterLink
+
+_SHOWN = 5  # Nodes that are named
 
 
 def unreachable(cluster: Cluster, cluster_sets: Iterable[RawObject]) -> list[str]:
@@ -46,6 +49,19 @@ def unreachable_lines(cluster_set: str, source: str, reported: Iterable[ClusterL
         for link in reported
         if link.tunnels and not link.live
     ]
+
+
+def waiting_gateways(cluster: Cluster, _gateways: Iterable[RawObject]) -> list[str]:
+    """Return a line on the annotated Nodes that have no Gateway in any namespace. Raises SourceError."""
+    serving = {obj["metadata"]["name"] for obj in cluster.objects(Kind.GATEWAY)}
+    nodes = [read_as(ApiNode, obj) for obj in cluster.objects(Kind.NODE)]
+    annotated = {node.name for node in nodes if node.annotation(names.GATEWAY_ANNOTATION)}
+    if not serving or not (waiting := sorted(annotated - serving)):
+        return []
+    reason = (
+        "there are maxActiveGateways Gateways already, or kubectl describe node NODE has an Event with the reason"
+    )
+    return [f"annotated and waiting: {listed(waiting, _SHOWN)}. {reason}"]
 
 
 def configured_ranges(cluster: Cluster, cluster_sets: Iterable[RawObject]) -> list[str]:

@@ -101,7 +101,9 @@ class MemberClusterSet:
             for finding in health.findings
             if finding.error and finding.reason is not HealthReason.AWAY  # which is above
         ]
-        unknown = "" if any(gateway.cluster_id for gateway in observed.gateways) else "no agent of a gateway reports"
+        unknown = (
+            "" if any(gateway.cluster_id for gateway in observed.gateways) else "no agent of a gateway reports"
+        )
         written = _status(cluster_set, (status, reason, message), now)
         written["conditions"].insert(1, health_condition(before, health.summary, now, unknown=unknown))
         status_step = Wanted(ref=ref, body=body, status=written, create=False)

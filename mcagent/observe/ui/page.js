@@ -104,7 +104,7 @@ function pairs(set, earlier) {
 
 const ORDER = ["down", "degraded", "up"];
 const WORDS = { up: "up", degraded: "degraded", down: "down", unknown: "not known" };
-const stateOf = (link) => (link.live === 0 ? "down" : link.live < link.tunnels ? "degraded" : "up");
+const stateOf = (link) => (link.live === 0 || link.lost ? "down" : link.live < link.tunnels ? "degraded" : "up");
 const worst = (states) => ORDER.find((state) => states.includes(state)) ?? "unknown";
 
 function clusterState(cluster, ways) {

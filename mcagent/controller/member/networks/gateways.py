@@ -7,7 +7,7 @@ gateways are created before old ones are deleted, so that there is always one. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
@@ -77,6 +77,7 @@ class GatewayElection:
             for c in candidates.values()
             if c.reason
         ]
+        events += _waiting(candidates.values(), chosen, self._settings.max_active_gateways)
         if candidates and not chosen:
             message = f"no gateway: none of {len(candidates)} annotated Nodes is Ready with a usable address"
             events.append(Event(subject=cluster_set.subject, reason="NoGateway", message=message))
@@ -109,6 +110,18 @@ class GatewayElection:
 
     def _ref(self, name: str, view: View) -> Ref:
         return Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name)
+
+
+def _waiting(candidates: Iterable[GatewayCandidate], chosen: Sequence[str], most: int) -> Iterator[Event]:
+    """Yield an Event for each Node that could be a gateway, and is none since there are enough."""
+    for node in candidates:
+        if chosen and node.name not in chosen and node.standing is Standing.FIT and addresses(node):
+            message = (
+                f"annotated, and waits: maxActiveGateways is {most}, and there are {', '.join(chosen[:_SHOWN])}; "
+                "it takes over when one of these fails"
+            )
+            subject = str(Ref(kind=Kind.NODE, name=node.name))
+            yield Event(subject=subject, reason="GatewayWaiting", message=message, warning=False)
 
 
 def serving(view: View, settings: MemberSettings) -> list[str]:
