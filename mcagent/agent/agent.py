@@ -323,6 +323,6 @@ def _topology(identity: Identity, sources: Sources) -> Mapping[str, object]:
         sources.ports(),
         problems,
         probed=sources.probes(),
-        findings=node_health(identity.node, state, sources.live(), problems, now),
+        findings=node_health(identity.node, state, sources.live(), problems, now, probed=sources.probes()),
     )
     return page_of("node", identity.node, version(), now, (topology,))

@@ -15,9 +15,10 @@ from datetime import datetime
 from enum import StrEnum
 
 from mcagent.model.config import EncryptionFallback, NodeTrafficEncryption
+from mcagent.model.net import cluster_fingerprint
 from mcagent.model.node_state import EncryptionState
 from mcagent.model.parsing.field import printable
-from mcagent.model.parsing.links import ClusterLink, merged
+from mcagent.model.parsing.links import ClusterLink, fingerprint_text, merged
 from mcagent.model.problem import Problem
 
 SETTLED = 5.0  # seconds that a state lasts before it counts: a failover, or a tunnel of a new gateway, takes less
@@ -129,6 +130,13 @@ def judge_link(source: str, link: ClusterLink) -> HealthFinding | None:
     source, why = printable(source), f": {link.why}" if link.why else ""
     if not link.tunnels:
         return None  # agents report no such link
+    own = fingerprint_text(cluster_fingerprint(link.cluster))
+    if strangers := [address for address, answering in link.answers if answering != own]:
+        text = (
+            f"{source} has tunnels to {link.cluster}, and another cluster answers at {_some(strangers)}: agents "
+            "there have another clusterID, or the address is another cluster's"
+        )
+        return HealthFinding(HealthReason.CLUSTER_ID, text)
     if not link.live and link.one_way:
         text = f"{source} hears {link.cluster}, and is not heard there: tunnel packets are lost in one direction"
         return HealthFinding(HealthReason.ONE_WAY, f"{text}{why}")

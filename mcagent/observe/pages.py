@@ -132,7 +132,7 @@ def status_of(
         summary=node_summary(state) if state is not None else Summary(),
         health=tuple(
             HealthProblem(reason=finding.reason, message=finding.message, error=finding.error)
-            for finding in node_health(identity.node, state, live, problems, time.time())
+            for finding in node_health(identity.node, state, live, problems, time.time(), probed=sources.probes())
         ),
         tunnels=tuple(tunnel_status(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels),
         exports=_exports(state, sources),

@@ -86,13 +86,10 @@ def node_topology(
     )
 
 
-def shown_findings(subject: str, findings: Iterable[HealthFinding | None]) -> Iterator[ShownProblem]:
-    """Yield the findings about `subject`; None is none."""
+def shown_findings(subject: str, findings: Iterable[HealthFinding]) -> Iterator[ShownProblem]:
+    """Yield the findings about `subject`."""
     for finding in findings:
-        if finding is not None:
-            yield ShownProblem(
-                subject=subject, reason=finding.reason, message=finding.message, error=finding.error
-            )
+        yield ShownProblem(subject=subject, reason=finding.reason, message=finding.message, error=finding.error)
 
 
 def _with_probes(link: ShownLink, live: LiveReport, probed: Mapping[str, ProbeState]) -> ShownLink:

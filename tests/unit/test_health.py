@@ -29,6 +29,7 @@ from mcagent.core.health import (
     cluster_health,
     read_finding,
 )
+from mcagent.core.tunnel_probes import ProbeState
 from mcagent.doctor.checks.cluster import cluster_ids
 from mcagent.doctor.checks.cluster import health as health_check
 from mcagent.doctor.checks.cluster import leader as leader_check
@@ -37,6 +38,7 @@ from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.dataplane.resources import PeerKind
+from mcagent.model.net import cluster_fingerprint
 from mcagent.model.node_state import AcceptedCluster, EncryptionState, LocalGateway, NodeRole, NodeState
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.links import ANNOTATION, ClusterLink, as_text, read
@@ -72,6 +74,9 @@ class Fault:
 
 FAULTS = {
     "another cluster ID in the agents' configuration": Fault(HealthReason.CLUSTER_ID, {"clusterID": "west"}),
+    "another cluster answers at the gateways of west": Fault(
+        HealthReason.CLUSTER_ID, {"links": [{**WAYS, "answers": {"10.0.1.1": "0123456789ab"}}]}
+    ),
     "all Gateways are gone": Fault(HealthReason.NO_GATEWAY, gateways=False),
     "the Nodes of all Gateways are down": Fault(HealthReason.NO_GATEWAY, ready=False),
     "encryption is not possible": Fault(
@@ -321,6 +326,14 @@ def test_a_gateway_shows_missing_tunnels_and_encryption_that_is_not_possible() -
     assert reasons_of_node(clear, live_report(LIVE), CANNOT) == []
 
 
+def test_a_gateway_shows_that_another_cluster_answers() -> None:
+    """By the fingerprint in the answers of probes; the right one is no fault."""
+    for answering, reasons in (("west", []), ("south", [HealthReason.CLUSTER_ID])):
+        state = ProbeState(answers=True, answered_by=cluster_fingerprint(answering))
+        found = node_health("g1", GATEWAY, live_report(LIVE), (), NOW, probed={"mc-3": state})
+        assert [finding.reason for finding in found] == reasons
+
+
 def test_a_worker_shows_which_clusters_no_gateway_reaches() -> None:
     """It has no tunnels to them."""
     worker = NodeState(role=NodeRole.WORKER, unreachable=("west",), clusters={"west": WEST})
@@ -329,6 +342,18 @@ def test_a_worker_shows_which_clusters_no_gateway_reaches() -> None:
 
 
 # --- the function
+
+
+def test_the_leader_reports_a_member_that_names_another_leader() -> None:
+    """Also where no webhook refuses the announcement."""
+    north = Leader("east", "west")
+    wrong = announce("east", START + 1)
+    wrong["leaderClusterID"] = "south"
+    north.put(wrong)
+    raw = north.api.get(Kind.CLUSTER_SET, LEADERS_AREA, LEADERS_SET)
+    healthy = condition_of(typed(raw).conditions_of("east"), HEALTHY)  # type: ignore[arg-type]
+    assert (healthy.status, healthy.reason) == ("False", "ClusterIDDiffers")
+    assert 'leaderClusterID is "south" in its ClusterSet, and "north" here' in healthy.message
 
 
 def test_a_state_counts_once_it_has_lasted() -> None:

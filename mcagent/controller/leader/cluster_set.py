@@ -95,7 +95,7 @@ class ClusterSetStatus:
             return []
         sets = view.list(ClusterSet, namespace=area)
         same_members = announces(change.old) and announces(change.new) and uids(change.old) == uids(change.new)
-        same_health = read_health(change.old) == read_health(change.new)
+        same_health = _announced(change.old) == _announced(change.new)
         if isinstance(changed, MemberClusterAnnounce) and same_members and same_health:
             sets = [s for s in sets if not ready_of(s, changed.cluster_id).is_true]
         return [cluster_set.key for cluster_set in sets]
@@ -123,7 +123,7 @@ class ClusterSetStatus:
             quiet = view.quiet_for(announce_ref(area, cluster))
             ready_condition = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
             cluster_conditions = [ready_condition]
-            finding = _finding(announce, ready_condition)
+            finding = _finding(announce, cluster_set, ready_condition)
             if finding is not None:
                 before = cluster_set.conditions_of(cluster)
                 cluster_conditions.append(health_condition(before, finding, now))
@@ -187,10 +187,23 @@ class ClusterSetStatus:
         return condition(earlier, READY, FALSE, reason="Disconnected", message=message, now=now)
 
 
-def _finding(announce: MemberClusterAnnounce, ready: Json) -> HealthFinding | None:
+def _announced(announce: ApiObject | None) -> object:
+    """Return what `_finding` reads of an announcement."""
+    if not isinstance(announce, MemberClusterAnnounce):
+        return None
+    return announce.leader_cluster_id, read_health(announce)
+
+
+def _finding(announce: MemberClusterAnnounce, cluster_set: ClusterSet, ready: Json) -> HealthFinding | None:
     """Return what is wrong with a member: it is away, or what it announces; None: nothing."""
     if ready["status"] == FALSE:
         return HealthFinding(HealthReason.AWAY, ready["message"])
+    if announce.leader_cluster_id != cluster_set.leader_id:  # the webhook refuses it, where one is installed
+        message = (
+            f'leaderClusterID is "{printable(announce.leader_cluster_id)}" in its ClusterSet, and '
+            f'"{cluster_set.leader_id}" here'
+        )
+        return HealthFinding(HealthReason.CLUSTER_ID, message)
     return read_health(announce)
 
 

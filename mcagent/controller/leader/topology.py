@@ -16,7 +16,7 @@ from mcagent.controller.contract.pod_ranges import AssignedPodCidrs, configured_
 from mcagent.controller.leader.cluster_set import ready_of
 from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.machinery.reconciler import View
-from mcagent.core.health import LINK_REASONS, judge_link
+from mcagent.core.health import LINK_REASONS, HealthFinding, judge_link
 from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterInfo, ClusterSet, MemberClusterAnnounce, ResourceExport
 from mcagent.model.parsing import links
@@ -58,7 +58,7 @@ def _topology(cluster_set: ClusterSet, view: View) -> Topology:
     problems = [
         *_set_problems(cluster_set),
         *_member_problems(cluster_set, members),
-        *shown_findings(cluster_set.subject, (judge_link(*way) for way in reported)),
+        *shown_findings(cluster_set.subject, _link_findings(reported)),
         *refused,
     ]
     return Topology(
@@ -104,6 +104,13 @@ def _links(members: Mapping[str, MemberClusterAnnounce]) -> Iterable[tuple[str, 
         for link in links.read_text(announce.annotation(links.ANNOTATION) or ""):
             if link.cluster in members and link.cluster != cluster:
                 yield cluster, link
+
+
+def _link_findings(reported: Iterable[tuple[str, ClusterLink]]) -> Iterable[HealthFinding]:
+    """Yield what is wrong with links, apart from what members announce of themselves."""
+    for source, link in reported:
+        if (finding := judge_link(source, link)) is not None and finding.reason in LINK_REASONS:
+            yield finding
 
 
 def _changes(ways: tuple[ShownLink, ...]) -> tuple[Change, ...]:

@@ -53,5 +53,7 @@ def _states(gateway: ApiObject | None) -> object:
     if not isinstance(gateway, ApiGateway):
         return None
     status = gateway.status
-    states = [(w.cluster, w.live, w.tunnels, w.one_way, w.silent, w.why) for w in links.read(status.links)]
+    states = [
+        (w.cluster, w.live, w.tunnels, w.one_way, w.silent, w.why, w.answers) for w in links.read(status.links)
+    ]
     return status.cluster_id, status.encryption_error, states

@@ -27,8 +27,9 @@ CHECK = DoctorCheck(
             "-n {namespace} {announce}",
         ),
         "ClusterIDDiffers": failed(
-            "traffic distribution (importedTraffic) and metrics of agents name the wrong cluster",
-            "set clusterID in the agents' configuration (agent.config.clusterID of the chart), and restart them",
+            "traffic distribution (importedTraffic), probes and metrics of agents name the wrong cluster",
+            "in the cluster that the message names: set clusterID in the agents' configuration "
+            "(agent.config.clusterID of the chart) to that of the ClusterSet, and restart them",
         ),
     },
 )
