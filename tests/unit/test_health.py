@@ -169,15 +169,20 @@ def status_shows(world: World) -> str:
     return " ".join(errors)
 
 
-def doctor_shows(world: World) -> str:
-    """Return what the doctor's checks of the cluster report as faults."""
+def doctored(world: World) -> ExaminedCluster:
+    """Return the cluster as the doctor reads it."""
     readings: dict[Any, Any] = {
         leader_check.cluster_sets: [world.cluster_set],
         leader_check.imports: [],
         leader_check.leader_servers: [],
     }
     client: Any = None
-    seen = ExaminedCluster(client, Config(node_name="n1"), (), readings=readings, clock=0.0, now=NOW)
+    return ExaminedCluster(client, Config(node_name="n1"), (), readings=readings, clock=0.0, now=NOW)
+
+
+def doctor_shows(world: World) -> str:
+    """Return what the doctor's checks of the cluster report as faults."""
+    seen = doctored(world)
     faults = [
         finding
         for examine in (health_check.examine, cluster_ids.examine, leader_check.examine)
@@ -185,6 +190,16 @@ def doctor_shows(world: World) -> str:
         if finding.level == FindingLevel.FAILED
     ]
     return " ".join(f"{finding.reason} {finding.seen}" for finding in faults)
+
+
+def test_the_doctor_has_a_warning_for_a_lost_tunnel() -> None:
+    """`ClusterDegraded`; what is an error is `ClusterUnhealthy`, with the reason."""
+    for link, level, reason in (
+        ({**WAYS, "live": 3}, FindingLevel.WARNING, "ClusterDegraded"),
+        (DOWN, FindingLevel.FAILED, "ClusterUnhealthy"),
+    ):
+        (finding,) = health_check.examine(doctored(World(Fault(HealthReason.DEGRADED, {"links": [link]}))))
+        assert (finding.level, finding.reason) == (level, reason)
 
 
 def leader_after(world: World) -> Leader:

@@ -350,7 +350,7 @@ def test_a_cluster_is_ready_when_the_leader_has_taken_its_announcement() -> None
     controller.settle()
     controller.settle()
     assert conditions_of(the_set(view))["Ready"] == ("False", "AnnounceFailed")
-    (condition,) = the_set(view)["status"]["conditions"]
+    condition = the_set(view)["status"]["conditions"][0]
     assert condition["message"] == "the leader does not accept this cluster's announcement: not your ID"
     north_of(view).refuse = lambda kind, old, new: ""
     tick(view, controller, 60.0)

@@ -162,9 +162,9 @@ class ClusterSetStatus:
             "observedGeneration": cluster_set.metadata.generation,
             "conditions": [
                 _overall(conditions, statuses, ready, now),
-                health_condition(conditions, health.summary, now),
                 consistent,
                 _limited(view, area, members, conditions, now, limits=self._settings.limits),
+                health_condition(conditions, health.summary, now),
             ],
             "clusterStatuses": statuses,
         }
