@@ -371,6 +371,14 @@ FAULTS = {
         cluster(exports=[read_as(ApiServiceExport, {"status": condition("Ready", "False", reason="Failed")})]),
         {"ExportRefused"},
     ),
+    "an export of which the leader leaves out endpoints": (
+        cluster(exports=[read_as(ApiServiceExport, {"status": condition("Ready", message="200 endpoints")})]),
+        {"PartLeftOut"},
+    ),
+    "an export of which this cluster leaves out endpoints": (
+        cluster(exports=[read_as(ApiServiceExport, {"status": condition("Valid", message="200 endpoints")})]),
+        {"PartLeftOut"},
+    ),
     "an export range that is not used": (
         cluster(cluster_sets=[cluster_set(), read_as(ClusterSet, {"status": NO_RANGE})]),
         {"NoExportRange"},
