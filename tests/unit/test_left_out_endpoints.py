@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from mcagent.controller.admin.listing import rows
 from mcagent.controller.settings import EndpointIpType, MemberLimits
 from mcagent.model.objects import Kind
 from tests.unit.control_clusters import Clusters
@@ -91,3 +92,27 @@ def test_endpoints_whose_ports_an_older_export_defines_otherwise_are_counted() -
     export(world, "west", ["10.97.250.1", "10.97.250.2"], ("web", 80))
     assert left_out(ready_message(world, "west")) == 2
     assert ready_message(world, "east") == ""
+
+
+def test_a_cluster_ip_of_a_second_service_cidr_is_no_conflict() -> None:
+    """The leader refuses it: Ready says what to do, which serviceCIDR cannot, and no other cluster is to blame."""
+    world = world_of("east", "west")
+    east = world.members["east"]
+    east.settings = replace(east.settings, endpoint_ip_type=EndpointIpType.CLUSTER_IP, pod_cidrs=("10.10.0.0/16",))
+    east.restart()
+    east.api.put(service("db", cluster_ip="10.111.0.7"))
+    east.api.put(slice_of("db", "10.10.1.1"))
+    east.export("db")
+    world.run()
+    raw = east.api.get(Kind.SERVICE_EXPORT, "shop", "db")
+    assert raw is not None
+    by_type = {item["type"]: item for item in raw["status"]["conditions"]}
+    assert {name: (item["status"], item["reason"]) for name, item in by_type.items()} == {
+        "Valid": ("True", "Valid"),
+        "Ready": ("False", "Failed"),
+        "Conflict": ("False", "NoConflicts"),
+    }
+    for text in ("10.111.0.7", "10.96.0.0/16", "spec.clusterIP of the first", "endpointIPType: PodIP"):
+        assert text in by_type["Ready"]["message"]
+    ((*_, message),) = rows("serviceexport", [raw], 0.0, wide=True)
+    assert message == by_type["Ready"]["message"]

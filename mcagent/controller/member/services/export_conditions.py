@@ -79,11 +79,13 @@ def leaders_conditions(
     now: float,
     *,
     not_ready: str = "",
+    outside: str = "",
 ) -> list[Json]:
     """Return Ready and Conflict from the status of the two ResourceExports; only Ready while they have none.
 
     The message of Ready has what the leader leaves out of an export that it merges.
     `ports`: those of the Service, if it is exported. `not_ready`: why connections find no endpoint.
+    `outside`: what to do if the leader refuses the ClusterIP.
     """
     before = export.status.conditions
     succeeded, conflict, notes = False, None, list[str]()
@@ -91,6 +93,13 @@ def leaders_conditions(
         conditions = resource_export.status.conditions if resource_export is not None else ()
         if (failure := condition_of(conditions, "Failure")).type:
             message = printable(failure.message, _SHOWN)
+            if resource_export is not None and resource_export.spec.kind == names.ExportKind.ENDPOINTS:
+                # Endpoints are refused for what they are, whatever other clusters export.
+                why = "; ".join(filter(None, (message, outside)))
+                return [
+                    condition(before, "Ready", FALSE, reason="Failed", message=why, now=now),
+                    conflict or condition(before, "Conflict", FALSE, reason="NoConflicts", now=now),
+                ]
             reason = _conflict_reason(failure, ports, view, export)
             return [
                 condition(before, "Ready", FALSE, reason="Failed", message=message, now=now),
