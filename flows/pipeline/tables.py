@@ -117,8 +117,18 @@ UN_DNAT = PipelineTable(
     name="UnDnat",
     purpose="Gateway: un-translates replies of Services: by conntrack if this gateway translated the connection, "
     "else by the Service's ID if the sender is an endpoint of that Service. Other replies are dropped, "
-    "never forwarded untranslated.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.SERVICE_ID, f.IP_PROTO, f.IP_FRAG, *f.PORTS_SRC.values(), *ADDRESSES_SRC),
+    "never forwarded untranslated; those of a connection whose export is gone go to the agent, which deletes the "
+    "connection.",
+    fields=(
+        f.ETH_TYPE,
+        f.CT_STATE,
+        r.LABEL_SERVICE,
+        r.SERVICE_ID,
+        f.IP_PROTO,
+        f.IP_FRAG,
+        *f.PORTS_SRC.values(),
+        *ADDRESSES_SRC,
+    ),
     next=(40,),
 )
 DEPARTURE = PipelineTable(

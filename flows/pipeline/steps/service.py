@@ -50,9 +50,6 @@ def base(env: Env) -> Iterator[Flow]:
     ICMP errors, and packets of removed endpoints. Clients of Services that share endpoints may keep the changed
     port (`userspace`), so there conntrack comes first.
     """
-    continue_action: Action = e.goto(t.ROUTE)
-    if env.userspace_conntrack:
-        continue_action = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
     limit = () if env.ended_meter is None else (Meter(env.ended_meter),)
     ended = d.COOKIES.cookie(d.FOR_CONNECTION)
     for family in r.FAMILIES:
@@ -65,10 +62,7 @@ def base(env: Env) -> Iterator[Flow]:
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)
         # Later fragments have no ports, so conntrack would wait for them in vain.
         yield e.drop(t.SERVICE, d.EXACT - 1, (family, e.NEW, e.FRAGMENT), d.DROP_NOT_EXPORTED)
-        yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, continue_action)
-        if env.userspace_conntrack:  # the ports of first fragments must not part them from the others
-            fragments = (family, e.REPLY, e.FRAGMENT)
-            yield e.flow(t.UN_DNAT, d.EXACT + 1, fragments, *e.UNTRANSLATED, continue_action)
+        yield d.PIPELINE.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), to_agent, cookie=ended)
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
@@ -126,7 +120,20 @@ def service(s: LocalService) -> Iterator[Flow]:
 
 
 def service_replies(env: Env, s: LocalService) -> Iterator[Flow]:
-    """Restore the Service's address in replies of endpoints."""
+    """Restore the Service's address in replies of endpoints.
+
+    Replies of a connection whose Service is not exported go to the agent (`base`): a server may go on sending to a
+    client that is silent.
+    """
+    untranslate: Action = e.goto(t.ROUTE)
+    if env.userspace_conntrack:
+        untranslate = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
+    for family in r.FAMILIES:
+        of_service = (family, e.REPLY, r.LABEL_SERVICE.is_(s.id))
+        yield e.flow(t.UN_DNAT, d.NORMAL + 1, of_service, *e.UNTRANSLATED, untranslate)
+        if env.userspace_conntrack:  # the ports of first fragments must not part them from the others
+            fragments = (*of_service, e.FRAGMENT)
+            yield e.flow(t.UN_DNAT, d.EXACT + 1, fragments, *e.UNTRANSLATED, untranslate)
     by_id_first = env.userspace_conntrack and not s.shares_endpoints
     if s.endpoints or s.old_endpoints:
         yield from _un_dnat_by_id(s, d.EXACT if by_id_first else d.ELSE)
