@@ -99,7 +99,7 @@ SERVICE = PipelineTable(
     "A packet of a connection whose export, or (not TCP) endpoint, is gone goes to the agent, which deletes the "
     "connection.",
     fields=(
-        f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, f.IP_PROTO, f.IP_FRAG, f.IP_TOS, f.TCP_FLAGS,
+        f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, r.CLUSTER, f.IP_PROTO, f.IP_FRAG, f.IP_TOS, f.TCP_FLAGS,
         *f.PORTS_DST.values(), *ADDRESSES_DST,
     ),
     next=(25, 76),

@@ -146,7 +146,7 @@ def test_a_server_that_goes_on_sending_is_not_heard_after_the_unexport(lab: Lab,
             stream.settimeout(SILENCE)
             netns.call(lab.namespace(server), push)
             try:
-                return stream.recv(100) == b"push"
+                return bytes(stream.recv(100)) == b"push"
             except TimeoutError:
                 return False
 

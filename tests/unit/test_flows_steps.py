@@ -123,6 +123,23 @@ def test_replies_are_untranslated_while_their_service_is_exported() -> None:
             assert "goto_table" in untranslated or "resubmit" in untranslated
 
 
+def test_ended_connections_of_one_cluster_use_up_no_other_s_rate() -> None:
+    """They go to the agent through their cluster's meter; those that no cluster pays for through the Node's."""
+    env = replace(small.env(gateway=True, siblings=()), ended_meter=9)
+    remotes = [replace(small.remote(number, gateway=True, snat=False), ask_meter=20 + number) for number in (1, 2)]
+    (base,) = [text for text in texts(small.base(env), t.SERVICE.number) if "CONTROLLER" in text]
+    assert base.endswith(f"meter:9,CONTROLLER:{r.ENDED_HEAD}")
+    for remote in remotes:
+        (own,) = [f for f in pipeline.cluster(env, remote).flows if f.table == t.SERVICE.number]
+        assert d.COOKIES.split(own.cookie) == (d.FOR_CONNECTION.number, 0)
+        assert own.actions == (act.Meter(remote.ask_meter or 0), act.ToController(r.ENDED_HEAD))
+        assert f"{remote.id:#x}" in own.match_text
+        passing = [
+            f for f in pipeline.service(env, small.service(5, "udp", endpoints=2)).flows if "dnat" in f.match_text
+        ]
+        assert {own.priority < flow.priority for flow in passing if flow.table == t.SERVICE.number} == {True}
+
+
 def test_rejected_requests_are_stored_and_connections_of_other_addresses_are_marked() -> None:
     """Conntrack has the request that is answered with a reset, and what a gateway translates anew is marked."""
     shared = replace(small.env(gateway=True, siblings=()), identities=True)

@@ -56,7 +56,7 @@ def base(env: Env) -> Iterator[Flow]:
         yield e.flow(t.ADMIT_SERVICE, d.ELSE, (family,), e.goto(t.SERVICE))
         # These have no port. Without the first fragment, the later ones are useless.
         for portless in (exact(f.IP_PROTO, f.IP_ICMP), e.LATER):
-            yield e.flow(t.SERVICE, d.EXACT + 1, (family, e.DNATED, portless), *_CONTINUE)
+            yield e.flow(t.SERVICE, d.EXACT + 2, (family, e.DNATED, portless), *_CONTINUE)
         to_agent = (*limit, ToController(r.ENDED_HEAD))
         yield d.PIPELINE.flow(t.SERVICE, d.EXACT, (family, e.DNATED), to_agent, cookie=ended)
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)
@@ -66,11 +66,21 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
-    """Pass packets that would create a conntrack entry through the cluster's meter."""
-    if c.meter is not None:
-        for family in r.FAMILIES:
+    """Limit by the cluster's meters packets that would create a conntrack entry, and those of ended connections.
+
+    Without the latter, one cluster could use up the rate at which connections of all others end (`base`).
+    """
+    for family in r.FAMILIES:
+        if c.meter is not None:
             terms = (family, e.NEW, r.LABEL_SERVICE.is_(0), r.CLUSTER.is_(c.id))
             yield e.flow(t.ADMIT_SERVICE, d.NORMAL, terms, Meter(c.meter), e.goto(t.SERVICE))
+        if c.ask_meter is not None:
+            ended, to_agent = (
+                (family, e.DNATED, r.CLUSTER.is_(c.id)),
+                (Meter(c.ask_meter), ToController(r.ENDED_HEAD)),
+            )
+            cookie = d.COOKIES.cookie(d.FOR_CONNECTION)
+            yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, ended, to_agent, cookie=cookie)
 
 
 def new_connections(s: LocalService) -> tuple[Term, ...]:
@@ -102,12 +112,12 @@ def connections(s: LocalService) -> Iterator[Flow]:
     of_service = (e.DNATED, r.LABEL_SERVICE.is_(s.id), exact(f.IP_PROTO, s.protocol))
     if s.protocol == f.IP_TCP:
         for family in r.FAMILIES:
-            yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, (family, *of_service), _CONTINUE, cookie=cookie)
+            yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 2, (family, *of_service), _CONTINUE, cookie=cookie)
         return
     for endpoint in sorted({*s.endpoints, *s.old_endpoints}):
         destination = (*destination_in(endpoint.address), exact(f.PORTS_DST[s.protocol], endpoint.port))
         terms = (*of_service, *destination)
-        yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, terms, _CONTINUE, cookie=cookie)
+        yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 2, terms, _CONTINUE, cookie=cookie)
 
 
 def service(s: LocalService) -> Iterator[Flow]:
