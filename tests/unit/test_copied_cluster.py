@@ -175,6 +175,9 @@ def test_a_copy_goes_on_an_hour_after_the_original_is_gone() -> None:
     assert ready(copied) == DUPLICATE
     world.wait(240.0, step=20.0)
     assert ready(copied) == CONNECTED
+    assert REFUSED_INSTANCE_ANNOTATION not in annotations_of(world)
+    assert "UniqueClusterID" not in east_of(world)
+    assert "DuplicateClusterID" not in {event.reason for event in copied.controller.all_events()}
 
 
 def test_the_leaders_administrator_decides_for_the_copy() -> None:

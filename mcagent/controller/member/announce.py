@@ -20,6 +20,7 @@ from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION, DUPL
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.instances import (
     INSTANCE_ANNOTATION,
+    REFUSED_INSTANCE_ANNOTATION,
     AnnouncementHolder,
     instance_text,
     is_waiting,
@@ -106,7 +107,9 @@ class Announce:
         }
         events = []
         again = beat + self._period - now
-        if self._holder.refused:
+        if self._holder.refused == self._settings.instance:  # it was the copy, until it took over
+            notes[REFUSED_INSTANCE_ANNOTATION] = None
+        elif self._holder.refused:
             message = (
                 f"another cluster announced itself with the ID of this one, {leader.cluster_id}, and was refused: "
                 f"it is a copy of this cluster (its controller is {self._holder.refused})"
