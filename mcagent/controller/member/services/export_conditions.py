@@ -95,7 +95,7 @@ def leaders_conditions(
             message = printable(failure.message, _SHOWN)
             if resource_export is not None and resource_export.spec.kind == names.ExportKind.ENDPOINTS:
                 # Endpoints are refused for what they are, whatever other clusters export.
-                why = "; ".join(filter(None, (message, outside)))
+                why = f"{message}; {outside}" if outside else message
                 return [
                     condition(before, "Ready", FALSE, reason="Failed", message=why, now=now),
                     conflict or condition(before, "Conflict", FALSE, reason="NoConflicts", now=now),
