@@ -99,7 +99,7 @@ SERVICE = PipelineTable(
     "A packet of a connection whose export, or (not TCP) endpoint, is gone goes to the agent, which deletes the "
     "connection.",
     fields=(
-        f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, f.IP_PROTO, f.IP_FRAG, f.IP_TOS, f.TCP_FLAGS,
+        f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, r.CLUSTER, f.IP_PROTO, f.IP_FRAG, f.IP_TOS, f.TCP_FLAGS,
         *f.PORTS_DST.values(), *ADDRESSES_DST,
     ),
     next=(25, 76),
@@ -117,8 +117,18 @@ UN_DNAT = PipelineTable(
     name="UnDnat",
     purpose="Gateway: un-translates replies of Services: by conntrack if this gateway translated the connection, "
     "else by the Service's ID if the sender is an endpoint of that Service. Other replies are dropped, "
-    "never forwarded untranslated.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.SERVICE_ID, f.IP_PROTO, f.IP_FRAG, *f.PORTS_SRC.values(), *ADDRESSES_SRC),
+    "never forwarded untranslated; those of a connection whose export is gone go to the agent, which deletes the "
+    "connection.",
+    fields=(
+        f.ETH_TYPE,
+        f.CT_STATE,
+        r.LABEL_SERVICE,
+        r.SERVICE_ID,
+        f.IP_PROTO,
+        f.IP_FRAG,
+        *f.PORTS_SRC.values(),
+        *ADDRESSES_SRC,
+    ),
     next=(40,),
 )
 DEPARTURE = PipelineTable(

@@ -32,7 +32,9 @@ class Env:
     # First and last source port of SNATed connections; None: conntrack chooses.
     snat_ports: tuple[int | None, int | None] = (None, None)
     mtu: int | None = None  # bytes of the largest packet that tunnels take, if packets of the host may be larger
-    ended_meter: int | None = None  # limits packets of ended connections that go to the agent; None: no limit
+    # Limits packets of ended connections that go to the agent, of this cluster's servers and of clusters that have
+    # no `ask_meter`; None: no limit.
+    ended_meter: int | None = None
     # Limit the fragments that this Node sends, by the last bits of the source address; a power of two, or none.
     fragment_meters: tuple[int, ...] = ()
     fingerprint: int | None = None  # source MAC of answers to probes, which says whose gateway answers
@@ -82,7 +84,8 @@ class RemoteCluster:
     `meter`: limits the connections that the cluster opens to this one; None: no limit.
     `probe_meter`: limits probes through the tunnels to it; None: probes and their answers are dropped.
     `fragment_meter`: limits its fragments; None: no limit.
-    `ask_meter`: limits its packets that query the Nodes of all endpoints; None: no limit.
+    `ask_meter`: limits its packets that query the Nodes of all endpoints, and those of its ended connections that
+    go to the agent; None: no limit of its own.
     `by`: port of the tunnel to the only gateway of this cluster that sends to it; None: this Node may send.
     """
 

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mcagent import supervised
@@ -23,7 +24,7 @@ from mcagent.controller.contract.health import unhealthy_by_reason
 from mcagent.controller.discovered import complete, own_namespace, with_cluster_uid
 from mcagent.controller.machinery.engine import Engine, EngineTiming
 from mcagent.controller.machinery.lease import Elector, LeaseTiming
-from mcagent.controller.machinery.reconciler import Reconciler, Side
+from mcagent.controller.machinery.reconciler import Reconciler, Side, View, Wanted
 from mcagent.controller.machinery.serving.metrics import registry
 from mcagent.controller.machinery.serving.pages import Process, make_pages
 from mcagent.controller.machinery.serving.servers import Servers
@@ -87,6 +88,8 @@ class Controller:
         self, role: ControllerRole, settings: ControllerSettings, reconcilers: Sequence[Reconciler] | None = None
     ) -> None:
         """Create all parts, without reading or writing objects. Raises SourceError, OSError, ValueError."""
+        # Not what the Lease has: a copy of a cluster has a copy of its Lease.
+        settings = replace(settings, member=replace(settings.member, instance=str(uuid.uuid4())))
         self.role, self.settings = role, settings
         home = settings.pod_namespace or own_namespace()
         self.namespace = namespace = settings.read_namespace(home)
@@ -129,6 +132,7 @@ class Controller:
             also=NEEDED if role is ControllerRole.LEADER and settings.webhook_port else (),
             permit=self._permit,
             record=self._record,
+            last=self._last_writes if role is ControllerRole.MEMBER else lambda _view: (),
             timing=EngineTiming(workers=settings.workers, resync=settings.resync_period),
         )
         self.webhook: WebhookServer | None = None
@@ -182,6 +186,11 @@ class Controller:
 
     def _unhealthy(self) -> Mapping[str, int]:
         return unhealthy_by_reason(self.engine.view.list(ClusterSet, namespace=self.namespace or None))
+
+    def _last_writes(self, view: View) -> Sequence[Wanted]:
+        from mcagent.controller.member.announce import released_announcement
+
+        return released_announcement(view, self.settings.member)
 
     def _members(self) -> Mapping[str, int]:
         from mcagent.controller.leader.cluster_set import members_by_state

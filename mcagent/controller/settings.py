@@ -87,11 +87,13 @@ class ClusterSetSettings:
 class MemberSettings(ClusterSetSettings):
     """The keys that the reconcilers of a member need, and what the controller discovers.
 
-    `home`: the controller's own namespace. `cluster_uid`: of Namespace kube-system; "": not known.
+    `home`: the controller's own namespace. `cluster_uid`: of Namespace kube-system; "": not known. `instance`: a
+    random ID of this process; "": none is announced.
     """
 
     home: str = ""
     cluster_uid: str = ""
+    instance: str = ""
     # fmt: off
     service_cidr: Annotated[str | None, Key("serviceCIDR", kinds.cidr(),
         'Member: Service CIDR of this cluster. "": it is discovered.', antrea=True)] = None

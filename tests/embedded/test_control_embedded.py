@@ -18,9 +18,11 @@ from devtools.apiserver.objects.resources import ResourceType
 from devtools.apiserver.storage.lifecycle import check_shape
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION
+from mcagent.controller.contract.instances import INSTANCE_ANNOTATION
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.member import member_reconcilers
+from mcagent.controller.member.announce import released_announcement
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
@@ -60,6 +62,7 @@ class Cluster:
             client_of(self.api, self.directory),
             namespace=COMMON_AREA if self.name == "north" else NAMESPACE,
             member=self.name != "north",
+            last=lambda view: released_announcement(view, self.settings),
             timing=QUICK,
         )
         self.engine.start()
@@ -384,6 +387,39 @@ def test_a_second_cluster_with_the_id_of_a_member_is_refused(world: World, tmp_p
         until(lambda: second.get(Kind.CLUSTER_SET, "set", NAMESPACE) is None)
     assert announced()[CLUSTER_UID_ANNOTATION] == "east-uid"
     assert versions() == before
+
+
+def test_a_copy_of_a_cluster_writes_nothing_and_a_stop_releases_the_id(world: World, tmp_path: Path) -> None:
+    """A copy of east has its UID and is refused. The first process of east would hold the ID for 50 minutes."""
+    east = world.members["east"]
+
+    def instance() -> str:
+        announce = world.north.get(Kind.MEMBER_CLUSTER_ANNOUNCE, "member-announce-from-east", COMMON_AREA)
+        return str((announce or {"metadata": {}})["metadata"].get("annotations", {}).get(INSTANCE_ANNOTATION))
+
+    def ready(cluster: Cluster) -> tuple[str, str] | None:
+        return conditions_of(cluster.get(Kind.CLUSTER_SET, "set", NAMESPACE)).get("Ready")
+
+    def restart(name: str, period: float) -> None:
+        east.stop()
+        east.settings = replace(east.settings, instance=name, heartbeat_period=period)
+        east.start()
+
+    restart("first", 1000.0)
+    until(lambda: instance() == "first 3000")
+    with ExitStack() as stack:
+        copied = Cluster("east", tmp_path / "copy", stack, uid="east-uid")
+        copied.settings = replace(copied.settings, instance="copy")
+        copied.start()
+        join(copied.objects, world.north.api.url, cluster_id="east")
+        until(lambda: ready(copied) == ("Unknown", "NotAnnounced"))
+        restart("second", 1.0)
+        until(lambda: instance() == "second 3")
+        until(lambda: ready(copied) == REFUSED)
+        until(
+            lambda: conditions_of(world.north.get(Kind.CLUSTER_SET, "set", COMMON_AREA))["Consistent"] == REFUSED
+        )
+        assert ready(east) == ("True", "Connected")
 
 
 def test_a_leader_that_is_away_changes_nothing(world: World) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from devtools.errors import LabError
 from devtools.lab import objects
 from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
+from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
+from tests.attacks import packets
 
 pytestmark = pytest.mark.datapath
 
@@ -123,6 +127,37 @@ def test_an_export_that_is_gone_ends_connections(served: Served) -> None:
         finally:
             served.export()
         assert traffic.exchange(stream, b"third").pod
+
+
+def test_a_server_that_goes_on_sending_is_not_heard_after_the_unexport(lab: Lab, served: Served) -> None:
+    """A client that only listens: the server's datagrams keep the entry alive, and neither side has an end."""
+    with served.stream() as stream:
+        pod = traffic.exchange(stream, b"first").pod
+        (server,) = (item for node in served.west.nodes for item in node.pods if item.name == pod)
+        local: tuple[str, int] = stream.getsockname()
+
+        def push() -> None:
+            payload = packets.udp(served.service.target_port, local[1], b"push")
+            datagram = packets.ipv4(server.address, IPv4Address(local[0]), socket.IPPROTO_UDP, payload)
+            with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
+                sender.sendto(datagram, (local[0], 0))
+
+        def hears() -> bool:
+            stream.settimeout(SILENCE)
+            netns.call(lab.namespace(server), push)
+            try:
+                return bytes(stream.recv(100)) == b"push"
+            except TimeoutError:
+                return False
+
+        assert hears()
+        served.unexport()
+        try:
+            wait_until(lambda: not hears(), "silence")
+            assert not hears()
+        finally:
+            served.export()
+        assert traffic.exchange(stream, b"second").pod
 
 
 def test_tcp_connections_outlive_their_endpoint(served: Served) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mcagent.controller.admission import accounts_of, review
 from mcagent.controller.contract.cidr_claims import GRANTED
+from mcagent.controller.contract.instances import is_waiting
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import Leader
@@ -59,7 +60,7 @@ class Member:
         self.controller.closed = True
         self.view.failures.clear()
         self.view.successes.clear()
-        self.controller = Controller(self.view, member_reconcilers(self.settings), self.user)
+        self.controller = Controller(self.view, member_reconcilers(self.settings, self.api.clock), self.user)
         self.link()
         self.controller.enqueue_all()
 
@@ -94,7 +95,8 @@ class Member:
         if not waits or self.controller.closed or leader is None or not leader.connected:
             return False
         ref = announce_ref(leader)
-        if not self.view.accepted(ref) and not self.view.failure(ref):
+        failure = self.view.failure(ref)
+        if is_waiting(failure) or not (failure or self.view.accepted(ref)):
             return False
         self.controller.enqueue_all()
         return True

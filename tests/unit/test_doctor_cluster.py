@@ -25,6 +25,7 @@ from mcagent.doctor.check import worst
 from mcagent.doctor.checks.cluster import (
     admission_policies,
     cidrs,
+    cluster_ids,
     controller,
     crds,
     dns,
@@ -130,6 +131,12 @@ def leaders_set(reason: str) -> ClusterSet:
     return read_as(ClusterSet, {"metadata": {"name": "cs"}, "spec": spec, "status": {"clusterStatuses": [member]}})
 
 
+def duplicate(name: str) -> RawObject:
+    """Return an Event about a second cluster with the ID of the ClusterSet's member."""
+    involved = {"kind": "ClusterSet", "namespace": "kube-system", "name": name}
+    return {"message": "another cluster announced itself", "involvedObject": involved}
+
+
 def node(name: str) -> ApiNode:
     """Return a Node."""
     return ApiNode(metadata=Metadata(name=name))
@@ -150,6 +157,7 @@ READERS = {
     "leases": controller.leases,
     "cluster_sets": leader.cluster_sets,
     "imports": leader.imports,
+    "duplicates": cluster_ids.duplicates,
     "exports": exports.exports,
     "refusals": exports.refusals,
     "reviews": permissions.reviews,
@@ -178,6 +186,7 @@ READINGS: Mapping[str, Any] = {
     "leases": {("kube-system", "mcagent-member"): {"spec": {"renewTime": time_text(NOW - 5)}}},
     "cluster_sets": [cluster_set()],
     "imports": [],
+    "duplicates": [],
     "exports": [],
     "refusals": [],
     "reviews": Reviews(checked=40),
@@ -363,6 +372,8 @@ FAULTS = {
         cluster(cluster_sets=[leaders_set("DuplicateClusterID")]),
         {"ClusterIDInUse"},
     ),
+    "a copy of this cluster that the leader refuses": (cluster(duplicates=[duplicate("cs")]), {"ClusterCopied"}),
+    "a copy of a member of this leader": (cluster(duplicates=[duplicate("led")]), set()),
     "agents with another cluster ID": (
         cluster(cluster_sets=[cluster_set(cluster_id="east")], cluster_id="west"),
         {"ClusterIDDiffers"},
@@ -370,6 +381,14 @@ FAULTS = {
     "an export that the leader refuses": (
         cluster(exports=[read_as(ApiServiceExport, {"status": condition("Ready", "False", reason="Failed")})]),
         {"ExportRefused"},
+    ),
+    "an export of which the leader leaves out endpoints": (
+        cluster(exports=[read_as(ApiServiceExport, {"status": condition("Ready", message="200 endpoints")})]),
+        {"PartLeftOut"},
+    ),
+    "an export of which this cluster leaves out endpoints": (
+        cluster(exports=[read_as(ApiServiceExport, {"status": condition("Valid", message="200 endpoints")})]),
+        {"PartLeftOut"},
     ),
     "an export range that is not used": (
         cluster(cluster_sets=[cluster_set(), read_as(ClusterSet, {"status": NO_RANGE})]),

@@ -185,7 +185,8 @@ def test_replies_of_each_endpoint_get_the_address_of_the_service(old: int, users
     service = small.service(5, "tcp", endpoints=2)
     endpoints = service.endpoints
     service = replace(service, endpoints=endpoints[old:], old_endpoints=endpoints[:old])
-    replies = texts(pipeline.service(shared, service), t.UN_DNAT.number)
+    flows = texts(pipeline.service(shared, service), t.UN_DNAT.number)
+    replies = [text for text in flows if not text.startswith("ct_state=")]  # conntrack knows the others
     for endpoint in endpoints:
         (reply,) = [text for text in replies if f"nw_src={endpoint.address},tp_src={endpoint.port} " in text]
         assert "set_field:10.96.0.5->ip_src,set_field:80->tcp_src" in reply

@@ -109,6 +109,37 @@ def test_an_established_connection_to_a_service_keeps_its_service() -> None:
     assert all("nw_dst=" in text and "tp_dst=" in text for text in of_service["udp"])
 
 
+def test_replies_are_untranslated_while_their_service_is_exported() -> None:
+    """Of TCP and UDP: else a server that goes on sending keeps a connection alive whose client is silent."""
+    env = replace(small.env(gateway=True, siblings=()), userspace_conntrack=False)
+    (ended,) = (text for text in texts(small.base(env), t.UN_DNAT.number) if "ct_state=+rpl" in text)
+    assert ended == f"ct_state=+rpl-inv+trk,ip -> CONTROLLER:{r.ENDED_HEAD}"
+    for protocol in ("tcp", "udp"):
+        for endpoints in (0, 2):
+            service = small.service(5, protocol, endpoints=endpoints)
+            flows = texts(pipeline.service(env, service), t.UN_DNAT.number)
+            (untranslated,) = (text for text in flows if "ct_state=+rpl" in text)
+            assert "0x500000000/0xffffffff00000000" in untranslated
+            assert "goto_table" in untranslated or "resubmit" in untranslated
+
+
+def test_ended_connections_of_one_cluster_use_up_no_other_s_rate() -> None:
+    """They go to the agent through their cluster's meter; those that no cluster pays for through the Node's."""
+    env = replace(small.env(gateway=True, siblings=()), ended_meter=9)
+    remotes = [replace(small.remote(number, gateway=True, snat=False), ask_meter=20 + number) for number in (1, 2)]
+    (base,) = [text for text in texts(small.base(env), t.SERVICE.number) if "CONTROLLER" in text]
+    assert base.endswith(f"meter:9,CONTROLLER:{r.ENDED_HEAD}")
+    for remote in remotes:
+        (own,) = [f for f in pipeline.cluster(env, remote).flows if f.table == t.SERVICE.number]
+        assert d.COOKIES.split(own.cookie) == (d.FOR_CONNECTION.number, 0)
+        assert own.actions == (act.Meter(remote.ask_meter or 0), act.ToController(r.ENDED_HEAD))
+        assert f"{remote.id:#x}" in own.match_text
+        passing = [
+            f for f in pipeline.service(env, small.service(5, "udp", endpoints=2)).flows if "dnat" in f.match_text
+        ]
+        assert {own.priority < flow.priority for flow in passing if flow.table == t.SERVICE.number} == {True}
+
+
 def test_rejected_requests_are_stored_and_connections_of_other_addresses_are_marked() -> None:
     """Conntrack has the request that is answered with a reset, and what a gateway translates anew is marked."""
     shared = replace(small.env(gateway=True, siblings=()), identities=True)
@@ -189,9 +220,11 @@ def test_a_new_connection_to_a_service_does_not_begin_with_a_fragment() -> None:
 
 def test_the_ports_of_first_fragments_do_not_part_them_from_the_others() -> None:
     """Conntrack keeps a fragment until all others have come the same way: they take the flows without ports."""
-    base = small.base(small.env(gateway=True, siblings=()))
-    undone = {text for text in texts(base, t.UN_DNAT.number) if "nw_frag=yes" in text}
-    assert {text.partition(" ->")[0] for text in undone} == {"ct_state=+rpl-inv+trk,ip,nw_frag=yes"}
+    env = small.env(gateway=True, siblings=())
+    base, service = small.base(env), pipeline.service(env, small.service(5, "udp", endpoints=2))
+    undone = {text for text in texts(service, t.UN_DNAT.number) if "nw_frag=yes" in text}
+    of_service = "ct_label=0x500000000/0xffffffff00000000"
+    assert {text.partition(" ->")[0] for text in undone} == {f"ct_state=+rpl-inv+trk,{of_service},ip,nw_frag=yes"}
     by_port = [flow for part in small.parts(gateway=True) for flow in part.flows if flow.table == t.UN_DNAT.number]
     first = next(flow.priority for flow in by_port if "nw_frag=yes" in flow.match_text)
     assert all(flow.priority < first for flow in by_port if "tp_src" in flow.match_text)

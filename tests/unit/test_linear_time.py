@@ -24,7 +24,15 @@ from hypothesis import strategies as st
 
 from mcagent.controller.admission import mutate, review
 from mcagent.controller.contract import annotations as exported
-from mcagent.controller.contract import cidr_claims, cluster_uid, conditions, export_ranges, names, policies
+from mcagent.controller.contract import (
+    cidr_claims,
+    cluster_uid,
+    conditions,
+    export_ranges,
+    instances,
+    names,
+    policies,
+)
 from mcagent.controller.leader.exports.bounds import annotation_errors
 from mcagent.controller.member.networks.discovery import cidr_in_refusal
 from mcagent.controller.webhook.server import read_review
@@ -173,6 +181,7 @@ READERS = {
     "a request's head": Reader(lambda text: parse_head(text.encode("latin-1")), HEAD),
     "a name": Reader(names.is_subdomain, NAMES),
     "a cluster's UID": Reader(cluster_uid.is_uid, NAMES),
+    "a controller's instance": Reader(instances.read_instance, (*NAMES, " ", "1")),
 }
 # Functions that take text apart, but none of others, by reason.
 OWN_TEXT = {

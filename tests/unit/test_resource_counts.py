@@ -69,11 +69,12 @@ COSTS = {
     "a remote cluster": Cost(
         before=(remote(1),),
         after=(remote(1), remote(2)),
-        gateway=(34, 3, 4, 5),
+        gateway=(35, 3, 4, 5),
         worker=(15, 0, 2, 4),
         why=(
             "its three CIDRs and gateway have a flow for each origin of packets (13 of table Source), "
-            "for quoted addresses and routes; meters of connections, probes, queries and fragments"
+            "for quoted addresses, routes and ended connections; meters of connections, probes, queries and "
+            "fragments"
         ),
     ),
     "a second gateway of a remote cluster": Cost(
@@ -112,9 +113,12 @@ COSTS = {
     "an exported Service": Cost(
         before=(remote(1), *exported(1)),
         after=(remote(1), *exported(1), *exported(2)),
-        gateway=(8, 2, 0, 0),
+        gateway=(9, 2, 0, 0),
         worker=(0, 0, 0, 0),
-        why=("new and open connections, replies of its endpoint, and queries of Nodes for an unknown connection"),
+        why=(
+            "new and open connections, their replies, replies of its endpoint to other gateways' connections, and "
+            "queries of Nodes for an unknown connection"
+        ),
     ),
     "an endpoint of an exported Service": Cost(
         before=(remote(1), *exported(1, 2)),

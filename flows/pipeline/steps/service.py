@@ -50,33 +50,37 @@ def base(env: Env) -> Iterator[Flow]:
     ICMP errors, and packets of removed endpoints. Clients of Services that share endpoints may keep the changed
     port (`userspace`), so there conntrack comes first.
     """
-    continue_action: Action = e.goto(t.ROUTE)
-    if env.userspace_conntrack:
-        continue_action = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
     limit = () if env.ended_meter is None else (Meter(env.ended_meter),)
     ended = d.COOKIES.cookie(d.FOR_CONNECTION)
     for family in r.FAMILIES:
         yield e.flow(t.ADMIT_SERVICE, d.ELSE, (family,), e.goto(t.SERVICE))
         # These have no port. Without the first fragment, the later ones are useless.
         for portless in (exact(f.IP_PROTO, f.IP_ICMP), e.LATER):
-            yield e.flow(t.SERVICE, d.EXACT + 1, (family, e.DNATED, portless), *_CONTINUE)
+            yield e.flow(t.SERVICE, d.EXACT + 2, (family, e.DNATED, portless), *_CONTINUE)
         to_agent = (*limit, ToController(r.ENDED_HEAD))
         yield d.PIPELINE.flow(t.SERVICE, d.EXACT, (family, e.DNATED), to_agent, cookie=ended)
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)
         # Later fragments have no ports, so conntrack would wait for them in vain.
         yield e.drop(t.SERVICE, d.EXACT - 1, (family, e.NEW, e.FRAGMENT), d.DROP_NOT_EXPORTED)
-        yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, continue_action)
-        if env.userspace_conntrack:  # the ports of first fragments must not part them from the others
-            fragments = (family, e.REPLY, e.FRAGMENT)
-            yield e.flow(t.UN_DNAT, d.EXACT + 1, fragments, *e.UNTRANSLATED, continue_action)
+        yield d.PIPELINE.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), to_agent, cookie=ended)
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
-    """Pass packets that would create a conntrack entry through the cluster's meter."""
-    if c.meter is not None:
-        for family in r.FAMILIES:
+    """Limit by the cluster's meters packets that would create a conntrack entry, and those of ended connections.
+
+    Without the latter, one cluster could use up the rate at which connections of all others end (`base`).
+    """
+    for family in r.FAMILIES:
+        if c.meter is not None:
             terms = (family, e.NEW, r.LABEL_SERVICE.is_(0), r.CLUSTER.is_(c.id))
             yield e.flow(t.ADMIT_SERVICE, d.NORMAL, terms, Meter(c.meter), e.goto(t.SERVICE))
+        if c.ask_meter is not None:
+            ended, to_agent = (
+                (family, e.DNATED, r.CLUSTER.is_(c.id)),
+                (Meter(c.ask_meter), ToController(r.ENDED_HEAD)),
+            )
+            cookie = d.COOKIES.cookie(d.FOR_CONNECTION)
+            yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, ended, to_agent, cookie=cookie)
 
 
 def new_connections(s: LocalService) -> tuple[Term, ...]:
@@ -108,12 +112,12 @@ def connections(s: LocalService) -> Iterator[Flow]:
     of_service = (e.DNATED, r.LABEL_SERVICE.is_(s.id), exact(f.IP_PROTO, s.protocol))
     if s.protocol == f.IP_TCP:
         for family in r.FAMILIES:
-            yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, (family, *of_service), _CONTINUE, cookie=cookie)
+            yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 2, (family, *of_service), _CONTINUE, cookie=cookie)
         return
     for endpoint in sorted({*s.endpoints, *s.old_endpoints}):
         destination = (*destination_in(endpoint.address), exact(f.PORTS_DST[s.protocol], endpoint.port))
         terms = (*of_service, *destination)
-        yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 1, terms, _CONTINUE, cookie=cookie)
+        yield d.PIPELINE.flow(t.SERVICE, d.EXACT + 2, terms, _CONTINUE, cookie=cookie)
 
 
 def service(s: LocalService) -> Iterator[Flow]:
@@ -126,7 +130,20 @@ def service(s: LocalService) -> Iterator[Flow]:
 
 
 def service_replies(env: Env, s: LocalService) -> Iterator[Flow]:
-    """Restore the Service's address in replies of endpoints."""
+    """Restore the Service's address in replies of endpoints.
+
+    Replies of a connection whose Service is not exported go to the agent (`base`): a server may go on sending to a
+    client that is silent.
+    """
+    untranslate: Action = e.goto(t.ROUTE)
+    if env.userspace_conntrack:
+        untranslate = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
+    for family in r.FAMILIES:
+        of_service = (family, e.REPLY, r.LABEL_SERVICE.is_(s.id))
+        yield e.flow(t.UN_DNAT, d.NORMAL + 1, of_service, *e.UNTRANSLATED, untranslate)
+        if env.userspace_conntrack:  # the ports of first fragments must not part them from the others
+            fragments = (*of_service, e.FRAGMENT)
+            yield e.flow(t.UN_DNAT, d.EXACT + 1, fragments, *e.UNTRANSLATED, untranslate)
     by_id_first = env.userspace_conntrack and not s.shares_endpoints
     if s.endpoints or s.old_endpoints:
         yield from _un_dnat_by_id(s, d.EXACT if by_id_first else d.ELSE)

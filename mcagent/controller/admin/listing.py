@@ -126,8 +126,9 @@ def _import(obj: ResourceImport, now: float) -> Sequence[Sequence[str]]:
 
 
 def _service_export(obj: ApiServiceExport, now: float) -> Sequence[Sequence[str]]:
-    valid, conflict = (condition_of(obj.status.conditions, kind) for kind in ("Valid", "Conflict"))
-    why = conflict if conflict.is_true else valid
+    valid, conflict, ready = (condition_of(obj.status.conditions, kind) for kind in ("Valid", "Conflict", "Ready"))
+    reduced = ready.reason == "Failed" or (ready.is_true and ready.message)
+    why = conflict if conflict.is_true else ready if reduced and valid.is_true else valid
     words = (valid.status or "-", conflict.status or "-", why.reason or "-")
     return [(obj.namespace, obj.name, *words, age(obj, now), why.message)]
 

@@ -17,6 +17,7 @@ from mcagent.api.overview import (
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.contract.health import HEALTHY
+from mcagent.controller.leader.cluster_set import UNIQUE
 from mcagent.core.health import HealthFinding, HealthReason, judge_link, read_finding
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import Condition, condition_of
@@ -214,6 +215,11 @@ def _set_problems(cluster_sets: Sequence[ClusterSet]) -> Iterator[OverviewProble
                 continue
             text = printable(f"{cluster_id}{condition.message or 'not ready, or not known'}", _SHOWN)
             yield OverviewProblem(subject=cluster_set.subject, message=text, do="mcagent get clusterset")
+        for status in cluster_set.status.cluster_statuses:
+            unique = condition_of(status.conditions, UNIQUE)
+            if unique.is_false:
+                text = printable(f"{status.cluster_id}: {unique.message}", _SHOWN)
+                yield OverviewProblem(subject=cluster_set.subject, message=text, do="mcagent doctor --all")
 
 
 def _gateway_problems(
@@ -259,11 +265,16 @@ def _health_problems(cluster_sets: Sequence[ClusterSet], ways: Iterable[LinkStat
 
 def _export_problems(objects: OverviewInput) -> Iterator[OverviewProblem]:
     for export in objects.service_exports:
-        valid, conflict = (condition_of(export.status.conditions, kind) for kind in ("Valid", "Conflict"))
-        if valid.is_false or conflict.is_true:
-            text = printable((conflict if conflict.is_true else valid).message, _SHOWN)
+        conditions = export.status.conditions
+        valid, conflict, ready = (condition_of(conditions, kind) for kind in ("Valid", "Conflict", "Ready"))
+        refused = ready.is_false and ready.reason == "Failed"
+        if valid.is_false or conflict.is_true or refused or (ready.is_true and ready.message):
+            why = conflict if conflict.is_true else valid if valid.is_false else ready
             do = f"mcagent get serviceexport {export.name} -n {export.namespace}"
-            yield OverviewProblem(subject=export.subject, message=text, do=do, error=valid.is_false)
+            error = valid.is_false or (refused and not conflict.is_true)
+            yield OverviewProblem(
+                subject=export.subject, message=printable(why.message, _SHOWN), do=do, error=error
+            )
     for resource in objects.resource_exports:
         failure = condition_of(resource.status.conditions, "Failure")
         if failure.is_false:  # as Antrea has it: the condition is there, and says False

@@ -19,6 +19,7 @@ CLUSTER_UID_ANNOTATION = "mcagent.io/cluster-uid"
 REFUSED_UID_ANNOTATION = "mcagent.io/refused-cluster-uid"
 DUPLICATE = "DuplicateClusterID"  # reason of conditions and Events
 _REFUSED = "is that of the cluster with UID"  # in the refusals of members and of the admission policy
+DUPLICATE_MARK = "cluster ID in use twice:"  # begins the refusals of a copy of a cluster, which has its UID
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
@@ -52,4 +53,4 @@ def refuse(announce: Json, cluster_id: str, uid: str) -> Refusal | None:
 
 def is_refusal(failure: str) -> bool:
     """Tell whether the failure of a write is the refusal of a second cluster with one ID."""
-    return _REFUSED in failure
+    return _REFUSED in failure or failure.startswith(DUPLICATE_MARK)

@@ -20,6 +20,7 @@ from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
 from mcagent.controller.contract.health import health_condition, read_health
+from mcagent.controller.contract.instances import refused_instance
 from mcagent.controller.leader.claims import publishes_key
 from mcagent.controller.leader.exports.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, changed_accounts, defaults_of
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
@@ -63,6 +64,11 @@ def is_lost(ready: Condition, announce: MemberClusterAnnounce) -> bool:
     return ready.is_false and ready.message.startswith(f"{_LOST} {heartbeat(announce)};")
 
 
+def marks(announce: ApiObject | None) -> tuple[str, ...]:
+    """Return the UIDs in an announcement, and the instance that was refused; "": none."""
+    return (*uids(announce), refused_instance(announce))
+
+
 class ClusterSetStatus:
     """Writes the status of a leader's ClusterSets."""
 
@@ -94,7 +100,7 @@ class ClusterSetStatus:
         if isinstance(changed, ServiceAccount) and not changed_accounts(change):
             return []
         sets = view.list(ClusterSet, namespace=area)
-        same_members = announces(change.old) and announces(change.new) and uids(change.old) == uids(change.new)
+        same_members = announces(change.old) and announces(change.new) and marks(change.old) == marks(change.new)
         same_health = _announced(change.old) == _announced(change.new)
         if isinstance(changed, MemberClusterAnnounce) and same_members and same_health:
             sets = [s for s in sets if not ready_of(s, changed.cluster_id).is_true]
@@ -252,6 +258,11 @@ def _encrypts(export: ResourceExport) -> bool | None:
 def _duplicate(announce: MemberClusterAnnounce) -> str:
     """Return the message on a second cluster with the ID of a member; "" if there is none."""
     own, refused = uids(announce)
+    if copy := refused_instance(announce):
+        return (
+            f"two clusters use cluster ID {announce.cluster_id}, one a copy of the other: controller {copy} was "
+            "refused"
+        )
     if not own or not refused or own == refused:
         return ""
     return (

@@ -3,7 +3,8 @@
 A key is "area/announce". It owns the finalizer of the MemberClusterAnnounce. It deletes the exports of a member
 whose announcement is being deleted, and the announcement of a member without heartbeats for `stale_after`. The
 ClusterSet's status (`cluster_set`) has the time of the last heartbeat, so it outlasts a restart. It removes the
-UID of a refused cluster (`cluster_uid`) after REFUSED_KEPT; a cluster that is still refused writes it again.
+mark of a refused cluster (`cluster_uid`, `instances`) after REFUSED_KEPT; a cluster that is still refused writes
+it again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.cluster_uid import REFUSED_UID_ANNOTATION, uids
+from mcagent.controller.contract.cluster_uid import REFUSED_UID_ANNOTATION
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.leader.cluster_set import READY, UNIQUE, is_lost, ready_of
+from mcagent.controller.contract.instances import REFUSED_INSTANCE_ANNOTATION
+from mcagent.controller.leader.cluster_set import READY, UNIQUE, is_lost, marks, ready_of
 from mcagent.controller.leader.exports.header import BY_CLUSTER, announce_ref, announces, by_cluster
 from mcagent.controller.leader.exports.status import export_ref
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
@@ -92,7 +94,8 @@ class Members:
             meta["finalizers"] = [*finalizers, own]
         forgotten = _until_forgotten(announce, view, now)
         if forgotten is not None and forgotten <= 0:
-            meta["annotations"], forgotten = {REFUSED_UID_ANNOTATION: None}, None
+            meta["annotations"] = dict.fromkeys((REFUSED_UID_ANNOTATION, REFUSED_INSTANCE_ANNOTATION))
+            forgotten = None
         waits = [seconds for seconds in (wait, forgotten) if seconds is not None]
         steps = [Wanted(ref=ref, body={"metadata": meta}, create=False)] if meta else []
         return DesiredObjects(steps=steps, again=min(waits, default=None))
@@ -114,7 +117,7 @@ class Members:
 
 def _until_forgotten(announce: MemberClusterAnnounce, view: View, now: float) -> float | None:
     """Return the seconds until the UID of a refused cluster is removed; None: the status reports none."""
-    if not uids(announce)[1]:
+    if not any(marks(announce)[1:]):
         return None
     for cluster_set in view.list(ClusterSet, namespace=announce.namespace):
         if cluster_set.name == announce.cluster_set_id:
@@ -128,5 +131,5 @@ def _identity(announce: ApiObject | None) -> object:
     """Return the fields of an announcement that this reconciler reads."""
     if not isinstance(announce, MemberClusterAnnounce):
         return None
-    fields = (announce.cluster_id, announce.cluster_set_id, uids(announce)[1])
+    fields = (announce.cluster_id, announce.cluster_set_id, *marks(announce)[1:])
     return (fields, announce.is_deleting, announce.metadata.finalizers)

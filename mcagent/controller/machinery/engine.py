@@ -18,7 +18,16 @@ from functools import partial
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import ConnectionTiming, LeaderConnection
 from mcagent.controller.machinery.informers import LocalInformers
-from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Reconciler, Ref, Side, side_of
+from mcagent.controller.machinery.reconciler import (
+    Leader,
+    ObjectChange,
+    Reconciler,
+    Ref,
+    Side,
+    View,
+    Wanted,
+    side_of,
+)
 from mcagent.controller.machinery.resyncs import Resyncs
 from mcagent.controller.machinery.view import DeclaredView, EngineView
 from mcagent.controller.machinery.worker import Worker
@@ -57,7 +66,7 @@ class Engine:
     `namespace` is that of the ClusterSet; "": all namespaces, on a leader. `home` is the namespace that the
     controller runs in. `member`: there is a leader to connect to. `also` are kinds of this cluster that other
     code reads from the cache. `permit` returns for how many seconds this replica may write. `record` takes the
-    Events that there should be, whenever they change.
+    Events that there should be, whenever they change. `last` returns what is written when the engine stops.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class Engine:
         also: Iterable[Kind] = (),
         permit: Callable[[], float] = lambda: float("inf"),
         record: Callable[[frozenset[Event]], None] = lambda _events: None,
+        last: Callable[[View], Sequence[Wanted]] = lambda _view: (),
         timing: EngineTiming | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -79,7 +89,7 @@ class Engine:
         if len(self._reconcilers) != len(reconcilers):
             raise ValueError("two reconcilers have one name")
         self._client, self._namespace, self._timing = client, namespace, timing or EngineTiming()
-        self._permit, self._record, self._clock = permit, record, clock
+        self._permit, self._record, self._last, self._clock = permit, record, last, clock
         kinds = {Side.LOCAL: set(also), Side.LEADER: set[Kind]()}
         for reconciler in reconcilers:
             for side in Side:
@@ -147,10 +157,13 @@ class Engine:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        finished = not any(thread.is_alive() for thread in self._threads)
+        if finished and self._permit() > 0:
+            self.worker.write_last(self._last(self.view))
         if self.connection is not None:
             self.connection.stop()
         self._local.stop()
-        return not any(thread.is_alive() for thread in self._threads)
+        return finished
 
     def resume(self) -> None:
         """Write from now on: all keys are enqueued."""

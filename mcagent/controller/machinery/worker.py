@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
 from mcagent.controller.machinery.reconciler import DesiredObjects, Reconciler, Ref, View, Wanted, check_writes
@@ -90,15 +90,7 @@ class Worker:
 
     def _carry_out(self, entry: Entry, queue: WorkQueue, desired: DesiredObjects, epoch: int) -> str:
         """Write what is wanted, in order. Returns how it went, as metrics name it."""
-        result = "unchanged"
-        writer = Writer(
-            self._client,
-            self._connection,
-            epoch,
-            self._permit,
-            statistics=self.statistics,
-            written=self._written,
-        )
+        result, writer = "unchanged", self._writer(epoch)
         for step in desired.steps:
             ref, present = _ref_of(step), None
             try:
@@ -132,6 +124,27 @@ class Worker:
                 return "failed"
             self._succeeded(entry, queue, step, epoch)
         return result
+
+    def _writer(self, epoch: int) -> Writer:
+        return Writer(
+            self._client,
+            self._connection,
+            epoch,
+            self._permit,
+            statistics=self.statistics,
+            written=self._written,
+        )
+
+    def write_last(self, steps: Sequence[Wanted]) -> None:
+        """Write what follows the last key; what fails is only logged, because another replica finds it so."""
+        writer = self._writer(self._connection.epoch if self._connection is not None else 0)
+        for step in steps:
+            try:
+                present = writer.present(step.ref)
+                if (write := writer.plan(step, present)) is not None:
+                    writer.carry_out(step, present, write)
+            except SourceError as err:
+                log.info("%s: not written before the end: %s", step.ref, err)
 
     def _succeeded(self, entry: Entry, queue: WorkQueue, step: Wanted | Ref, epoch: int) -> None:
         if self._written.succeeded(_ref_of(step), epoch if isinstance(step, Wanted) else None):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
@@ -20,11 +23,11 @@ from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings
 
 
-def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
-    """Return all reconcilers of a member, in no particular order."""
+def member_reconcilers(settings: MemberSettings, clock: Callable[[], float] = time.monotonic) -> list[Reconciler]:
+    """Return all reconcilers of a member, in no particular order. `clock` never steps."""
     return [
         MemberClusterSet(),
-        Announce(settings),
+        Announce(settings, clock),
         Cleanup(settings),
         Leave(settings),
         ExportRange(settings),

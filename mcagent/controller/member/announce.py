@@ -4,19 +4,28 @@ A heartbeat has the time at which its period began, so there is one write a peri
 reconciled; the clusters' IDs spread them over the period. The object is not watched, because the watch would
 deliver the announcements of all members. It also reports the policies of the ClusterSet that are not applied
 here, and the links to other clusters: a tunnel that goes up or down is reported at once, traffic with the next
-heartbeat. It writes no heartbeat into the announcement of another cluster with the same ID (`cluster_uid`).
+heartbeat. It writes no heartbeat into the announcement of another cluster with the same ID (`cluster_uid`), or of
+a copy of this cluster (`instances`).
 """
 
 from __future__ import annotations
 
 import json
+import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION, DUPLICATE, is_refusal, refuse
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.health import HEALTH_ANNOTATION, announced_health
+from mcagent.controller.contract.instances import (
+    INSTANCE_ANNOTATION,
+    REFUSED_INSTANCE_ANNOTATION,
+    AnnouncementHolder,
+    instance_text,
+    is_waiting,
+)
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -29,7 +38,12 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.membership import announcing_leader, cluster_set_of, concerns_membership
+from mcagent.controller.member.membership import (
+    announcing_leader,
+    cluster_set_of,
+    concerns_membership,
+    is_duplicate,
+)
 from mcagent.controller.member.policies.consent import read_kinds
 from mcagent.controller.member.policies.policy_imports import POLICIES, report
 from mcagent.controller.settings import MemberSettings
@@ -43,6 +57,7 @@ from mcagent.model.parsing.links import ClusterLink
 KEY = "announce"
 MAX_REPORTED = 32  # policies in the report; the first by name
 SHOWN = 256  # characters of a reason in the report
+LOOK_AGAIN = 2.0  # seconds: at an announcement that another process may still hold
 
 
 class Announce:
@@ -53,8 +68,9 @@ class Announce:
     writes = Access(leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
     indexes = (POLICIES,)
 
-    def __init__(self, settings: MemberSettings) -> None:
-        self._settings, self._period = settings, settings.heartbeat_period
+    def __init__(self, settings: MemberSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._period, self._clock = settings, settings.heartbeat_period, clock
+        self._holder = AnnouncementHolder(settings.instance)  # what others' heartbeats are is in no object of here
         kinds = {Kind.CLUSTER_SET, Kind.GATEWAY, *read_kinds(settings)}
         self.reads = Access(local=kinds, leader={Kind.RESOURCE_IMPORT})
 
@@ -83,6 +99,8 @@ class Announce:
         notes[HEALTH_ANNOTATION] = announced_health(cluster_set)
         if uid := self._settings.cluster_uid:
             notes[CLUSTER_UID_ANNOTATION] = uid
+        if self._settings.instance:
+            notes[INSTANCE_ANNOTATION] = instance_text(self._settings.instance, self._period)
         if leader.synced:  # else the policies are unknown
             notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view, leader, self._settings, now)
         body = {
@@ -92,19 +110,51 @@ class Announce:
             "leaderClusterID": leader.leader_cluster_id,
         }
         events = []
-        if failure := view.failure(ref):
+        again = beat + self._period - now
+        if self._holder.refused == self._settings.instance:  # it was the copy, until it took over
+            notes[REFUSED_INSTANCE_ANNOTATION] = None
+        elif self._holder.refused:
+            message = (
+                f"another cluster announced itself with the ID of this one, {leader.cluster_id}, and was refused: "
+                f"it is a copy of this cluster (its controller is {self._holder.refused})"
+            )
+            events.append(Event(subject=cluster_set.subject, reason=DUPLICATE, message=message))
+        if is_waiting(failure := view.failure(ref)):
+            again = min(again, LOOK_AGAIN)
+        elif failure:
             message = f"this cluster cannot announce itself to the leader: {failure}"
             reason = DUPLICATE if is_refusal(failure) else "AnnounceFailed"
             events.append(Event(subject=cluster_set.subject, reason=reason, message=message))
-        step = Wanted(ref=ref, body=body, refuse=lambda present: _refuse(present, leader, uid))
-        return DesiredObjects(steps=[step], events=events, again=beat + self._period - now)
+        duplicate = is_duplicate(cluster_set)
+        step = Wanted(
+            ref=ref, body=body, refuse=lambda present: self._refuse(present, leader, duplicate=duplicate)
+        )
+        return DesiredObjects(steps=[step], events=events, again=again)
+
+    def _refuse(self, present: Json, leader: Leader, duplicate: bool) -> Refusal | None:
+        """Return why the present announcement cannot be this cluster's; None: it can."""
+        if present["metadata"].get("deletionTimestamp"):
+            return Refusal(reason="the leader still removes the earlier announcement of this cluster ID", body={})
+        return refuse(present, leader.cluster_id, self._settings.cluster_uid) or self._holder.refuse(
+            present, leader.cluster_id, self._clock(), duplicate=duplicate
+        )
 
 
-def _refuse(present: Json, leader: Leader, uid: str) -> Refusal | None:
-    """Return why the present announcement cannot be this cluster's; None: it can."""
-    if present["metadata"].get("deletionTimestamp"):
-        return Refusal(reason="the leader still removes the earlier announcement of this cluster ID", body={})
-    return refuse(present, leader.cluster_id, uid)
+def released_announcement(view: View, settings: MemberSettings) -> Sequence[Wanted]:
+    """Return the write after which another process may announce this cluster at once."""
+    leader = announcing_leader(view)
+    if leader is None or not leader.connected or not settings.instance:
+        return ()
+    text = instance_text(settings.instance, settings.heartbeat_period)
+
+    def refuse_others(present: Json) -> Refusal | None:
+        holder = (present["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION)
+        return (
+            None if holder in (text, None) else Refusal(reason="another process announces this cluster", body={})
+        )
+
+    body = {"metadata": {"annotations": {INSTANCE_ANNOTATION: None}}}
+    return [Wanted(ref=announce_ref(leader), body=body, create=False, refuse=refuse_others)]
 
 
 def _policy_problems(view: View, leader: Leader, settings: MemberSettings, now: float) -> str | None:

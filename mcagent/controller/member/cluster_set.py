@@ -14,6 +14,7 @@ from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cluster_uid import DUPLICATE, is_refusal
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, others
 from mcagent.controller.contract.health import HEALTHY, health_condition
+from mcagent.controller.contract.instances import is_waiting
 from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -134,6 +135,8 @@ def _state(
         return UNKNOWN, NOT_CONNECTED, "Leader not yet connected"
     if is_refusal(refusal):
         return FALSE, DUPLICATE, refusal
+    if is_waiting(refusal):
+        return UNKNOWN, NOT_ANNOUNCED, refusal
     if refusal:
         return FALSE, NOT_TAKEN, f"the leader does not accept this cluster's announcement: {refusal}"
     if not accepted:

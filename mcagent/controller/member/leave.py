@@ -12,11 +12,12 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import REFUSED_UID_ANNOTATION, is_refusal, refuse
+from mcagent.controller.contract.instances import REFUSED_INSTANCE_ANNOTATION
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import owned, owned_kinds
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
-from mcagent.controller.member.membership import cluster_set_of, released
+from mcagent.controller.member.membership import cluster_set_of, is_duplicate, released
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.event import Event
@@ -64,8 +65,9 @@ class Leave:
         late = view.quiet_for(ref) >= PATIENCE
         if leader is not None and leader.connected and leader.synced and not late:
             announce, uid = announce_ref(leader), self._settings.cluster_uid
-            if is_refusal(view.failure(announce)):
-                no_mark = {"metadata": {"annotations": {REFUSED_UID_ANNOTATION: None}}}
+            if is_refusal(view.failure(announce)) or is_duplicate(chosen):
+                marks = dict.fromkeys((REFUSED_UID_ANNOTATION, REFUSED_INSTANCE_ANNOTATION))
+                no_mark = {"metadata": {"annotations": marks}}
                 unmarked = Wanted(ref=announce, body=no_mark, create=False)
                 return DesiredObjects(steps=[unmarked, released(chosen)], again=LOOK)
             checked = Wanted(

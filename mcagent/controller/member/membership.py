@@ -91,6 +91,11 @@ def is_for(resource_import: ResourceImport, leader: Leader) -> bool:
     return not resource_import.is_deleting and (not clusters or leader.cluster_id in clusters)
 
 
+def is_duplicate(cluster_set: ClusterSet) -> bool:
+    """Tell whether a ClusterSet's condition says that another cluster holds the ID of this one."""
+    return _reason(cluster_set) == DUPLICATE
+
+
 def is_joined(view: View) -> bool:
     """Tell whether the ClusterSet of this cluster is not being deleted; its leader may be unreachable."""
     cluster_set = cluster_set_of(view)

@@ -16,7 +16,7 @@ from mcagent.controller.machinery.reconciler import Json, View
 from mcagent.controller.member.membership import cluster_set_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.multicluster import ClusterSet
-from mcagent.model.net import PodPrefix, parse_network
+from mcagent.model.net import PodPrefix, address_or_none, contains, network_or_none, parse_network
 
 EXPORT_RANGE, POD_RANGE = "ExportRange", "PodExportRange"  # conditions of the ClusterSet
 ASSIGNED, CONFIGURED = "Assigned", "Configured"
@@ -37,6 +37,18 @@ def published_cidr(view: View, settings: MemberSettings) -> str:
     """Return the CIDR that other clusters use for this cluster's Services; "" if there is none yet."""
     own = "" if settings.export_cidr == ALWAYS else settings.service_cidr or ""
     return export_cidr(view, settings) or own
+
+
+def unreachable_cluster_ip(view: View, settings: MemberSettings, cluster_ip: str) -> str:
+    """Return what to do about a ClusterIP outside the CIDR that other clusters use; "" if it lies inside."""
+    cidr, address = network_or_none(published_cidr(view, settings)), address_or_none(cluster_ip)
+    if cidr is None or address is None or contains(cidr, address):
+        return ""
+    return (
+        f"ClusterIP {cluster_ip} lies outside {cidr}, the one Service CIDR of this cluster that others reach: for "
+        "a Service of a second ServiceCIDR, create it anew with a spec.clusterIP of the first, or set "
+        "endpointIPType: PodIP"
+    )
 
 
 def pod_prefixes(view: View, settings: MemberSettings) -> Prefixes:

@@ -259,10 +259,14 @@ def _serving(backends: Backends, definition: Definition, cluster: str) -> Backen
     """Return a cluster's endpoints without the ports that older exports define otherwise."""
     own = definition.ports[cluster]
     subsets: dict[Ports, frozenset[Address]] = {}
+    portless = 0
     for all_ports, addresses in backends.subsets.items():
         if ports := tuple(port for port in all_ports if port[0] in own):
             subsets[ports] = subsets.get(ports, frozenset()) | addresses
-    return replace(backends, subsets=subsets)
+        else:
+            portless += len(addresses)
+    note = f"{portless} endpoints are left out: older exports define their ports otherwise" if portless else ""
+    return replace(backends, subsets=subsets, remark=", ".join(filter(None, (backends.remark, note))))
 
 
 def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Groups, dict[str, MergeResult]]:
@@ -276,10 +280,11 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Groups, dict[str, Mer
     results: dict[str, MergeResult] = {}
     size = 0
     for cluster, backends in offers:
-        dropped = 0
+        dropped = shared = 0
         for ports in sorted(backends.subsets):
             older = addresses_by_ports.setdefault(ports, set())
             addresses = sorted(backends.subsets[ports] - older, key=_address_key)
+            shared += len(backends.subsets[ports]) - len(addresses)
             head = len(json.dumps(endpoint_ports(ports))) + 32 + len(cluster)
             if len(groups) == MAX_SUBSETS:
                 dropped += len(addresses)
@@ -296,24 +301,26 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Groups, dict[str, Mer
             older.update(addresses[:count])
             if count:
                 groups[cluster, ports] = tuple(map(str, addresses[:count]))
-        results[cluster] = _union_result(backends, dropped)
+        results[cluster] = _union_result(backends, dropped, shared)
     return groups, results
 
 
-def _union_result(backends: Backends, dropped: int) -> MergeResult:
-    notes = []
-    if backends.left_out:
-        shown = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")
-        notes.append(f"{len(backends.left_out)} endpoints are left out: {shown}")
+def _union_result(backends: Backends, dropped: int, shared: int) -> MergeResult:
+    notes = []  # short ones first: the member repeats only the beginning
     if backends.over:
         notes.append(
             f"{backends.over} endpoints are left out: the leader takes {backends.count} of one Service "
             "(members.maxEndpoints)"
         )
-    if backends.remark:
-        notes.append(backends.remark)
+    if shared:
+        notes.append(f"{shared} endpoints are left out: an older export has their addresses")
     if dropped:
         notes.append(f"{dropped} endpoints are left out: the ResourceImport would be larger than an object may be")
+    if backends.remark:
+        notes.append(backends.remark)
+    if backends.left_out:
+        shown = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")
+        notes.append(f"{len(backends.left_out)} endpoints are left out: {shown}")
     return MergeResult(merged=not backends.left_out or backends.count > 0, note=", ".join(notes))
 
 

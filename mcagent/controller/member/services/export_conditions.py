@@ -79,17 +79,27 @@ def leaders_conditions(
     now: float,
     *,
     not_ready: str = "",
+    outside: str = "",
 ) -> list[Json]:
     """Return Ready and Conflict from the status of the two ResourceExports; only Ready while they have none.
 
+    The message of Ready has what the leader leaves out of an export that it merges.
     `ports`: those of the Service, if it is exported. `not_ready`: why connections find no endpoint.
+    `outside`: what to do if the leader refuses the ClusterIP.
     """
     before = export.status.conditions
-    succeeded, conflict = False, None
+    succeeded, conflict, notes = False, None, list[str]()
     for resource_export in exports:
         conditions = resource_export.status.conditions if resource_export is not None else ()
         if (failure := condition_of(conditions, "Failure")).type:
             message = printable(failure.message, _SHOWN)
+            if resource_export is not None and resource_export.spec.kind == names.ExportKind.ENDPOINTS:
+                # Endpoints are refused for what they are, whatever other clusters export.
+                why = f"{message}; {outside}" if outside else message
+                return [
+                    condition(before, "Ready", FALSE, reason="Failed", message=why, now=now),
+                    conflict or condition(before, "Conflict", FALSE, reason="NoConflicts", now=now),
+                ]
             reason = _conflict_reason(failure, ports, view, export)
             return [
                 condition(before, "Ready", FALSE, reason="Failed", message=message, now=now),
@@ -98,11 +108,13 @@ def leaders_conditions(
         if (leaders_conflict := condition_of(conditions, "Conflict")).is_true:
             reason, message = _reason(leaders_conflict), printable(leaders_conflict.message, _SHOWN)
             conflict = condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
-        succeeded = succeeded or condition_of(conditions, "Succeeded").is_true
+        if (success := condition_of(conditions, "Succeeded")).is_true:
+            succeeded = True
+            notes += [f"leader: {printable(success.message, _SHOWN)}"] if success.message else []
     if not succeeded:
         why = "the leader has not processed it yet"
         return [condition(before, "Ready", FALSE, reason="Pending", message=why, now=now)]
-    ready = condition(before, "Ready", TRUE, reason="Exported", now=now)
+    ready = condition(before, "Ready", TRUE, reason="Exported", message="; ".join(notes), now=now)
     if not_ready:
         ready = condition(before, "Ready", FALSE, reason=NO_ENDPOINT, message=not_ready, now=now)
     return [

@@ -44,7 +44,13 @@ from mcagent.controller.member.exports import (
 )
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
 from mcagent.controller.member.membership import concerns_membership, exporting_leader
-from mcagent.controller.member.published import export_cidr, pod_prefixes, published_address, published_subsets
+from mcagent.controller.member.published import (
+    export_cidr,
+    pod_prefixes,
+    published_address,
+    published_subsets,
+    unreachable_cluster_ip,
+)
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
@@ -98,6 +104,7 @@ class ExportDecision:
     metadata: ExportedMetadata = field(default_factory=ExportedMetadata)
     traffic: str = ""
     not_ready: str = ""  # if the Service is exported: why connections find no endpoint
+    outside: str = ""  # if its ClusterIP lies outside the Service CIDR: what to do
     left_out: str = ""  # if the Service is exported: the reason of the Event with `message`
 
     @property
@@ -183,9 +190,8 @@ class ServiceExports:
             for other in _key_of_export(place.replaced, leader) if place.replaced is not None else ():
                 steps += _removals(view, leader, _refs(leader, other))
         resource_exports = [view.get(ref, ResourceExport) for ref in refs]
-        conditions = leaders_conditions(
-            export, resource_exports, decision.ports, view, now, not_ready=decision.not_ready
-        )
+        reasons = {"not_ready": decision.not_ready, "outside": decision.outside}
+        conditions = leaders_conditions(export, resource_exports, decision.ports, view, now, **reasons)
         address = decision.address
         steps.append(export_status(export, decision.refusal, decision.message, conditions, now, address=address))
         events += _events(export, decision, refs, view)
@@ -282,6 +288,9 @@ class ServiceExports:
             metadata=metadata,
             traffic=traffic,
             not_ready=not_ready,
+            outside=""
+            if by_pod_ip or address
+            else unreachable_cluster_ip(view, self._settings, cluster_ips(service)[0]),
             left_out="EndpointsLeftOut" if dropped or not_served else "MetadataLeftOut" if notes else "",
         )
 

@@ -29,6 +29,11 @@ CHECK = DoctorCheck(
             "other clusters do not have this Service, or none of its endpoints",
             f"kubectl describe serviceexport; {_FLAT}",
         ),
+        "PartLeftOut": warning(
+            "other clusters do not have a part of this export",
+            "fewer endpoints or ports, or a higher limit: members.maxEndpoints of the leader's controller "
+            "(kubectl describe serviceexport)",
+        ),
         "NoExportRange": warning(
             "other clusters reach exported Services by their ClusterIPs, if these are in no network of theirs",
             "exportCIDR of the controller, or exportCIDRs of the leader's (docs/multicluster.md)",
@@ -61,6 +66,14 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     refused = [(export, ready) for export, ready in conditions if ready.reason == "Failed"]
     for export, ready in refused:
         yield CHECK.finding("ExportRefused", ready.message, subject=export.subject)
+    reduced = [(export, ready.message) for export, ready in conditions if ready.is_true and ready.message]
+    reduced += [
+        (export, valid.message)
+        for export, _ in conditions
+        if (valid := condition_of(export.status.conditions, "Valid")).is_true and valid.message
+    ]
+    for export, message in reduced:
+        yield CHECK.finding("PartLeftOut", message, subject=export.subject)
     events = cluster.read(refusals)
     for event in events:
         kind, namespace, name = (text_at(event, "involvedObject", key) for key in ("kind", "namespace", "name"))
@@ -74,5 +87,5 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     ]
     for cause, subject, condition in missing:
         yield CHECK.finding(cause, f"{condition.reason}: {condition.message}", subject=subject)
-    if not refused and not events and not missing:
+    if not refused and not reduced and not events and not missing:
         yield CHECK.passed(f"{len(conditions)} exported, none is refused")

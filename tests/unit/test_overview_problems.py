@@ -1,0 +1,55 @@
+"""Problems of `mcagent status --context` beside a status of Ready: a second cluster, refused endpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcagent.controller.admin.overview import OverviewInput, overview
+from mcagent.model.api.multicluster import ApiServiceExport, ClusterSet
+from mcagent.model.parsing.decode import read_as
+
+
+def problems(objects: OverviewInput) -> list[tuple[str, bool]]:
+    """Return message and level of the problems that an object has."""
+    subjects = {str(item.subject) for item in (*objects.cluster_sets, *objects.service_exports)}
+    return [(p.message, p.error) for p in overview(objects).problems if p.subject in subjects]
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, str]:
+    """Return a condition."""
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def test_the_leader_shows_a_second_cluster_with_the_id_of_a_member() -> None:
+    """Also while the member is Ready."""
+    conditions = [
+        condition("Ready", "True"),
+        condition("UniqueClusterID", "False", "DuplicateClusterID", "a copy"),
+    ]
+    spec = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    status: Any = {
+        "conditions": conditions[:1],
+        "clusterStatuses": [{"clusterID": "east", "conditions": conditions}],
+    }
+    leaders = read_as(ClusterSet, {"metadata": {"name": "set"}, "spec": spec, "status": status})
+    assert problems(OverviewInput(cluster_sets=[leaders])) == [("east: a copy", True)]
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected"),
+    [
+        (condition("Ready", "True", "Exported"), []),
+        (condition("Ready", "True", "Exported", "leader: 10 endpoints"), [("leader: 10 endpoints", False)]),
+        (condition("Ready", "False", "Failed", "refused"), [("refused", True)]),
+        (condition("Ready", "False", "Pending", "not yet"), []),
+    ],
+)
+def test_an_export_that_is_refused_or_reduced_is_shown(
+    ready: dict[str, str], expected: list[tuple[str, bool]]
+) -> None:
+    """Valid and without a conflict: what the leader leaves out is a warning, a refusal an error."""
+    conditions = [condition("Valid", "True", "Valid"), condition("Conflict", "False", "NoConflicts"), ready]
+    export = read_as(ApiServiceExport, {"metadata": {"name": "db"}, "status": {"conditions": conditions}})
+    assert problems(OverviewInput(service_exports=[export])) == expected
