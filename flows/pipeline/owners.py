@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from ipaddress import ip_network
 
 from flows.declare import Category
 from flows.fields import Address
@@ -62,12 +61,9 @@ def base(env: Env, group: NextHopGroup) -> Entries:
 def cluster(env: Env, c: RemoteCluster) -> Entries:
     """Return the entries to and from a remote cluster; FlowError if a value does not fit."""
     tunnels = {gateway.address: gateway.next_hop for gateway in c.gateways if gateway.next_hop is not None}
-    sources = tuple(dict.fromkeys((*c.cidrs, *(ip_network(gateway.address) for gateway in c.gateways))))
     flows = [
-        *source.cluster(env, c, sources),
+        *source.cluster(c),
         *arrive.cluster(c),
-        *arrive.fragments(env, c),
-        *arrive.related(env, c, sources),
         *policy.cluster(env, c),
         *mapping.cluster(env, c),
     ]
@@ -77,7 +73,7 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     if not (tunnels if env.gateway else c.gateways):
         flows += route.unreachable(c)
     elif env.gateway:
-        flows += [*classify.cluster(env, c, tunnels.values()), *source.cluster_tunnel(env, c)]
+        flows += [*classify.cluster(env, c, tunnels.values()), *source.cluster_tunnel(c)]
         flows += route.cluster(env, c, tunnels)
         chosen = route.cluster_groups(env, c, tunnels)
     else:

@@ -108,14 +108,26 @@ INGRESS_PORT = Bits(
     "ingress_port", REGISTERS[2], 0, 15, "input port; for a packet that a sibling relays, the port to its Node"
 )
 EGRESS_PORT = Bits("egress_port", REGISTERS[3], 0, 15, "output port")
-QUOTED_ADDRESS = Bits(
-    "quoted_address", REGISTERS[4], 0, 31, "of an ICMP error: the remote address of the connection that it quotes"
+OTHER_GATEWAY = Bits(
+    "other_gateway",
+    REGISTERS[0],
+    11,
+    11,
+    "the looked up address is that of a remote gateway, and the packet did not come through that gateway's tunnel",
+)
+QUOTED = Bits(
+    "quoted", REGISTERS[0], 12, 12, "the looked up address is that of the connection which an ICMP error quotes"
+)
+METERED = Bits("metered", REGISTERS[0], 13, 13, "a fragment that has passed the meter of its cluster")
+OWNER = Bits("owner", REGISTERS[4], 0, 31, "ID of the remote cluster that has the looked up address; 0: none")
+SENDER_ADDRESS = Bits(
+    "sender_address", REGISTERS[5], 0, 31, "source of an ICMP error, while the quoted address is in its place"
 )
 CT_SOURCE = Bits("ct_source", CT_NW_SRC, 0, 31, "source of the connection's first packet")
 CT_DESTINATION = Bits("ct_destination", CT_NW_DST, 0, 31, "destination of the connection's first packet")
 SOURCE_ADDRESS = Bits("source_address", IPV4_SRC, 0, 31, "of a packet")
 # The addresses of the first packet of the connection that an ICMP error quotes: (source, destination).
-QUOTED = {IPV4_ONLY: (CT_SOURCE, CT_DESTINATION)}
+QUOTED_ADDRESSES = {IPV4_ONLY: (CT_SOURCE, CT_DESTINATION)}
 # The types of ICMP errors that quote a packet (RFC 792; nf_conntrack_proto_icmp.c, lib/conntrack.c).
 ICMP_ERRORS = {IPV4_ONLY: tuple((exact(IP_PROTO, IP_ICMP), exact(ICMP_TYPE, n)) for n in (3, 4, 5, 11, 12))}
 # The fields from which a client's port is read, and to which it is restored.
@@ -178,8 +190,8 @@ ZONE_RESTORED = Zone(
 )
 
 BITS = (
-    ORIGIN, TRANSLATED, SNAT, REPLY, LOOKUP, TOO_LARGE, REPAIRED, CLUSTER, INGRESS_PORT, EGRESS_PORT,
-    QUOTED_ADDRESS, MARK_PORT, MARK_TRANSLATED, MARK_OPENED, LABEL_PORT, LABEL_ENDED, LABEL_CLIENT_PORT,
-    LABEL_SERVICE, SERVICE_ID,
+    ORIGIN, TRANSLATED, SNAT, REPLY, LOOKUP, TOO_LARGE, REPAIRED, OTHER_GATEWAY, QUOTED, METERED, CLUSTER,
+    INGRESS_PORT, EGRESS_PORT, OWNER, SENDER_ADDRESS, MARK_PORT, MARK_TRANSLATED, MARK_OPENED, LABEL_PORT,
+    LABEL_ENDED, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
 )  # fmt: skip
 ZONES = (ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT, ZONE_RESTORED)

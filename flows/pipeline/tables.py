@@ -20,10 +20,9 @@ CLASSIFY = PipelineTable(
     "virtual next hop, which are measured (not TCP). Agent probes to clients are routed like replies; resets to "
     "them are dropped. Reachability frames from gateways of this cluster go to the local agent. Probes of remote "
     "gateways are returned through their tunnel with this cluster's fingerprint as source address, and answers to "
-    "this gateway's probes go to the agent. Connections that the agent restores are committed. Fragments of "
-    "remote clusters pass the cluster's meter.",
+    "this gateway's probes go to the agent. Connections that the agent restores are committed.",
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.IP_FRAG, f.TCP_FLAGS),
-    next=(3, 5, 10, 26, 40),
+    next=(3, 5, 9, 10, 26, 40),
 )
 SENT_FRAGMENTS = PipelineTable(
     number=3,
@@ -51,12 +50,32 @@ VIRTUAL = PipelineTable(
     fields=(f.ETH_TYPE, *ADDRESSES_SRC),
     next=(10,),
 )
+OWNER = PipelineTable(
+    number=9,
+    name="Owner",
+    purpose="Packets from tunnels: the remote cluster that has the source address, by the longest prefix. Table "
+    "Related has quoted addresses of ICMP errors looked up in the same way.",
+    fields=(f.ETH_TYPE, r.INGRESS_PORT, *ADDRESSES_SRC),
+    next=(10,),
+)
 SOURCE = PipelineTable(
     number=10,
     name="Source",
-    purpose="Source-address check: remote clusters, Nodes and the host may send only from their own addresses.",
-    fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, r.INGRESS_PORT, *ADDRESSES_SRC),
-    next=(12, 20, 30, 60, 76),
+    purpose="Source-address check: remote clusters, Nodes and the host may send only from their own addresses. An "
+    "ICMP error may come only from the cluster at the other end of the connection that it quotes.",
+    fields=(
+        f.ETH_TYPE, r.ORIGIN, r.OTHER_GATEWAY, r.QUOTED, r.CLUSTER, r.OWNER, r.INGRESS_PORT, *ADDRESSES_SRC
+    ),
+    next=(10, 11, 12, 20, 30, 76),
+)  # fmt: skip
+FRAGMENTS = PipelineTable(
+    number=11,
+    name="Fragments",
+    purpose="Packets of remote clusters: limits the fragments of each cluster by its meter, before conntrack "
+    "reassembles them. On a gateway, packets from its own tunnels continue with their kind, those that other "
+    "gateways forward with their destination.",
+    fields=(f.ETH_TYPE, f.IP_FRAG, r.ORIGIN, r.QUOTED, r.METERED, r.CLUSTER),
+    next=(11, 12, 20, 60, 62, 71),
 )
 IDENTITY = PipelineTable(
     number=12,
@@ -195,15 +214,7 @@ DELIVER = PipelineTable(
     name="Deliver",
     purpose="Selects the destination's Node by the longest prefix.",
     fields=(f.ETH_TYPE, r.ORIGIN, *ADDRESSES_DST),
-    next=(61, 90),
-)
-FRAGMENTS = PipelineTable(
-    number=61,
-    name="Fragments",
-    purpose="Limits the fragments of a remote cluster by the cluster's meter, before conntrack reassembles them. "
-    "On a gateway those of its own tunnels have passed the meter in Classify.",
-    fields=(f.ETH_TYPE, f.IP_FRAG, r.ORIGIN, r.CLUSTER),
-    next=(70,),
+    next=(70, 90),
 )
 ARRIVE = PipelineTable(
     number=70,
@@ -215,17 +226,10 @@ ARRIVE = PipelineTable(
 RELATED = PipelineTable(
     number=56,
     name="Related",
-    purpose="ICMP errors: the remote address of the connection that the error quotes, from conntrack. An error "
-    "about an unknown connection is dropped.",
+    purpose="ICMP errors: has the remote address of the connection that the error quotes, from conntrack, looked "
+    "up and checked like a source. An error about an unknown connection is dropped.",
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.ICMP_TYPE),
-    next=(58, 62, 71),
-)
-RELATED_CLUSTER = PipelineTable(
-    number=58,
-    name="RelatedCluster",
-    purpose="An ICMP error may come only from the cluster at the other end of the connection that it quotes.",
-    fields=(f.ETH_TYPE, r.CLUSTER, r.QUOTED_ADDRESS),
-    next=(62, 71),
+    next=(9, 62, 71),
 )
 ADMIT = PipelineTable(
     number=71,
@@ -366,10 +370,10 @@ POLICY_TABLES = (
 # Present only if a Pod CIDR of this cluster has a virtual prefix.
 PREFIX_TABLES = (VIRTUAL, REAL)
 TABLES = (
-    CLASSIFY, SENT_FRAGMENTS, UNMAP, VIRTUAL, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY,
-    EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE,
-    ROUTE, RELAY, SNAT_TABLE,
-    SNAT_STATE, EXIT, DELIVER, FRAGMENTS, ARRIVE, RELATED, RELATED_CLUSTER, INGRESS_TIERS, INGRESS_NETWORK_POLICY,
+    CLASSIFY, SENT_FRAGMENTS, UNMAP, VIRTUAL, OWNER, SOURCE, FRAGMENTS, IDENTITY, EGRESS_TIERS,
+    EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT,
+    UN_DNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE,
+    SNAT_STATE, EXIT, DELIVER, ARRIVE, RELATED, INGRESS_TIERS, INGRESS_NETWORK_POLICY,
     INGRESS_BASELINE, REJECT, REJECT_STATE, ADMIT, ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, MAP,
     REAL, OUTPUT,
 )  # fmt: skip

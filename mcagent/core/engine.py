@@ -7,8 +7,10 @@ calls of the same function one computation, but never gives a wrong value. Memor
 dropped.
 
 If a new value equals the last one, the last one is returned (equality cut-off). So an unchanged value is the same
-object in each pass, and comparing it is cheap. The keys whose values changed are passed on from a mapping to those
-that `each` and `join` make of it, so a change of one cluster of a thousand is not searched for in every step.
+object in each pass, and comparing it is cheap. Elements of the tuples that `each` makes are kept in the same way:
+if all tunnels change, clusters keep the flows that do not. The keys whose values changed are passed on from a
+mapping to those that `each` and `join` make of it, so a change of one cluster of a thousand is not searched for in
+every step.
 
 Only this module knows that there was an earlier pass. A pass with memories and a pass without give equal results
 if functions depend only on their arguments, do not modify them, and do not depend on the order of a mapping's
@@ -99,7 +101,7 @@ class IncrementalEngine:
                 results[key] = last_results[key]
                 continue
             result = function(value, *shared, **kwargs)
-            results[key] = last_results[key] if last_results.get(key, _ABSENT) == result else result
+            results[key] = _with_last_elements(last_results[key], result) if key in last_results else result
         return self._replaced(memory, results)
 
     def join(self, first: Mapping[K, V], *others: Mapping[K, Any]) -> Mapping[K, tuple[V, *tuple[Any, ...]]]:
@@ -134,7 +136,8 @@ class IncrementalEngine:
     def _updated(self, memory: _Memory, results: Mapping[K, T]) -> Mapping[K, T]:
         """Put the results of some keys into the value of a memory."""
         last: Mapping[K, T] = memory.value
-        changed = {key: result for key, result in results.items() if last[key] != result}
+        merged = {key: _with_last_elements(last[key], result) for key, result in results.items()}
+        changed = {key: result for key, result in merged.items() if last[key] is not result}
         if not changed:
             return last
         current = memory.value = {**last, **changed}
@@ -154,3 +157,13 @@ class IncrementalEngine:
         place = (kind, function, number)
         memory = self._current[place] = self._last.get(place) or _Memory()
         return memory
+
+
+def _with_last_elements(last: Any, result: Any) -> Any:
+    """Return `last` if it equals `result`; else `result`, with the equal elements of `last` if both are tuples."""
+    if last == result:
+        return last
+    if type(last) is not tuple or type(result) is not tuple:
+        return result
+    elements = [old if old == new else new for old, new in zip(last, result, strict=False)]
+    return (*elements, *result[len(elements) :])

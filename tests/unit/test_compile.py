@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.pipeline.tables import FRAGMENTS
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.ids import ENDED_METER, assign_ids, assign_ofports
 from mcagent.core.plan.diff import diff, diff_desired
@@ -299,17 +300,17 @@ def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
 
 
 def test_fragments_of_each_cluster_pass_a_meter_before_conntrack() -> None:
-    """A gateway's own tunnels lead to it in table Classify; all Nodes meter what other gateways forward."""
-    conditions = {("g1", 0): "in_port=", ("g1", 61): "reg0=0x3/0xf", ("w1", 61): "reg0=0x3/0xf"}
+    """On a gateway from its own tunnels, on all Nodes what other gateways forward: one flow for all of them."""
     for on in ("g1", "w1"):
         result = compiled(EAST, gateway("g2", "192.0.2.9"), on=on, fragments=70)
         cluster = resources(result, "cluster/east")
         (meter,) = of(MeterEntry, resources(result, "fragment-meters"))
         assert (meter.rate, meter.burst) == (70, 280)
-        flows = [flow for flow in of(FlowEntry, cluster) if f"meter:{meter.meter_id}," in flow.actions]
-        assert {flow.table for flow in flows} == {table for node, table in conditions if node == on}
-        assert all("nw_frag=yes" in flow.match for flow in flows)
-        assert all(conditions[on, flow.table] in flow.match for flow in flows)
+        (flow,) = [flow for flow in of(FlowEntry, cluster) if f"meter:{meter.meter_id}," in flow.actions]
+        assert flow.table == FRAGMENTS.number
+        number = flow.match.partition("reg1=")[2].partition(",")[0]
+        assert flow.match == f"ip,reg0=0/0x2000,reg1={number},nw_frag=yes"
+        assert flow.cookie & 0xFFFFFFFF == int(number, 0)
 
 
 def test_fragments_that_a_node_sends_pass_a_meter_of_their_sender() -> None:
@@ -354,7 +355,7 @@ def test_more_than_256_clusters_share_the_meters_of_fragments() -> None:
             int(flow.actions.partition("meter:")[2].partition(",")[0])
             for number in range(count)
             for flow in of(FlowEntry, resources(result, f"cluster/c{number}"))
-            if flow.table == 61
+            if flow.table == FRAGMENTS.number
         )
         assert used.keys() == meters
         assert len(meters) <= 256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,3 +151,20 @@ def test_one_function_may_be_called_for_one_value_and_for_each_of_several() -> N
             assert not single or engine.call(double, 1) == 2
             assert engine.each(double, {"a": 2}) == {"a": 4}
             assert engine.call(double, 3) == 6
+
+
+def test_equal_elements_of_a_changed_tuple_are_the_same_objects() -> None:
+    """Where one resource of a cluster changed, the others need no comparison; a longer tuple is complete."""
+
+    def texts(value: int, count: int) -> tuple[tuple[str, int], ...]:
+        return (("first", 1), ("changed", value), *(("further", number) for number in range(count)))
+
+    engine = IncrementalEngine()
+    results = []
+    for value, count in ((1, 2), (2, 2), (2, 3), (3, 1)):
+        with engine.one_pass():
+            results.append(engine.each(texts, {"key": value}, count)["key"])
+        assert results[-1] == texts(value, count)
+    for before, after in pairwise(results):
+        pairs = list(zip(before, after, strict=False))
+        assert [old is new for old, new in pairs] == [old == new for old, new in pairs]

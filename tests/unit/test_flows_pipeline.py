@@ -101,18 +101,25 @@ def test_unchanged_input_gives_equal_parts() -> None:
 def test_a_remote_cluster_may_send_from_its_own_addresses_only() -> None:
     """Every source that passes is bound to the cluster, a gateway's to its tunnel, and the rest is counted."""
     shared = small.env(gateway=True, siblings=())
-    part = pipeline.cluster(shared, small.remote(1, gateway=True, snat=False))
-    sources = texts(part, t.SOURCE.number)
-    assert sources == [
-        *(
-            f"ip,reg0=0x5/0xf,nw_src={source} -> set_field:0x65->reg1,goto_table:76"
-            for source in ("10.21.0.0/16", "10.121.0.0/16", "10.9.1.1", "10.9.1.2")
-        ),
-        "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.21.0.0/16 -> goto_table:20",
-        "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.121.0.0/16 -> goto_table:20",
-        "ip,reg0=0x4/0xf,reg1=0x65,reg2=0x3e9/0xffff,nw_src=10.9.1.1 -> goto_table:20",
-        "ip,reg0=0x4/0xf,reg1=0x65,reg2=0x3ea/0xffff,nw_src=10.9.1.2 -> goto_table:20",
+    remote = small.remote(1, gateway=True, snat=False)
+    part = pipeline.cluster(shared, remote)
+    owned = "set_field:0x65->reg4,goto_table:10"
+    cidrs = [f"ip,nw_src={net} -> {owned}" for net in ("10.21.0.0/16", "10.121.0.0/16")]
+    assert texts(part, t.OWNER.number) == [
+        *cidrs,
+        f"ip,nw_src=10.9.1.1 -> set_field:0x800/0x800->reg0,{owned}",
+        f"ip,nw_src=10.9.1.2 -> set_field:0x800/0x800->reg0,{owned}",
+        f"ip,reg2=0x3e9/0xffff,nw_src=10.9.1.1 -> {owned}",
+        f"ip,reg2=0x3ea/0xffff,nw_src=10.9.1.2 -> {owned}",
+    ]
+    assert texts(part, t.SOURCE.number) == [
+        "reg0=0/0x800,reg1=0x65,reg4=0x65 -> goto_table:11",
         "reg0=0x4/0xf,reg1=0x65 -> drop",
+    ]
+    in_cidr = replace(remote, cidrs=(*remote.cidrs, ip_network("10.9.1.0/24")))
+    assert texts(pipeline.cluster(shared, in_cidr), t.OWNER.number) == [
+        *cidrs,
+        f"ip,nw_src=10.9.1.0/24 -> {owned}",
     ]
 
 
@@ -262,7 +269,7 @@ def test_no_builder_assumes_ipv4() -> None:
         small.service(5, "tcp", endpoints=0), address=ip_address("fd00:96::5"), endpoints=(endpoint,)
     )
     part = pipeline.service(shared, service)
-    assert "ipv6,reg0=0x4/0xf,reg1=0x1,ipv6_src=fd00:21::/64" in {flow.match_text for flow in flows}
+    assert "ipv6,ipv6_src=fd00:21::/64" in {flow.match_text for flow in flows if flow.table == t.OWNER.number}
     assert "ipv6,reg0=0x4/0xf,ipv6_dst=fd00:96::/108" in {flow.match_text for flow in flows}
     assert part.flows[0].match_text == "ct_state=+new-rpl+trk,tcp6,ipv6_dst=fd00:96::5,tp_dst=80"
     assert "nat(dst=[fd00:10::2]:8080)" in part.groups[0].body_text

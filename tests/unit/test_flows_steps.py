@@ -10,11 +10,12 @@ import pytest
 
 from flows import Flow, FlowError, pipeline
 from flows import actions as act
-from flows.fields import IP_UDP
+from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.simulator import IpFragment, Packet, SimulatedSwitch
+from flows.simulator.packet import SYN, UNREACHABLE
 from mcagent.model.net import PodPrefix
 from tests import small_topology as small
 from tests.topologies import HOST_MAC, PLAIN
@@ -231,3 +232,35 @@ def test_the_ports_of_first_fragments_do_not_part_them_from_the_others() -> None
     committed = [text for text in texts(base, t.CLIENT.number) if "ct(commit" in text]
     assert committed
     assert all(",nw_frag=no" in text for text in committed)
+
+
+def test_an_icmp_error_comes_from_the_cluster_of_the_connection_through_any_of_its_tunnels() -> None:
+    """The address in the quote is one of that cluster, or of its gateways; of a removed cluster there is none."""
+    base, first, second, *others = small.parts(gateway=True, siblings=())
+    switch, removed = (
+        SimulatedSwitch.of(small.flows_of(parts), small.groups_of(parts))
+        for parts in ([base, first, second, *others], [base, second, *others])
+    )
+    pod = ip_address("10.10.1.9")
+    opened = Packet(
+        in_port=1, eth_src=HOST_MAC, eth_dst=PLAIN, src=pod, dst=ip_address("10.21.0.5"), proto=IP_TCP,
+        src_port=4000, dst_port=80, tcp_flags=SYN,
+    )  # fmt: skip
+    from_gateway = replace(opened, in_port=1001, src=ip_address("10.9.1.1"), dst=pod)
+    for request in (opened, from_gateway):
+        walk = switch.walk(request)
+        ((port, sent),) = walk.outputs
+        assert (port == 1) is (request is from_gateway)
+        for tunnel, source in ((1001, "10.21.0.5"), (1002, "10.121.0.7"), (2001, "10.22.0.5")):
+            error = Packet(
+                in_port=tunnel, eth_dst=PLAIN, src=ip_address(source), dst=pod, proto=IP_ICMP,
+                icmp_type=UNREACHABLE, quoted=sent if request is opened else request.reply(),
+            )  # fmt: skip
+            delivered = switch.walk(error, walk.connections)
+            assert bool(delivered.outputs) is (tunnel < 2000), delivered
+            assert all((port, copy.src) == (1, error.src) for port, copy in delivered.outputs)
+            if tunnel > 2000:
+                assert delivered.steps[-1].flow is not None
+                cookie = d.COOKIES.split(delivered.steps[-1].flow.cookie)
+                assert cookie == (d.DROP_NOT_RELATED.number, t.SOURCE.number)
+            assert not removed.walk(error, walk.connections).outputs

@@ -175,6 +175,7 @@ def doctored(world: World) -> ExaminedCluster:
         leader_check.cluster_sets: [world.cluster_set],
         leader_check.imports: [],
         leader_check.leader_servers: [],
+        cluster_ids.duplicates: [],
     }
     client: Any = None
     return ExaminedCluster(client, Config(node_name="n1"), (), readings=readings, clock=0.0, now=NOW)

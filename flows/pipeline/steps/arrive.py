@@ -1,14 +1,14 @@
-"""Tables Deliver, Output, Fragments, Arrive, Related, Admit, ArriveState: to the destination's kernel.
+"""Tables Deliver, Output, Arrive, Related, Admit, ArriveState: to the destination's kernel.
 
 Conntrack (zone ARRIVAL) stores the gateway through which a connection arrived, and the Service that it translated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from flows.actions import Ct, DecTtl, Goto, Meter, Move, OutputBits, set_bits, set_whole
-from flows.fields import ETH_DST, ETH_SRC, Network, Term, destination_in, eth_type_of, in_network
+from flows.actions import Ct, DecTtl, Goto, Meter, Move, OutputBits, Resubmit, set_bits, set_whole
+from flows.fields import ETH_DST, ETH_SRC, Term, destination_in
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -36,7 +36,7 @@ def _output() -> Iterator[Flow]:
 def own_node(n: LocalNode) -> Iterator[Flow]:
     """Deliver packets to this Node itself."""
     for net in dict.fromkeys(n.networks):
-        yield e.flow(t.DELIVER, d.PREFIX + net.prefixlen, destination_in(net), e.goto(t.FRAGMENTS))
+        yield e.flow(t.DELIVER, d.PREFIX + net.prefixlen, destination_in(net), e.goto(t.ARRIVE))
 
 
 def node(n: LocalNode) -> Iterator[Flow]:
@@ -55,7 +55,6 @@ def base(env: Env) -> Iterator[Flow]:
     table = t.ARRIVE_STATE
     for family in r.FAMILIES:
         translated = (family, e.FROM_GATEWAY, e.mac(r.MAC_TRANSLATED))
-        yield e.flow(t.FRAGMENTS, d.ELSE, (family,), e.goto(t.ARRIVE))
         yield e.flow(t.ARRIVE, d.NORMAL, translated, set_bits(r.TRANSLATED, 1), track)
         yield e.flow(t.ARRIVE, d.ELSE, (family, e.FROM_GATEWAY), track)
         if env.gateway:  # replies return through this Node itself
@@ -88,28 +87,31 @@ def _after_related(env: Env) -> Goto:
 
 
 def _related(env: Env) -> Iterator[Flow]:
-    """Load the remote address of the connection that an ICMP error quotes.
+    """Accept ICMP errors only from the cluster at the other end of the connection that they quote.
+
+    The address of that end takes the place of the source in tables Owner and Source, then the source returns. All
+    addresses of the cluster count, whatever tunnel the error came through.
 
     Other packets are matched first: the fields of conntrack's first packet would create a datapath flow per
     connection. Without a connection nothing shows whose error it is, and this Node's kernel may know a connection
     that never passed the bridge.
     """
+    quoted = r.QUOTED.is_(1)
+    any_tunnel = (set_bits(r.OTHER_GATEWAY, 0), Resubmit(t.SOURCE.number))
+    yield e.flow(t.SOURCE, d.SPECIAL + 1, (quoted, r.OTHER_GATEWAY.is_(1)), *any_tunnel)
+    yield e.drop(t.SOURCE, d.SPECIAL, (quoted,), d.DROP_NOT_RELATED, t.SOURCE.number)
     for family in r.FAMILIES:
         yield e.flow(t.RELATED, d.SPECIAL, (family, e.UNRELATED), _after_related(env))
         for error in r.ICMP_ERRORS[family]:
             terms = (family, e.INVALID, *error)
             yield e.drop(t.RELATED, d.SPECIAL + 1, terms, d.DROP_NOT_RELATED, t.RELATED.number)
-        for state, remote in zip((e.RELATED_REQUEST, e.RELATED_REPLY), r.QUOTED[family], strict=True):
-            load = Move(remote, r.QUOTED_ADDRESS)
-            yield e.flow(t.RELATED, d.NORMAL, (family, state), load, e.goto(t.RELATED_CLUSTER))
-
-
-def related(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
-    """Accept ICMP errors of a remote cluster about connections with it."""
-    for net in sources:
-        if (family := eth_type_of(net)) in r.FAMILIES:
-            terms = (family, r.CLUSTER.is_(c.id), in_network(r.QUOTED_ADDRESS.field, net))
-            yield e.flow(t.RELATED_CLUSTER, d.NORMAL, terms, _after_related(env))
+        keep = Move(r.SOURCE_ADDRESS, r.SENDER_ADDRESS)
+        look_up = (set_bits(r.QUOTED, 1), set_bits(r.OTHER_GATEWAY, 0), set_bits(r.OWNER, 0))
+        for state, remote in zip((e.RELATED_REQUEST, e.RELATED_REPLY), r.QUOTED_ADDRESSES[family], strict=True):
+            actions = (keep, Move(remote, r.SOURCE_ADDRESS), *look_up, Resubmit(t.OWNER.number))
+            yield e.flow(t.RELATED, d.NORMAL, (family, state), *actions)
+        back = Move(r.SENDER_ADDRESS, r.SOURCE_ADDRESS)
+        yield e.flow(t.FRAGMENTS, d.SPECIAL, (family, quoted), back, _after_related(env))
 
 
 def store_ingress(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
@@ -117,14 +119,6 @@ def store_ingress(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
     for bit, marks in e.REMEMBER.items():
         commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=marks)
         yield e.flow(t.ARRIVE_STATE, d.NORMAL, (*request, r.TRANSLATED.is_(bit)), commit, *_DELIVER[bit])
-
-
-def fragments(env: Env, c: RemoteCluster) -> Iterator[Flow]:
-    """Pass fragments that other gateways forward through the cluster's meter."""
-    if c.fragment_meter is not None and env.local_gateways:
-        for family in r.FAMILIES:
-            terms = (family, e.FRAGMENT, e.FROM_GATEWAY, r.CLUSTER.is_(c.id))
-            yield e.flow(t.FRAGMENTS, d.NORMAL, terms, Meter(c.fragment_meter), e.goto(t.ARRIVE))
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:

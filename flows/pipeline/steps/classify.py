@@ -53,7 +53,7 @@ def base(env: Env) -> Iterator[Flow]:
             yield from _sent_fragments(env, family)
         for port in env.local_gateways:
             gateway = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))
-            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, e.goto(t.SOURCE))
+            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, e.goto(t.OWNER))
     yield from _agent_reports(env)
     yield from _probes(env)
 
@@ -102,10 +102,8 @@ def cluster(env: Env, c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flo
     for port in (hop.ofport for hop in hops):
         origin = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.CLUSTER, c.id), set_bits(r.INGRESS_PORT, port))
         for family in r.FAMILIES:
-            on_port, go_on = (exact(IN_PORT, port), family), (*prepare, *origin, e.goto(t.SOURCE))
-            yield e.flow(t.CLASSIFY, d.NORMAL, on_port, *go_on)
-            if c.fragment_meter is not None:  # conntrack keeps fragments, and has one limit for all of them
-                yield e.flow(t.CLASSIFY, d.EXACT, (*on_port, e.FRAGMENT), Meter(c.fragment_meter), *go_on)
+            go_on = (*prepare, *origin, e.goto(t.OWNER))
+            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *go_on)
         if c.probe_meter is not None:
             yield from _tunnel_probes(env, port, Meter(c.probe_meter))
 

@@ -106,7 +106,7 @@ def from_node(ofport: int) -> Iterator[Flow]:
     for family in r.FAMILIES:
         for mac in _ANSWERS:
             answer = (exact(f.IN_PORT, ofport), family, e.mac(mac))
-            yield e.flow(t.CLASSIFY, d.EXACT, answer, e.UNMARKED, *origin, e.goto(t.SOURCE))
+            yield e.flow(t.CLASSIFY, d.EXACT, answer, e.UNMARKED, *origin, e.goto(t.OWNER))
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:

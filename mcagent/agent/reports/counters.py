@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flows.pipeline.declaration import COOKIES, DROP_POLICY, FOR_CLUSTER, FOR_POLICY, FOR_SERVICE, PIPELINE
 from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
-from flows.pipeline.tables import EXIT, SERVICE, SOURCE
+from flows.pipeline.tables import EXIT, FRAGMENTS, SERVICE, SOURCE
 from mcagent.core.failover.draining import Packets
 from mcagent.core.fragments import kernel, own_endpoints, tunnel_guard
 from mcagent.dataplane.connection_table import Control, table_use
@@ -102,10 +102,14 @@ def forwarded_packets(openflow: OpenFlowBackend) -> Packets | None:
     Packets of other gateways of this cluster are not counted: they are for this Node's own Pods.
     """
 
-    def received(origin: int) -> int:
-        return sum(openflow.flow_stats(f"table={SOURCE.number},reg0={origin}/0xf").values())
+    def received(table: int, origin: int) -> int:
+        return sum(openflow.flow_stats(f"table={table},reg0={origin}/0xf").values())
 
-    return _read(lambda: Packets(remote=received(ORIGIN_REMOTE), local=received(ORIGIN_NODE)))
+    return _read(
+        lambda: Packets(
+            remote=received(FRAGMENTS.number, ORIGIN_REMOTE), local=received(SOURCE.number, ORIGIN_NODE)
+        )
+    )
 
 
 def packets_to_clusters(openflow: OpenFlowBackend, clusters: Iterable[int]) -> Mapping[int, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from sys import intern
 
 from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
@@ -15,6 +16,7 @@ from mcagent.model.dataplane.resources import FlowEntry, GroupEntry
 COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # of every flow of the agent
 OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
 
+_LINE = re.compile(r"[^\n]+")
 _COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .{0,500}?n_packets=(\d+)")
 _DROPPED = re.compile(r"^\d+: ?packet_count:(\d+)", re.MULTILINE)
 
@@ -25,10 +27,13 @@ def is_ours(cookie: int) -> bool:
 
 
 def parse_flows(text: str) -> list[FlowEntry]:
-    """Parse the flows of a dump of OURS (--no-names, --no-stats). Raises flows.errors.FlowError if malformed."""
-    rows = (parse_flow_line(row) for row in text.splitlines() if "actions=" in row)
+    """Parse the flows of a dump of OURS (--no-names, --no-stats). Raises flows.errors.FlowError if malformed.
+
+    The lines, 23,000 with 1,000 clusters, are not all in memory at once, and equal actions are one text.
+    """
+    rows = (parse_flow_line(row[0]) for row in _LINE.finditer(text) if "actions=" in row[0])
     return [
-        FlowEntry(table=table, priority=priority, match=match, cookie=cookie, actions=actions)
+        FlowEntry(table=table, priority=priority, match=match, cookie=cookie, actions=intern(actions))
         for table, priority, match, cookie, actions in rows
     ]
 

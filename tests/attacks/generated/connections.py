@@ -167,7 +167,7 @@ _TO_ADMIT = f"goto_table:{t.ADMIT.number}"
 
 def _believing_errors(flow: FlowEntry) -> FlowEntry:
     """Return the flows that accept ICMP errors of every cluster about every connection."""
-    if flow.table in (t.RELATED.number, t.RELATED_CLUSTER.number):
+    if flow.table == t.RELATED.number:
         return replace(flow, actions=_TO_ADMIT)
     return flow
 
@@ -179,7 +179,7 @@ A6 = AttackClass(
     judge=_judge_errors,
     property="a cluster's ICMP error is delivered only if the connection that it quotes is with this cluster",
     protections={
-        "tables Related and RelatedCluster compare the connection": partial(
+        "tables Related and Source compare the connection": partial(
             nodes.without, nodes.with_flows(_believing_errors)
         )
     },
@@ -274,8 +274,7 @@ A7 = AttackClass(
     judge=_judge_fragment,
     property="every fragment of another cluster passes a meter of that cluster before conntrack reassembles it",
     protections={
-        "gateways meter fragments": partial(nodes.without, _without_meters(t.CLASSIFY.number)),
-        "Nodes meter fragments": partial(nodes.without, _without_meters(t.FRAGMENTS.number)),
+        "gateways and Nodes meter fragments": partial(nodes.without, _without_meters(t.FRAGMENTS.number)),
     },
     examples=500,
 )

@@ -114,10 +114,9 @@ _GATEWAYS = (OUTSIDE, *(place.address for place in PLACES if place.gateway))
 
 
 def _believing_gateways(flow: FlowEntry) -> FlowEntry:
-    """Return the flow of table Source that accepts a gateway's address in all tunnels of its cluster."""
-    if flow.table == t.SOURCE.number and "reg1=" in flow.match and "reg2=" in flow.match:
-        terms = (term for term in flow.match.split(",") if not term.startswith("reg2="))
-        return replace(flow, match=",".join(terms))
+    """Return the flow of table Owner that accepts a gateway's address in all tunnels of its cluster."""
+    if flow.table == t.OWNER.number and "->reg0," in flow.actions:
+        return replace(flow, actions=flow.actions.partition("->reg0,")[2])
     return flow
 
 
