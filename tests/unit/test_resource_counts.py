@@ -73,7 +73,8 @@ COSTS = {
         worker=(12, 0, 2, 4),
         why=(
             "its three CIDRs and gateway are looked up once for all origins of packets and for quoted addresses "
-            "(table Owner), and once for routes and ended connections; meters of connections, probes, queries and fragments"
+            "(table Owner), and once for routes and ended connections; meters of connections, probes, queries and "
+            "fragments"
         ),
     ),
     "a second gateway of a remote cluster": Cost(
