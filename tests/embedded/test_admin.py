@@ -733,6 +733,39 @@ def test_destroy_with_yes_asks_nothing(site: Site) -> None:
     assert site.names(Kind.CLUSTER_SET) == []
 
 
+@pytest.mark.parametrize("answer", [None, "n", "yes"])
+def test_leave_asks_while_services_are_shared(
+    site: Site, tmp_path: Path, answer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts what is lost here and elsewhere. Without consent, and without a terminal, nothing is deleted."""
+    site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)), "--no-wait")
+    site.put(Kind.SERVICE_EXPORT, "web", {}, "kube-system")
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n") if answer is not None else StringIO())
+    code, out, err = site.run("clusterset", "leave", "--clusterset", "blue")
+    assert "lose 1 Service of this cluster, and it loses 0 Services of others" in out + err
+    assert code == (0 if answer == "yes" else 1)
+    assert ("--yes" in err) == (answer is None)
+    assert site.names(Kind.CLUSTER_SET, "kube-system") == ([] if answer == "yes" else ["blue"])
+    if answer is None:
+        assert site.run("clusterset", "leave", "--clusterset", "blue", "--yes")[0] == 0
+    site.client.request("DELETE", object_path(Kind.SERVICE_EXPORT, "kube-system", "web"))
+
+
+def test_the_token_of_a_member_is_deleted_with_consent_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that no member uses goes at once; that of a member has to be asked for, or --yes given."""
+    monkeypatch.setattr("sys.stdin", StringIO())
+    make_token(site)
+    make_token(site, "west")
+    connected(site)
+    assert site.run("membertoken", "delete", "west", "-n", AREA)[0] == 0
+    code, _, err = site.run("membertoken", "delete", "east", "-n", AREA)
+    assert code == 1
+    assert "Cluster east, a member with 0 Services exported, has no access without this token. Give --yes" in err
+    assert "east" in site.names(Kind.SERVICE_ACCOUNT)
+    assert site.run("membertoken", "delete", "east", "-n", AREA, "--yes")[0] == 0
+    assert "east" not in site.names(Kind.SERVICE_ACCOUNT)
+
+
 class Terminal(StringIO):
     """Input from a terminal."""
 
