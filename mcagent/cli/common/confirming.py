@@ -10,7 +10,7 @@ from mcagent.model.errors import McagentError
 
 
 class NoConsentError(McagentError):
-    """Nobody has agreed, so nothing was changed."""
+    """The user has not agreed, so nothing was changed."""
 
 
 def add_yes_flag(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_yes_flag(parser: argparse.ArgumentParser) -> None:
 def confirm(losses: Sequence[str], question: str, *, instead: str = "") -> None:
     """Ask for consent to `losses`, sentences; without any there is no question. Raises NoConsentError.
 
-    `instead`: the better way, if there is one. Without a terminal nobody can answer, which is a refusal.
+    `instead`: the better way, if there is one. Input that is no terminal is a refusal.
     """
     if not losses:
         return

@@ -29,8 +29,8 @@ def of_destroying(cluster: Cluster, namespace: str, cluster_set: str) -> list[st
     if not members:
         return []
     exports = sum(obj.get("spec", {}).get("kind") == "Service" for obj in _exports(cluster, namespace))
-    lost = f"Their tokens and exports, {_services(exports)}, go with it."
-    return [f"ClusterSet {cluster_set} has members: {', '.join(members)}. {lost}"]
+    consequence = f"Their tokens and exports, {_services(exports)}, go with it."
+    return [f"ClusterSet {cluster_set} has members: {', '.join(members)}. {consequence}"]
 
 
 def of_token(cluster: Cluster, namespace: str, name: str) -> list[str]:
