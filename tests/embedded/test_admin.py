@@ -777,6 +777,21 @@ class Terminal(StringIO):
 # --- drain --------------------------------------------------------------------------------------------------
 
 
+def test_a_node_that_does_not_exist_is_named_with_those_that_do(site: Site) -> None:
+    """Not the request that failed; `undrain` of a Node that was never asked to drain changes nothing."""
+    site.put(Kind.NODE, "n1", {}, "")
+    try:
+        for command in ("drain", "undrain"):
+            code, _, err = site.run(command, "n2")
+            assert (code, err) == (2, f'mcagent {command}: there is no Node "n2"; the Nodes are n1\n')
+        code, out, _ = site.run("undrain", "n1")
+        assert code == 0
+        assert out.startswith("Node n1: nothing asked it to drain")
+        assert "annotations" not in (site.get(Kind.NODE, "n1", "") or {})["metadata"]
+    finally:
+        site.client.request("DELETE", object_path(Kind.NODE, "", "n1"))
+
+
 def test_a_node_that_is_no_gateway_is_not_asked_to_drain(site: Site) -> None:
     """It could not become a gateway later. One that may become a gateway is asked, until `mcagent undrain`."""
     for name, notes in (("n1", {}), ("n2", {"multicluster.antrea.io/gateway": "true"})):
@@ -790,9 +805,7 @@ def test_a_node_that_is_no_gateway_is_not_asked_to_drain(site: Site) -> None:
         assert "mcagent.io/drain" not in nodes["n1"]["metadata"].get("annotations", {})
         assert nodes["n2"]["metadata"]["annotations"]["mcagent.io/drain"] == "true"
         code, _, err = site.run("drain", "n9")
-        assert code == 1
-        assert 'nodes "n9" not found' in err
-        assert "CRDs" not in err
+        assert (code, err) == (2, 'mcagent drain: there is no Node "n9"; the Nodes are n1, n2\n')
     finally:
         for name in ("n1", "n2"):
             site.client.request("DELETE", object_path(Kind.NODE, "", name))
@@ -830,6 +843,11 @@ def test_get_shows_what_a_leader_says(site: Site) -> None:
     code, out, _ = site.run("get", "ri", "-o", "yaml")
     assert len(yaml.safe_load(out)["items"]) == 3
     assert site.run("get", "gateway")[1] == "no resources found\n"
+    code, out, _ = site.run("get", "ri,gateway")
+    assert (code, "default-nginx-service" in out, out.endswith("\n\nno resources found\n")) == (0, True, True)
+    assert site.run("get", "ri,gateway", "-o", "name")[1].startswith("resourceimport/default-")
+    assert 'there is no kind "gatewy" (did you mean "gateway"?)' in site.run("get", "gatewy")[2]
+    assert site.run("get", "ri,gateway", "-o", "json")[0] == 2
     code, out, _ = site.run("get", "ResourceImports.multicluster.crd.antrea.io", "-o", "name")
     assert "resourceimport/default-nginx-service" in out.splitlines()
     code, out, _ = site.run("get", "resourceexport/west-default-nginx-service", "east-clusterinfo", "-o", "name")

@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from mcagent.cli.common.agents import ClusterAgents, ask_node, ask_nodes, read_list
+from mcagent.cli.common.cluster_flags import complete_nodes
+from mcagent.cli.common.completing import completed_parser
 from mcagent.cli.main import main
 from mcagent.http.server import HttpServer, Page, Query
 from mcagent.kube.client import Client
@@ -288,6 +291,22 @@ def test_a_workstation_asks_the_agents_of_its_cluster(
         assert "no running Pod of an agent" in capsys.readouterr().out
         assert main(["gateways", "aa"]) == 2
         assert 'there is no Node "aa"' in capsys.readouterr().err
+
+
+def test_a_shell_completes_the_nodes_of_the_cluster(workstation: Path) -> None:
+    """For `drain` and others; without a cluster there is nothing to offer, and no error."""
+    args = Namespace(context="", kubeconfig="")
+    assert complete_nodes(args) == []
+    with serving(pages_of_agents) as (server, _client):
+        workstation.parent.mkdir()
+        workstation.write_text(json.dumps(token_kubeconfig(server.url, b"", "our-token")))
+        assert complete_nodes(args) == ["a", "b"]
+    parser = completed_parser("mcagent drain ")
+    assert any(
+        getattr(action, "completer", None) is complete_nodes
+        for command in parser._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
+        for action in command._actions
+    )
 
 
 def test_a_plan_is_made_in_the_pod_of_its_node(workstation: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from mcagent.cli.common.agents import (
     read_statuses,
 )
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag, complete_nodes, usual_kubeconfig
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, read_flags, value_of_flag
 from mcagent.model.errors import McagentError
 
@@ -41,9 +41,10 @@ class NotHereError(McagentError):
 
 def add_place_flags(parser: argparse.ArgumentParser) -> None:
     """Declare which agents are asked, and how they are reached."""
-    parser.add_argument("nodes", nargs="*", metavar="NODE", help="of the cluster [all]")
+    nodes = parser.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="of the cluster [all]")
+    nodes.completer = complete_nodes  # type: ignore[attr-defined]  # argcomplete
     parser.add_argument("-A", "--all", action="store_true", help="all Nodes of the cluster [on a Node: this one]")
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(parser)
     add_agent_flags(parser)
     add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 

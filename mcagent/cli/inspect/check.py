@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
 from mcagent.model.errors import McagentError
 
@@ -36,13 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pre", action="store_true", required=True, help="before the installation")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
-    parser.add_argument(
-        "--context",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of the kubeconfig; again for another cluster",
-    )
+    add_context_flag(parser, several=True)
     add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 

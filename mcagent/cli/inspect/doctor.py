@@ -18,7 +18,7 @@ from msgspec import structs
 from mcagent.api.codec import to_json
 from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
 from mcagent.cli.common.place import is_node, kubeconfig_of
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
 from mcagent.model.errors import McagentError
@@ -57,13 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="the cluster of the kubeconfig: its API and all of its Nodes"
     )
-    parser.add_argument(
-        "--context",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of the kubeconfig; again for another cluster",
-    )
+    add_context_flag(parser, several=True)
     parser.add_argument(
         "--bundle", type=Path, metavar="FILE.tgz", help="write everything for a bug report there, without secrets"
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mcagent.api.codec import to_json
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import add_context_flag
 from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
 from mcagent.cli.common.place import NotHereError, is_node, kubeconfig_of, require_known
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings, value_of_flag
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with these, count this Node's open connections (needs root)",
     )
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(parser)
     add_config_flag(
         parser,
         {

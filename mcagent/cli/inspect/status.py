@@ -13,6 +13,7 @@ from mcagent.api.status import ExportStatus, GatewayStatus, Status, Summary, Tun
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
+from mcagent.cli.common.cluster_flags import add_context_flag
 from mcagent.cli.common.live import every, interval_of, show
 from mcagent.cli.common.place import is_node, kubeconfig_of
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, value_of_flag
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="of --watch [%(default)s]")
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(parser)
     add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 
