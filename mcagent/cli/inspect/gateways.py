@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from functools import partial
 
 from mcagent.api.codec import to_json
@@ -99,7 +100,7 @@ def _row(cluster: str, gateway: GatewayStatus) -> tuple[str, ...]:
         gateway.address or "-",
         state,
         gateway.decided_by,
-        gateway.since or "-",
+        re.sub(r"\.\d+", "", gateway.since or "-"),  # whole seconds
         str(gateway.flaps),
         str(gateway.packets_sent) if gateway.tunnel else "-",
         str(gateway.packets_received) if gateway.tunnel else "-",
