@@ -24,9 +24,9 @@ examples:
   mcagent check --pre --context east --context west    two clusters, and their CIDRs with each other
   mcagent check --pre --config agent.yaml -o json      with the ports and the MTU of a configuration
 
-Without a kubeconfig it is the Node, too. Nothing is changed. A line for each check: ✓ fine, ⚠ works but look at it,
-✗ wrong, - could not be looked at (docs/doctor.md). The exit code is 0 when nothing is wrong (there may be ⚠), 1 when
-there is a ✗. After the installation, use `mcagent doctor`.
+Without a kubeconfig it is the Node, too. Nothing is changed. A line for each check: ✓ fine, ⚠ works but look at
+it, ✗ wrong, - could not be looked at (docs/doctor.md). The exit code is 0 when nothing is wrong (there may be ⚠),
+1 when there is a ✗. After the installation, use `mcagent doctor`.
 """
 
 
