@@ -153,6 +153,7 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def _demo(lab: K8sLab, say: Progress, *, keep: bool) -> int:
+    lab.require_free()  # before the block that takes down what this call made
     ok = True
     try:
         lab.up()

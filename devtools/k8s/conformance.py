@@ -113,6 +113,7 @@ def run(plan: Plan, wanted: Wanted, say: Progress) -> int:
             image_files = mcs_suite.write_images(Path(place), mcs_suite.tools())
         archives = (*mcagent_images(), *map(str, image_files), *plan.archives)
         conformance = Conformance(lab=K8sLab(replace(plan, archives=archives), say), helm=chart.helm(), say=say)
+        conformance.lab.require_free()  # before the block that takes down what this call made
         try:
             conformance.up()
             outcomes = conformance.run(wanted)

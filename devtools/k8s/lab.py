@@ -146,10 +146,7 @@ class K8sLab:
         programs = require()
         for name in self.plan.cnis:
             cni_of(name)
-        if STATE.exists():
-            raise LabError(
-                f"{STATE} is there: clusters are up, or were not taken down whole (devtools/mck8s down)"
-            )
+        self.require_free()
         STATE.mkdir(mode=0o700)
         state.write(OWNER, asdict(state.owner()))
         (STATE / "plan.json").write_text(json.dumps(asdict(self.plan)))
@@ -166,6 +163,13 @@ class K8sLab:
                 self._start_node(node, programs)
         with self._say.step("CNI and CoreDNS"):
             _each(self._install, self.topology.clusters)
+
+    def require_free(self) -> None:
+        """Raise LabError if clusters are up, or were not taken down whole: they belong to another call."""
+        if STATE.exists():
+            raise LabError(
+                f"{STATE} is there: clusters are up, or were not taken down whole (devtools/mck8s down)"
+            )
 
     def _build_nodes(self, programs: Programs) -> None:
         apis = {cluster.name: f"{PREFIX}{cluster.name}-api" for cluster in self.topology.clusters}

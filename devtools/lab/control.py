@@ -204,8 +204,10 @@ class ControlPlane:
 
     def leave(self, cluster: Cluster) -> None:
         """Let a cluster leave, and take its token back."""
-        self.command(cluster, "clusterset", "leave", "-n", MEMBER_NAMESPACE, "--clusterset", CLUSTER_SET)
-        self.command(self.leader, "membertoken", "delete", f"member-{cluster.name}", "-n", LEADER_NAMESPACE)
+        self.command(cluster, "clusterset", "leave", "-n", MEMBER_NAMESPACE, "--clusterset", CLUSTER_SET, "--yes")
+        self.command(
+            self.leader, "membertoken", "delete", f"member-{cluster.name}", "-n", LEADER_NAMESPACE, "--yes"
+        )
         (self.directory(cluster, "member") / "token.yaml").unlink(missing_ok=True)
 
     @property

@@ -85,7 +85,10 @@ def _alive(processes: Sequence[Process]) -> bool:
 
 @contextlib.contextmanager
 def exclusive(name: str, root: Path = ROOT) -> Iterator[None]:
-    """Have a lab's name alone on this machine until the block ends. Raises LabError if another process has it."""
+    """Have a lab's name alone on this machine until the block ends.
+
+    Raises LabError if another process has it, or a lab of that name is up: a demo takes away only its own.
+    """
     root.mkdir(parents=True, exist_ok=True)
     path = root / f".{name}.demo"  # not the file of `State.lock`, which the block itself locks
     with path.open("w") as lock:
@@ -96,6 +99,12 @@ def exclusive(name: str, root: Path = ROOT) -> Iterator[None]:
                 f"another demo uses the lab {name} on this machine: wait for its end, or give --name or MCLAB_NAME"
             ) from None
         try:
+            lab = State(name, root)
+            if lab.exists and not lab.abandoned:
+                raise LabError(
+                    f"lab {name} is up: give --name or MCLAB_NAME, or take it down: "
+                    f"devtools/mclab down --name {name}"
+                )
             yield
         finally:
             path.unlink(missing_ok=True)

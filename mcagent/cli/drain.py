@@ -21,7 +21,8 @@ from mcagent.api.status import DrainReport, DrainStatus, Status, TranslatedConne
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.agents import Agents, add_agent_flags, agents_of, ask_node
 from mcagent.cli.common.asking import CONNECTIONS, ask, ask_agent
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag, complete_nodes, usual_kubeconfig
+from mcagent.cli.common.place import require_known
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
 from mcagent.core.failover.draining import NO_GATEWAY, Phase
 from mcagent.model.errors import McagentError
@@ -83,9 +84,10 @@ def add_grace(parser: argparse.ArgumentParser) -> None:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Declare which Node is meant."""
-    parser.add_argument("node", nargs="?", metavar="NODE", help="the Node's name")
+    node = parser.add_argument("node", nargs="?", metavar="NODE", help="the Node's name")
+    node.completer = complete_nodes  # type: ignore[attr-defined]  # argcomplete
     parser.add_argument("--local", action="store_true", help="this very Node, through its Open vSwitch database")
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(parser)
     add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 
@@ -131,7 +133,8 @@ class Target:
     """A Node that can be asked to hand over. `progress` yields how far it is; None while that is not known.
 
     `translated` returns the number of open TCP connections that it translates. Raises McagentError.
-    `is_gateway`: it is a gateway, may become one, or that is not known.
+    `is_gateway`: it is a gateway, may become one, or that is not known; `is_asked`: it is asked to drain, or that
+    is not known.
     """
 
     name: str
@@ -140,6 +143,7 @@ class Target:
     progress: Callable[[datetime], Iterator[DrainStatus | None]]
     translated: Callable[[], int]
     is_gateway: Callable[[], bool] = lambda: True
+    is_asked: Callable[[], bool] = lambda: True
 
 
 def target_of(args: argparse.Namespace, settings: Settings, agents: AgentsOf = agents_of) -> Target:
@@ -189,6 +193,7 @@ def local_target(settings: Settings) -> Target:
 
 def _by_api(node: str, settings: Settings, context: str, agents: AgentsOf) -> Target:
     from mcagent.kube.client import Client
+    from mcagent.kube.errors import ApiRefusalError
 
     client = Client(settings.kubeconfig or usual_kubeconfig(), context)
     reached = agents(client)
@@ -205,8 +210,17 @@ def _by_api(node: str, settings: Settings, context: str, agents: AgentsOf) -> Ta
             direct = _drain(lambda: ask(host, settings.listen_address[1], timeout=ASK_TIMEOUT)) if host else None
             yield direct or _by_events(client, node, since)
 
+    def metadata() -> Mapping[str, Any]:
+        try:
+            return client.request("GET", path).get("metadata") or {}
+        except ApiRefusalError as error:
+            if error.code == 404:
+                nodes = client.request("GET", "/api/v1/nodes", {"limit": "20000"}).get("items") or ()
+                require_known(node, [item["metadata"]["name"] for item in nodes])
+            raise
+
     def is_gateway() -> bool:
-        meta = client.request("GET", path).get("metadata", {})
+        meta = metadata()
         gateways = client.request("GET", object_path(Kind.GATEWAY, "")).get("items", [])
         return GATEWAY_ANNOTATION in (meta.get("annotations") or {}) or any(
             gateway["metadata"]["name"] == node for gateway in gateways
@@ -218,6 +232,7 @@ def _by_api(node: str, settings: Settings, context: str, agents: AgentsOf) -> Ta
         set=put,
         progress=progress,
         is_gateway=is_gateway,
+        is_asked=lambda: DRAIN_ANNOTATION in (metadata().get("annotations") or {}),
         translated=lambda: _translated(ask_node(reached, node, CONNECTIONS)),
     )
 

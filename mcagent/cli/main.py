@@ -150,10 +150,17 @@ def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
         sys.stderr.close()
         return exit_codes.FAILED
     except (McagentError, OSError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {_words(error)}", file=sys.stderr)
         return exit_codes.of_error(error)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
+
+
+def _words(error: McagentError | OSError) -> str:
+    """Return an error for people: that of a file names it first, without its number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 if __name__ == "__main__":

@@ -27,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Take it back."""
     target = target_of(args, load_settings(args, node_needed=False))
+    if not target.is_asked():
+        print(
+            f"{target.name}: nothing asked it to drain (a Node that is cordoned stays drained: kubectl uncordon)"
+        )
+        return exit_codes.OK
     target.set(False)
     print(f"{target.name}: asked to be a gateway again")
     return exit_codes.OK

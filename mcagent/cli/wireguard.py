@@ -1,10 +1,9 @@
-"""`mcagent wireguard`: this Node's key, the peers, and a change of the key."""
+"""`mcagent wireguard`: the keys and peers of Nodes, and a change of this Node's key."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,7 +13,8 @@ from mcagent.api.codec import from_json, to_json
 from mcagent.api.status import EncryptedPeer, EncryptionStatus, Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.place import PLACE, add_place_flags, require_node, show_statuses
+from mcagent.cli.common.setting_flags import load_settings
 from mcagent.cli.common.tables import size, table
 from mcagent.cli.drain import RefusedError, add_grace, local_target, wait_drained, wait_translated
 from mcagent.core.failover.draining import Phase
@@ -26,9 +26,9 @@ SETTLE = 30.0  # seconds that other clusters may take to learn a key that was pu
 _EPILOG = f"""\
 examples:
   mcagent wireguard show
+  mcagent wireguard show --context east         from a workstation, of all Nodes
   mcagent wireguard show -o json | jq '.peers[] | select(.state != "established")'
   mcagent wireguard rotate                      on the gateway Node itself (in the agent's container)
-  mcagent wireguard rotate --settle 120         where ClusterInfo takes long from cluster to cluster
   mcagent wireguard rotate --cancel             take back a key that is announced, not in use yet
 
 `rotate` makes a key, lets the agent publish it beside the one in use, and waits until the other clusters have
@@ -37,9 +37,10 @@ learned it (--settle). Where another gateway of the cluster is live, this one th
 no packet is lost. A gateway that is alone changes under traffic: what it sends in the 0.1 s after the change is
 lost. Run again after an end in between, it goes on.
 
+{PLACE}
 `show` names for every peer that never shook hands, or has not for three minutes, what can be the cause, the
 surest first; and the gateways that are not used at all (they publish no key, or one that is taken). Its exit code
-is 1 then.
+is 1 then, or if an agent does not answer.
 
 {exit_codes.EXPLAINED}
 """
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions with their flags."""
     parser.description = "Show the encryption of tunnels on this Node, or rotate its key."
     parser.epilog = _EPILOG
+    parser.usage = "%(prog)s {show,rotate} [NODE ...] [flags]"
     parser.add_argument("action", choices=["show", "rotate"], help="what to do")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
     parser.add_argument(
@@ -63,28 +65,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long for the agent [%(default)g]"
     )
-    add_config_flag(parser)
+    add_place_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show or rotate."""
+    if args.action == "show":
+        return show_statuses(
+            args,
+            "mcagent wireguard show",
+            text=lambda status: text(_of(status)),
+            members=lambda status: to_json(_of(status)),
+            good=_encrypted,
+        )
     settings = load_settings(args, node_needed=False)
-    return _show(settings, args.output) if args.action == "show" else _rotate(settings, args)
+    require_node(args, settings, "mcagent wireguard rotate")
+    return _rotate(settings, args)
 
 
 def _state(settings: Settings) -> EncryptionStatus:
     """Return the encryption in the agent's status. Raises McagentError."""
-    encryption = from_json(Status, ask_agent(settings), "the agent").encryption
-    if encryption is None:
-        raise McagentError("the agent does not report encryption")
-    return encryption
+    return _of(from_json(Status, ask_agent(settings), "the agent"))
 
 
-def _show(settings: Settings, output: str) -> int:
-    encryption = _state(settings)
-    print(json.dumps(to_json(encryption), indent=2) if output == "json" else text(encryption))
-    encrypted = all(peer.state in ("established", "unneeded") for peer in encryption.peers)
-    return exit_codes.OK if encrypted and not encryption.not_used else exit_codes.FAILED
+def _of(status: Status) -> EncryptionStatus:
+    if status.encryption is None:
+        raise McagentError(f"the agent of {status.node} does not report encryption")
+    return status.encryption
+
+
+def _encrypted(status: Status) -> bool:
+    encryption = _of(status)
+    return not encryption.not_used and all(peer.state in ("established", "unneeded") for peer in encryption.peers)
 
 
 def text(encryption: EncryptionStatus, *, not_used: bool = True) -> str:

@@ -185,16 +185,22 @@ def _read_mapping(
             parsed.put(by_path[path], raw, subject, shown, text=False)
 
 
+def unknown_variables(schema: Schema, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with the schema's prefix that are none of its keys, with what is wrong."""
+    variables = [schema.variable(key) for key in schema.keys]
+    return {
+        name: f"unknown key{did_you_mean(name, variables)}"
+        for name in sorted(environ)
+        if name.startswith(schema.prefix) and not name.startswith(schema.other_prefixes)
+        if name not in (*variables, schema.file_variable) and not _SERVICE_LINK.search(name)
+    }
+
+
 def _read_environment(parsed: ParsedConfig, environ: Mapping[str, str]) -> None:
     schema = parsed.schema
     by_env = {schema.variable(key): key for key in schema.keys}
     for name, text in sorted(environ.items()):
-        is_own = name.startswith(schema.prefix) and not name.startswith(schema.other_prefixes)
-        if not is_own or name == schema.file_variable:
-            continue
         if name in by_env:
             parsed.put(by_env[name], text, f"environment {name}", "", text=True)
-        elif not _SERVICE_LINK.search(name):
-            parsed.errors.append(
-                InputError(f"environment {name}", "", f"unknown key{did_you_mean(name, list(by_env))}")
-            )
+    for name, reason in unknown_variables(schema, environ).items():
+        parsed.errors.append(InputError(f"environment {name}", "", reason))

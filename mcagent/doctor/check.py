@@ -14,6 +14,7 @@ from mcagent.model.errors import McagentError
 from mcagent.model.parsing.field import printable
 
 MAX_TEXT = 600  # characters of an observation
+NOT_READ = "NotRead"  # the reason of a check that is skipped for want of rights or of an answer
 RANK = {level: rank for rank, level in enumerate(FindingLevel)}
 
 
@@ -49,9 +50,11 @@ class DoctorCheck:
         """Return the finding of a check without faults."""
         return CheckFinding(check=self.name, seen=detail)
 
-    def skipped(self, why: str) -> CheckFinding:
+    def skipped(self, why: str, *, reason: str = "") -> CheckFinding:
         """Return the finding of a check that could not be made."""
-        return CheckFinding(level=FindingLevel.SKIPPED, check=self.name, seen=printable(why, MAX_TEXT))
+        return CheckFinding(
+            level=FindingLevel.SKIPPED, check=self.name, seen=printable(why, MAX_TEXT), reason=reason
+        )
 
     def finding(
         self, reason: str, detail: str, *, subject: str = "", level: FindingLevel | None = None, **values: object
@@ -78,7 +81,7 @@ def run(
         findings.extend(examine(subject))
     except McagentError as error:
         findings = [finding for finding in findings if finding.level != FindingLevel.OK]
-        findings.append(check.skipped(str(error)))
+        findings.append(check.skipped(str(error), reason=NOT_READ))
     return findings
 
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from mcagent.kube.errors import CredentialsError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
+from mcagent.model.keys.values import did_you_mean
 
 _CONNECTIONS = 64  # kept open for further requests; each watch has one
 # what reading raises for files and texts that are wrong, and for what needs a Python module that is not installed
@@ -134,9 +135,8 @@ def _check_context(kubeconfig: str, context: str) -> None:
     document = yaml.safe_load(Path(kubeconfig).read_text())
     names = [str(item["name"]) for item in document["contexts"]]
     if context not in names:
-        raise SourceError(
-            f'kubeconfig {kubeconfig}: has no context "{context}"; it has {", ".join(names) or "none"}'
-        )
+        hint = did_you_mean(context, names) or f"; it has {', '.join(names) or 'none'}"
+        raise SourceError(f'kubeconfig {kubeconfig}: has no context "{context}"{hint}')
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
@@ -196,6 +196,8 @@ def _reason(err: Exception) -> str:
         return "it is not YAML" + (f" (line {mark.line + 1})" if mark is not None else "")
     if isinstance(err, ImportError):
         return f"it needs the Python module {err.name}, which is not installed"
+    if isinstance(err, TypeError | AttributeError | KeyError):
+        return "it is no kubeconfig: it lacks a list of clusters, contexts or users, or an entry of them"
     if isinstance(err, ValueError) and not isinstance(err, binascii.Error | json.JSONDecodeError):
         return type(err).__name__
     # The names of files are not repeated: a credential in the place of one is "a file that does not exist".

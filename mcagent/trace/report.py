@@ -95,8 +95,13 @@ class PathReport:
             verdict = "the endpoint is of this cluster: kube-proxy and the CNI deliver it, without mcagent"
         elif self.hops[0].local:
             verdict = "not known: no other cluster has this address; within this cluster the CNI delivers packets"
+        elif self.hops[-1].trace is None:
+            sent = "".join(f"{hop.node} sends it to " for hop in self.hops[-2:-1])
+            verdict = f"not known: {sent}{self.hops[-1].node}, which was not asked"
+        elif self.hops[-1].trace.outcome in (TraceOutcome.DROPPED, TraceOutcome.REJECTED):
+            verdict = f"NOT delivered: it ends at {self.hops[-1].node}"
         else:
-            verdict = "NOT delivered, or not known to be"
+            verdict = f"not known: {self.hops[-1].node} is the last Node that could be traced"
         yield from _wrapped(f"verdict: {verdict}", " " * 9)
         simulated = dict.fromkeys(hop.node for hop in (*self.hops, *self.back) if hop.trace and not hop.asked)
         if simulated:

@@ -98,7 +98,9 @@ class Clusters:
             if self._own is None:
                 return None
             if not own_id:
-                raise McagentError("the ID of its cluster is not known: give --config, or the right to ConfigMaps")
+                raise McagentError(
+                    "the ID of its cluster is not known: give --agents, --config, or the right to ConfigMaps"
+                )
             return self._own.simulate(own_id, peer, statuses)
         if self._other is None:
             return None

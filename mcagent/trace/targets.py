@@ -50,7 +50,7 @@ class NamedObjects:
         """Return address and Node ("": unknown) of NAMESPACE/POD or an address. Raises InputError, SourceError."""
         named = _NAMED.fullmatch(text)
         if named is None:
-            return address_of("--from", text), self._node_of(text)
+            return _address_or_name("--from", text, "NAMESPACE/POD"), self._node_of(text)
         pod = read_as(ApiPod, self._get("--from", object_path(Kind.POD, named[1], named[2])))
         return address_of("--from", pod.status.pod_ip), pod.spec.node_name
 
@@ -63,7 +63,7 @@ class NamedObjects:
         elif named is not None:
             namespace, name = named[1], named[2]
         else:
-            return TraceTarget(address=address_of("--to", where), port=port)
+            return TraceTarget(address=_address_or_name("--to", where, "NAMESPACE/SERVICE"), port=port)
         spec = read_as(ApiService, self._get("--to", object_path(Kind.SERVICE, namespace, name))).spec
         selector = {"labelSelector": f"kubernetes.io/service-name={name}"}
         answer = self._get("--to", object_path(Kind.ENDPOINT_SLICE, namespace), selector)
@@ -97,7 +97,7 @@ class NamedObjects:
             answer: Mapping[str, Any] = client.request("GET", path, query)
         except ApiRefusalError as error:
             if error.code == 404:
-                raise InputError("trace", flag, f"there is no such object: {path}") from None
+                raise InputError("trace", flag, f"there is no {_words(path)}") from None
             raise
         finally:
             client.close()
@@ -130,6 +130,20 @@ def _endpoints(
         for endpoint in slice_.endpoints:
             if endpoint.is_ready:
                 yield from ((address_of("--to", address), number) for address in endpoint.addresses)
+
+
+def _words(path: str) -> str:
+    """Return kind, namespace and name of an object's path: "Pod default/web"."""
+    *_, namespace, plural, name = path.split("/")
+    return f"{plural.removesuffix('s').capitalize()} {namespace}/{name}"
+
+
+def _address_or_name(flag: str, text: str, form: str) -> IPv4Address:
+    """Parse an address where also a name is possible. Raises InputError with both forms."""
+    try:
+        return IPv4Address(text)
+    except ValueError:
+        raise InputError("trace", flag, f'must be {form} or an IPv4 address, is "{text}"') from None
 
 
 def address_of(flag: str, text: str) -> IPv4Address:

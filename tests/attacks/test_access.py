@@ -745,7 +745,7 @@ def test_a_token_that_was_taken_away(stage: Stage, tmp_path: Path) -> None:
     south = stage.client(decoded(yaml.safe_load(file.read_text()), "token"))
     exports = stage.path(Kind.RESOURCE_EXPORT)
     wait_until(lambda: refusal(south, "GET", exports) is None, "the binding to be known")
-    assert main(["membertoken", "delete", "south", *options]) == 0
+    assert main(["membertoken", "delete", "south", "--yes", *options]) == 0
 
     def out() -> bool:
         refused = refusal(south, "GET", exports)

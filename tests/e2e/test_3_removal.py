@@ -25,8 +25,8 @@ def test_a_leader_with_members_stays(world: World) -> None:
 def test_nothing_is_left_on_nodes_and_in_clusters(world: World) -> None:
     """After `mcagent uninstall` and `helm uninstall` no device, rule, route, table or object is left, but CRDs."""
     assert "mcagent-agent would be deleted" not in world.guide.run(world.serving, "mcagent uninstall --dry-run")
-    world.guide.run(world.serving, "mcagent uninstall")
-    world.guide.run(world.asking, ALL)
+    world.guide.run(world.serving, "mcagent uninstall", "--yes")
+    world.guide.run(world.asking, ALL, "--yes")
     for one in world.lab.nodes():
         assert dataplane_of(one.machine) == world.bare[one.node.name]
     for cluster in world.lab.topology.clusters:
@@ -56,7 +56,7 @@ def test_a_deletion_without_its_controller_is_found_and_ended(world: World) -> N
 def test_crds_go_when_they_are_told_to(world: World) -> None:
     """With all that is stored under them, and the leader's Namespace."""
     for cluster in world.lab.topology.clusters:
-        world.guide.run(cluster, f"{ALL} --crds")
+        world.guide.run(cluster, f"{ALL} --crds", "--yes")
         assert not [name for name in _names(world, cluster, "crds") if "multicluster" in name]
         assert COMMON_AREA not in _names(world, cluster, "namespaces")
 
@@ -72,7 +72,7 @@ def test_without_helm_the_same_is_installed_and_removed(world: World) -> None:
     for cluster in (east, west):
         for name in ("deployment/mcagent-member", "daemonset/mcagent-agent", "daemonset/mcagent-openvswitch"):
             world.lab.rolled_out(cluster, "kube-system", name, timeout=1)
-        world.guide.run(cluster, f"{ALL} --crds")
+        world.guide.run(cluster, f"{ALL} --crds", "--yes")
         assert _left(world, cluster) == _pods(world, cluster) == []
     for one in world.lab.nodes():
         assert dataplane_of(one.machine) == world.bare[one.node.name]

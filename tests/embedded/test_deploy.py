@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,7 @@ def test_nodes_are_cleaned_before_anything_that_this_needs_goes(site: Site) -> N
     site.node("east-3", ready=False)
     log: list[str] = []
     with meanwhile(kubelets(site, cleaned, log)):
-        code, said = site.run("uninstall", "--timeout", "20")
+        code, said = site.run("uninstall", "--yes", "--timeout", "20")
     assert code == 0, said
     for name in ("east-1", "east-2"):
         own = [line for line in log if line.startswith(name)]
@@ -309,7 +310,7 @@ def test_nodes_are_cleaned_before_anything_that_this_needs_goes(site: Site) -> N
     assert said.index("2 of 2 Nodes cleaned") < said.index("DaemonSet kube-system/mcagent-openvswitch deleted")
     assert site.names(DAEMONS) == site.names(PODS) == []
     assert site.names(f"/api/v1/namespaces/{HOME}/configmaps") == []
-    assert site.run("uninstall") == (
+    assert site.run("uninstall", "--yes") == (
         *(0, "nothing of role member is here (--role, --namespace, --leader-namespace say where to look)\n"),
     )
 
@@ -321,16 +322,40 @@ def test_a_node_that_cannot_be_cleaned_stops_it_and_is_tried_again(site: Site) -
         site.node(name)
     log: list[str] = []
     with meanwhile(kubelets(site, lambda node: failed(node) if node == "east-2" else cleaned(node), log)):
-        code, said = site.run("uninstall", "--timeout", "20")
+        code, said = site.run("uninstall", "--yes", "--timeout", "20")
     assert code == 1
     assert "not cleaned: Node east-2: ovsdb: connection refused (Pod mcagent-cleanup-east-2)" in said
     assert site.names(DAEMONS) == ["mcagent-openvswitch"]
     log.clear()
     with meanwhile(kubelets(site, cleaned, log)):
-        code, said = site.run("uninstall", "--timeout", "20")
+        code, said = site.run("uninstall", "--yes", "--timeout", "20")
     assert code == 0, said
     assert log == ["east-2: cleanup --config /etc/mcagent/agent.yaml"]
     assert site.names(DAEMONS) == site.names(PODS) == []
+
+
+def test_uninstall_asks_where_agents_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts the Nodes; without consent nothing is removed. A terminal that says yes is consent."""
+    site.run(*AGENTS, "--apply", "--no-wait")
+    site.node("east-1")
+    monkeypatch.setattr("sys.stdin", StringIO())
+    code, said = site.run("uninstall", "--timeout", "20")
+    assert code == 1
+    assert "1 Nodes lose their connections to other clusters. Give --yes" in said
+    assert "mcagent-agent" in site.names(DAEMONS)
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    with meanwhile(kubelets(site, cleaned, [])):
+        code, said = site.run("uninstall", "--timeout", "20")
+    assert code == 0, said
+    assert site.names(DAEMONS) == []
+
+
+class Terminal(StringIO):
+    """Input from a terminal."""
+
+    def isatty(self) -> bool:
+        """Tell that it is one."""
+        return True
 
 
 def test_a_leader_with_members_is_not_removed(site: Site) -> None:
@@ -339,12 +364,12 @@ def test_a_leader_with_members_is_not_removed(site: Site) -> None:
     announces = f"/apis/{GROUP}/v1alpha1/namespaces/{AREA}/memberclusterannounces"
     site.post(announces, "MemberClusterAnnounce", "member-announce-from-west", clusterID="west")
     for more in ((), ("--dry-run",)):
-        code, said = site.run("uninstall", "--role", "leader", *more)
+        code, said = site.run("uninstall", "--yes", "--role", "leader", *more)
         assert code == 1
         assert "this cluster leads west: let each leave first" in said
         assert f"kubectl delete memberclusterannounce -n {AREA} member-announce-from-west" in said
     site.client.request("DELETE", f"{announces}/member-announce-from-west")
-    code, said = site.run("uninstall", "--role", "leader", "--timeout", "5")
+    code, said = site.run("uninstall", "--yes", "--role", "leader", "--timeout", "5")
     assert code == 0, said
     assert site.names(DEPLOYMENTS.format(AREA)) == []
 
@@ -354,12 +379,12 @@ def test_the_other_role_keeps_what_it_needs(site: Site) -> None:
     site.run(*AGENTS, "--apply", "--no-wait")
     site.controller(HOME, "member")
     site.controller(AREA, "leader")
-    code, said = site.run("uninstall", "--crds")
+    code, said = site.run("uninstall", "--yes", "--crds")
     assert (code, said) == (
         1,
         f"mcagent uninstall: --crds: the leader in namespace {AREA} needs them (--role all removes both)\n",
     )
-    code, said = site.run("uninstall", "--timeout", "5")
+    code, said = site.run("uninstall", "--yes", "--timeout", "5")
     assert code == 0, said
     assert site.names(DEPLOYMENTS.format(HOME)) == site.names(DAEMONS) == []
     assert site.names(DEPLOYMENTS.format(AREA)) == ["mcagent-leader"]
@@ -370,13 +395,13 @@ def test_a_helm_release_is_left_to_helm(site: Site) -> None:
     """What it holds stays, but for the agents; the command that removes it is told."""
     site.run(*AGENTS, "--apply", "--no-wait")
     site.controller(HOME, "member", **{"meta.helm.sh/release-name": "mesh"})
-    code, said = site.run("uninstall", "--timeout", "5")
+    code, said = site.run("uninstall", "--yes", "--timeout", "5")
     assert code == 0, said
     assert (
         "left to Helm, which has installed them: 1 objects (helm uninstall mesh --namespace kube-system)" in said
     )
     assert site.names(DEPLOYMENTS.format(HOME)) == ["mcagent-member"]
-    assert site.run("uninstall", "--crds", "--timeout", "5")[0] == 1
+    assert site.run("uninstall", "--yes", "--crds", "--timeout", "5")[0] == 1
 
 
 def test_crds_go_last_and_only_when_told(site: Site) -> None:
@@ -393,9 +418,9 @@ def test_crds_go_last_and_only_when_told(site: Site) -> None:
     label = {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}}
     theirs = "serviceexports.multicluster.x-k8s.io"
     site.client.request("PATCH", f"{crds}/{theirs}", body=label, content_type="application/merge-patch+json")
-    assert site.run("uninstall", "--timeout", "5")[0] == 0
+    assert site.run("uninstall", "--yes", "--timeout", "5")[0] == 0
     assert len(site.names(crds)) == 7
-    code, said = site.run("uninstall", "--crds", "--timeout", "5")
+    code, said = site.run("uninstall", "--yes", "--crds", "--timeout", "5")
     assert code == 0, said
     assert f"CustomResourceDefinition gateways.{GROUP} goes, with all that is stored under it: 1 objects" in said
     wait_until(lambda: site.names(crds) == [theirs], "CRDs to go", timeout=5)

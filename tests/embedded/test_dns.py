@@ -192,8 +192,8 @@ def test_uninstall_takes_the_names_out(site: Site) -> None:
     assert "what mcagent dns added would be removed" in site.capsys.readouterr().err
     assert main(["uninstall", "--role", "leader", *kubeconfig]) == 0
     assert site.corefile == applied != COREFILE
-    assert main(["uninstall", *kubeconfig]) == 0
+    assert main(["uninstall", "--yes", *kubeconfig]) == 0
     assert "clusterset.local removed" in site.capsys.readouterr().err
     assert site.corefile == COREFILE
-    assert main(["uninstall", *kubeconfig]) == 0
+    assert main(["uninstall", "--yes", *kubeconfig]) == 0
     assert "nothing of role member is here" in site.capsys.readouterr().err

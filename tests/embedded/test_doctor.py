@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from devtools.apiserver import ApiServer
+from devtools.apiserver.faults import Fault, FaultKind
 from devtools.lab import certificates
 from mcagent.cli.common.bundle import PART, packed
 from mcagent.cli.main import main
@@ -184,6 +185,36 @@ def test_a_cluster_that_does_not_answer_is_said_so(tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert "connection refused" in out
     assert "do:" in out
+
+
+def test_a_doctor_without_rights_does_not_end_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The account of a pipeline that may read nothing: no ✗, but no success either; what was not read says so."""
+    site = tmp_path / "kubeconfig"
+    with ApiServer(service_cidr=IPv4Network("10.96.0.0/16")) as server:
+        server.write_kubeconfig(site)
+        server.faults.add(Fault(kind=FaultKind.STATUS, code=403))
+        assert main(["doctor", "--all", "--kubeconfig", str(site), "-o", "json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["worst"] != "failed"
+    (cluster,) = report["clusters"]
+    levels = {finding["reason"]: finding["level"] for finding in cluster["findings"]}
+    assert levels["NotRead"] == "skipped"
+
+
+def test_a_workstation_is_not_checked_as_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is a kubeconfig and no agent, `check --pre` is about the cluster; --node means this machine."""
+    for name in ("MCAGENT_CONFIG", "MCAGENT_NODE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MCAGENT_RUN_DIRECTORY", str(tmp_path / "no-agent"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with ApiServer(service_cidr=IPv4Network("10.96.0.0/16")) as server:
+        server.write_kubeconfig(tmp_path / "kubeconfig")
+        for flags, clusters, nodes in (([], 1, 0), (["--node"], 0, 1)):
+            main(["check", "--pre", "-o", "json", *flags])
+            report = json.loads(capsys.readouterr().out)
+            assert (len(report["clusters"]), len(report["nodes"])) == (clusters, nodes)
 
 
 def test_clusters_are_checked_before_the_installation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from devtools import leftovers
 from devtools.k8s import lab as k8s
+from devtools.k8s.__main__ import main as mck8s
 from devtools.k8s.lab import K8sLab, Plan
 from devtools.lab import state
 from devtools.lab.progress import Progress
@@ -139,6 +140,16 @@ def test_the_command_shows_what_is_free(tmp_path: Path, gone: int) -> None:
     assert f"removed what an interrupted run left: directory {directory}" in output
     assert output[-1].startswith("free: ")
     assert not directory.exists()
+
+
+def test_a_demo_takes_down_only_its_own_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is refused, because clusters are up, leaves them up."""
+    taken_down: list[str] = []
+    monkeypatch.setattr(k8s, "STATE", tmp_path)
+    monkeypatch.setattr(K8sLab, "down", lambda lab: taken_down.append(lab.under))
+    monkeypatch.setattr(K8sLab, "up", lambda _lab: pytest.fail("clusters are up already"))
+    assert mck8s(["demo", "--image", "mcagent.tar"]) == 1
+    assert taken_down == []
 
 
 def test_clusters_of_real_kubernetes_have_an_owner_too(

@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from mcagent.cli.common.agents import ClusterAgents, ask_node, ask_nodes, read_list
+from mcagent.cli.common.cluster_flags import complete_nodes
+from mcagent.cli.common.completing import completed_parser
 from mcagent.cli.main import main
 from mcagent.http.server import HttpServer, Page, Query
 from mcagent.kube.client import Client
@@ -172,6 +175,7 @@ OBJECTS = {
         }
         for node, phase in (("a", "Running"), ("b", "Pending"))
     ],
+    "/api/v1/configmaps": [],
     "/api/v1/nodes": [{"metadata": {"name": node}, "status": {}} for node in "ab"],
 }
 
@@ -227,3 +231,99 @@ def test_agents_of_a_cluster_are_asked_in_their_pods() -> None:
     assert answers["a"].page == {"page": "/status"}
     assert "no running Pod" in answers["b"].error
     assert "--agents-ca" in answers["b"].error
+
+
+# --- commands on a machine that is no Node ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def workstation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the path of the usual kubeconfig of a machine without agent, configuration and kubeconfig."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "MCAGENT_CONFIG", "MCAGENT_NODE_NAME", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MCAGENT_RUN_DIRECTORY", str(tmp_path / "no-agent"))
+    return tmp_path / ".kube/config"
+
+
+AGENT_COMMANDS = ("status", "gateways", "wireguard show", "top --once", "plan --node-name a", "doctor")
+
+
+@pytest.mark.parametrize("line", [*AGENT_COMMANDS, "page /status", "wireguard rotate"])
+def test_without_node_and_kubeconfig_a_command_says_what_to_type(
+    workstation: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence with the command line that works, no refused connection; this machine is not examined."""
+    assert not workstation.exists()
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "kubectl -n kube-system exec ds/mcagent-agent -- mcagent " in err
+    assert "refused" not in err
+
+
+def pages_of_agents(command: list[str]) -> bytes:
+    """Answer `mcagent page /status` in the Pod of an agent, and any other command with its words."""
+    if command[:2] != ["mcagent", "page"]:
+        return channel(1, " ".join(command)) + channel(2, "careful") + ended(1)
+    gateway = {"name": "gw", "live": True, "tunnel": "t"}
+    groups = [{"cluster": "west", "own": False, "gateways": [gateway]}]
+    encryption = {"mode": "wireGuard", "peers": [], "notUsed": []}
+    return channel(1, json.dumps({"node": "a", "gateways": groups, "encryption": encryption})) + ended()
+
+
+def test_a_workstation_asks_the_agents_of_its_cluster(
+    workstation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each Node that answers is shown, each that does not is named with the reason, and decides the exit code."""
+    with serving(pages_of_agents) as (server, _client):
+        workstation.parent.mkdir()
+        workstation.write_text(json.dumps(token_kubeconfig(server.url, b"", "our-token")))
+        for line, shown in (("gateways", "west"), ("wireguard show", "encryption  wireGuard")):
+            assert main(line.split()) == 1
+            out, err = capsys.readouterr()
+            assert out.startswith("Node a")
+            assert shown in out
+            assert f"mcagent {line}: Node b: there is no running Pod of an agent" in err
+        assert main(["gateways", "a", "-o", "json"]) == 0
+        assert [part["node"] for part in json.loads(capsys.readouterr().out)] == ["a"]
+        assert main(["top", "--once", "--by", "service", "--interval", "0.2"]) == 0
+        assert "no running Pod of an agent" in capsys.readouterr().out
+        assert main(["gateways", "aa"]) == 2
+        assert 'there is no Node "aa"' in capsys.readouterr().err
+
+
+def test_a_shell_completes_the_nodes_of_the_cluster(workstation: Path) -> None:
+    """For `drain` and others; without a cluster there is nothing to offer, and no error."""
+    args = Namespace(context="", kubeconfig="")
+    assert complete_nodes(args) == []
+    with serving(pages_of_agents) as (server, _client):
+        workstation.parent.mkdir()
+        workstation.write_text(json.dumps(token_kubeconfig(server.url, b"", "our-token")))
+        assert complete_nodes(args) == ["a", "b"]
+    parser = completed_parser("mcagent drain ")
+    assert any(
+        getattr(action, "completer", None) is complete_nodes
+        for command in parser._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
+        for action in command._actions
+    )
+
+
+def test_a_plan_is_made_in_the_pod_of_its_node(workstation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With all that it was asked; output, errors and exit code are those of the Pod."""
+    with serving(pages_of_agents) as (server, _client):
+        workstation.parent.mkdir()
+        workstation.write_text(json.dumps(token_kubeconfig(server.url, b"", "our-token")))
+        assert main(["plan", "--node-name", "a", "--exit-code", "--what-if", "node b down"]) == 1
+        out, err = capsys.readouterr()
+        assert out == "mcagent plan --output text --timeout 30.0 --exit-code --what-if node b down"
+        assert err == "careful"
+        refusals = {
+            "plan": "which Node? Give --node-name NAME; the Nodes are a, b",
+            "plan --node-name x9": 'there is no Node "x9"; the Nodes are a, b',
+            "plan --node-name aa --offline": 'there is no Node "aa" (did you mean "a"?)',
+            "plan --node-name a -f new.yaml": "add --offline",
+        }
+        for line, refusal in refusals.items():
+            assert main(line.split()) == 2
+            assert refusal in capsys.readouterr().err

@@ -195,6 +195,28 @@ def test_commands_without_flags_of_keys_still_read_the_environment(
     assert "no agent answers at 127.0.0.1:9" in capsys.readouterr().err
 
 
+def test_a_variable_of_other_tools_stops_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the agent itself refuses a variable that it does not know; a command says that it ignores it."""
+    monkeypatch.setenv("MCAGENT_K8S_PROGRAMS", "/opt/programs")
+    monkeypatch.setenv("MCAGENT_LISTEN", "127.0.0.1:9")
+    file = tmp_path / "agent.yaml"
+    file.write_text("nodeName: n1\n")
+    assert main(["status", "--config", str(file)]) == 1
+    err = capsys.readouterr().err
+    assert "environment MCAGENT_K8S_PROGRAMS is ignored: unknown key" in err
+    assert "no agent answers at 127.0.0.1:9: Connection refused" in err
+    assert main(["config", "check", str(file)]) == 2
+
+
+def test_an_error_of_a_file_names_the_file_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As cat and kubectl do: no number of an error, no text of an exception."""
+    missing = str(tmp_path / "join.yaml")
+    assert main(["clusterset", "join", "-f", missing]) == 1
+    assert capsys.readouterr().err == f"mcagent clusterset: {missing}: No such file or directory\n"
+
+
 def test_help_groups_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Each command is in one group, with a sentence that begins with a verb: `Show …`, `Print …`."""
     assert main(["--help"]) == 0

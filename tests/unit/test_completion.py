@@ -63,6 +63,20 @@ def test_commands_flags_and_values_are_completed(completions: Callable[[str], li
     assert completions("mcagent completion f") == ["fish"]
 
 
+def test_contexts_are_those_of_the_kubeconfig(
+    completions: Callable[[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every command, also where the flag may be repeated; without a kubeconfig there is none."""
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text("contexts: [{name: east}, {name: west}]")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    for command in ("get", "doctor --all", "drain", "gateways", "plan", "top", "status", "uninstall"):
+        assert completions(f"mcagent {command} --context ") == ["east", "west"]
+    assert completions(f"mcagent status --kubeconfig {kubeconfig} --context w") == ["west"]
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert completions("mcagent get --context ") == []
+
+
 @pytest.mark.parametrize("line", ["plan -f ", "plan ", "drain ", "config check "])
 def test_where_anything_may_come_nothing_is_offered(line: str, completions: Callable[[str], list[str]]) -> None:
     """Then the shell offers files."""

@@ -419,7 +419,7 @@ FAULTS = {
     "Submariner": (
         cluster(workloads=[("DaemonSet", "submariner-operator", "submariner-gateway")]), {"OtherSystem"}
     ),
-    "CRDs that may not be read": (cluster(crds=SourceError("not allowed")), {"crds"}),
+    "CRDs that may not be read": (cluster(crds=SourceError("not allowed")), {"NotRead"}),
 }  # fmt: skip
 
 

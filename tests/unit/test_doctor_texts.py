@@ -207,6 +207,7 @@ def test_the_doctor_is_silent_when_asked(
         progress("the kernel")
         return NodeReport(node="n1")
 
+    monkeypatch.setenv("MCAGENT_NODE_NAME", "n1")
     monkeypatch.setattr(doctor, "this_node", this_node)
     monkeypatch.setattr(doctor, "_PATIENCE", -1.0)
     assert main(["doctor", *flags]) == 0

@@ -97,6 +97,7 @@ def test_the_table_is_for_people(live: LiveReport) -> None:
     assert "drained, though packets still came (asked)" in shown[0]
     (line,) = [line for line in shown if "192.0.2.4 " in line]
     assert "NOT LIVE" in line
+    assert "  1970-01-12T13:46:52Z  " in line
     assert line.endswith("BFD is down")
     assert any(line.startswith("  1970-01-12T13:46:52.000Z  NOT LIVE") for line in shown)
     (line,) = [line for line in shown if "192.0.2.3 " in line]

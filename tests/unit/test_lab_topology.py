@@ -200,3 +200,8 @@ def test_a_name_is_had_by_one_demo(tmp_path: Path) -> None:
             demos.enter_context(state.exclusive("demo", tmp_path))
     with state.exclusive("demo", tmp_path):
         pass
+    lab = state.State("demo", tmp_path)
+    lab.create(generate(name="demo"), [])
+    lab.keep()  # as `mclab up` leaves it: a demo would take it away
+    with pytest.raises(LabError, match="lab demo is up"), state.exclusive("demo", tmp_path):
+        pass

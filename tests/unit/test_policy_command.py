@@ -131,7 +131,7 @@ def test_explain_knows_the_service_of_a_rule(world: Path, capsys: pytest.Capture
         (("--from", "nobody", "--to", "data/mysql-0"), "or labels as shop:app=web"),
         (("--from", "east:shop/web-1", "--to", "data/mysql-0"), "a Pod of another cluster is given by its labels"),
         (("--from", "shop:app", "--to", "data/mysql-0"), "or labels as shop:app=web"),
-        (("--from", "10.2.0.9", "--to", "shop/nothing"), "there is no Pod"),
+        (("--from", "10.2.0.9", "--to", "shop/nothing"), "is a Pod of this cluster: give NAMESPACE/POD for one"),
         (("--from", "10.2.0.9", "--to", "data/mysql-0", "--port", "many"), "must be as 80, 53/UDP or ICMP"),
     ],
 )

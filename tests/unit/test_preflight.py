@@ -92,7 +92,7 @@ def test_a_machine_that_is_ready_is_fine() -> None:
         (sysctls.sysctls, Sysctls(connections=4096), {"ConntrackSmall"}),
         (mtu.uplink, Uplink(name="eth0", mtu=1300), {"MtuSmall"}),
         (mtu.uplink, Uplink(), {"pre-mtu"}),
-        (mtu.uplink, BackendError("netlink", "list", "routes", "not allowed"), {"pre-mtu"}),
+        (mtu.uplink, BackendError("netlink", "list", "routes", "not allowed"), {"pre-mtu", "NotRead"}),
     ],
 )
 def test_what_a_node_lacks_is_named(reader: Any, reading: object, reasons: set[str]) -> None:
@@ -154,7 +154,7 @@ def own(service: str, *pods: str) -> ClusterCidrs:
         (cidrs.connected, of_west("10.97.0.0/16", "10.1.2.0/24"), {"PodCIDROverlaps"}),
         (cidrs.own_cidrs, own("198.51.100.0/24", "10.1.0.0/16"), {"CIDRNotPrivate"}),
         (cidrs.own_cidrs, own("", "10.1.0.0/16"), {"pre-cidrs"}),
-        (cidrs.own_cidrs, SourceError("refused"), {"pre-cidrs"}),
+        (cidrs.own_cidrs, SourceError("refused"), {"pre-cidrs", "NotRead"}),
     ],
 )  # fmt: skip
 def test_what_a_cluster_lacks_is_named(reader: Any, reading: object, reasons: set[str]) -> None:

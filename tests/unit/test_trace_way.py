@@ -240,6 +240,24 @@ def test_a_policy_that_drops_is_named() -> None:
     assert "policy      isolated by NetworkPolicy shop/deny, and no NetworkPolicy allows this" in text
 
 
+def test_a_path_that_is_not_known_is_not_called_lost() -> None:
+    """Without agents of the other cluster the verdict names the Node that was not asked."""
+    hops = [
+        Hop(node="g", cluster="east", role="gateway", probe=PROBE),
+        Hop(node="192.168.2.11", cluster="west", role="gateway", why="not asked"),
+    ]
+    assert "verdict: not known: g sends it to 192.168.2.11, which was not asked" in shown(hops)
+    dropped = walk_of(TraceOutcome.DROPPED, None, reason="Spoofed")
+    dropped_hops = list(PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: dropped).forward("w", PROBE))
+    assert "verdict: NOT delivered: it ends at w" in shown(dropped_hops)
+    unknown_hops = list(
+        PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: walk_of(TraceOutcome.UNKNOWN, None)).forward(
+            "w", PROBE
+        )
+    )
+    assert "verdict: not known: w is the last Node that could be traced" in shown(unknown_hops)
+
+
 def test_who_gets_connections_to_a_service_is_told() -> None:
     """Each endpoint with its cluster and share, most first, and which one is traced."""
     choices = tuple(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.confirming import add_yes_flag, confirm
 
 _EPILOG = """\
 examples:
@@ -18,6 +17,7 @@ examples:
   mcagent clusterset leave -n kube-system --clusterset blue                              on a member
   mcagent clusterset destroy -n antrea-multicluster --clusterset blue                                on the leader
 
+`leave` and `destroy` say which Services are lost, and ask; without a terminal they need --yes.
 Whatever fails takes back what it made. `mcagent membertoken create` makes the Secret that a member joins with.
 Antrea's controllers and files are understood: `antctl mc` and these commands can be mixed.
 """
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long [%(default)g]"
         )
-    destroy.add_argument("--yes", action="store_true", help="do not ask, also while it has members")
+        add_yes_flag(action)
 
 
 def _common(parser: argparse.ArgumentParser, meaning: str, default: str | None) -> None:
@@ -89,7 +89,7 @@ def _join(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from mcagent.controller.admin import cluster_sets
+    from mcagent.controller.admin import cluster_sets, losses
 
     if args.action == "join":
         return _run_join(args)
@@ -104,23 +104,15 @@ def run(args: argparse.Namespace) -> int:
             allowed_cidrs=args.allow_cidr,
         )
     else:
-        if args.action == "destroy" and not args.yes:
-            _confirm(cluster_sets.members(cluster, args.namespace, args.clusterset), args.clusterset)
+        if args.yes:
+            pass
+        elif args.action == "destroy":
+            instead = "Let them leave first (there: mcagent clusterset leave)"
+            confirm(losses.of_destroying(cluster, args.namespace, args.clusterset), "Destroy it?", instead=instead)
+        else:
+            confirm(losses.of_leaving(cluster), f"Leave ClusterSet {args.clusterset}?")
         cluster_sets.leave(cluster, args.namespace, args.clusterset, timeout=args.timeout)
     return exit_codes.OK
-
-
-def _confirm(members: Sequence[str], cluster_set: str) -> None:
-    """Ask whether to destroy a ClusterSet with members. Raises AdminError without consent."""
-    from mcagent.controller.admin.cluster import AdminError
-
-    if not members:
-        return
-    effect = f"ClusterSet {cluster_set} has members: {', '.join(members)}. Their exports and tokens go with it"
-    if not sys.stdin.isatty():
-        raise AdminError(f"{effect}. Let them leave first (there: mcagent clusterset leave), or give --yes")
-    if input(f"{effect}. Destroy it? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise AdminError("nothing is deleted")
 
 
 def _run_join(args: argparse.Namespace) -> int:

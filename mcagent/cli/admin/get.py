@@ -23,6 +23,7 @@ examples:
   mcagent get serviceexport -o yaml
   mcagent get serviceimport web -n shop
   mcagent get gateway/east-gw1 -o wide
+  mcagent get serviceexport,serviceimport
   mcagent get gateway -n kube-system --context east
   mcagent get joinconfig -n antrea-multicluster > join.yaml
 
@@ -37,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what to show, and how."""
     parser.description = "Show the objects of a ClusterSet in a leader or a member cluster."
     parser.epilog = _EPILOG
-    kinds = parser.add_argument("what", metavar="KIND[/NAME]", help="what to show: see below")
+    kinds = parser.add_argument("what", metavar="KIND[,KIND][/NAME]", help="what to show: see below")
     kinds.completer = _complete_kinds  # type: ignore[attr-defined]  # argcomplete
-    parser.add_argument("names", nargs="*", metavar="NAME", help="[all]")
+    parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="[all]")
     parser.add_argument("-n", "--namespace", default="", help="[all]")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the same as no --namespace")
     parser.add_argument("--clusterid", default="", metavar="ID", help="only exports of this cluster")
@@ -62,16 +63,33 @@ def run(args: argparse.Namespace) -> int:
     names = [*([name] if name else []), *args.names]
     if word.lower().removesuffix("s") == JOIN_CONFIG:
         return _join_config(args, namespace, names)
+    kinds = [_kind(word) for word in word.split(",")]
+    if len(kinds) > 1 and (names or args.output in ("json", "yaml")):
+        raise InputError("KIND", "", "several kinds can be shown without names, and not as json or yaml")
+    cluster = open_cluster(args)
+    for number, kind in enumerate(kinds):
+        if number and args.output != "name":
+            print()
+        objects = listing.objects(
+            cluster, kind, namespace=namespace, object_names=names, cluster_id=args.clusterid
+        )
+        show(kind, objects, args.output, one=len(names) == len(objects) == 1)
+        if kind in ("clusterset", "gateway") and args.output in ("table", "wide"):
+            _print_remarks(kind, cluster, objects, wide=args.output == "wide")
+    return exit_codes.OK
+
+
+def _kind(word: str) -> str:
+    """Return the kind of `listing.LISTINGS` that a word means. Raises InputError."""
+    from mcagent.controller.admin import listing
+    from mcagent.model.keys.values import did_you_mean
+
     kind = listing.listing_named(word)
     if kind is None:
-        kinds = ", ".join([*listing.LISTINGS, JOIN_CONFIG])
-        raise InputError("KIND", "", f'there is no kind "{word}"; known are {kinds}')
-    cluster = open_cluster(args)
-    objects = listing.objects(cluster, kind, namespace=namespace, object_names=names, cluster_id=args.clusterid)
-    show(kind, objects, args.output, one=len(names) == len(objects) == 1)
-    if kind in ("clusterset", "gateway") and args.output in ("table", "wide"):
-        _print_remarks(kind, cluster, objects, wide=args.output == "wide")
-    return exit_codes.OK
+        kinds = [*listing.LISTINGS, JOIN_CONFIG]
+        known_kinds = f"{did_you_mean(word, kinds)}; known are {', '.join(kinds)}"
+        raise InputError("KIND", "", f'there is no kind "{word}"{known_kinds}')
+    return kind
 
 
 def _print_remarks(kind: str, cluster: Cluster, shown: list[dict[str, Any]], *, wide: bool) -> None:

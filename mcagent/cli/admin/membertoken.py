@@ -7,12 +7,13 @@ from pathlib import Path
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.confirming import add_yes_flag, confirm
 
 _EPILOG = """\
 examples:
   mcagent membertoken create east -n antrea-multicluster --cluster-id east -o east.yaml
   mcagent membertoken create west -n antrea-multicluster --cluster-id west -o west.yaml \\
-      --allow-cidr 10.97.0.0/16 --allow-cidr 10.20.0.0/14 --allow-gateway 192.0.2.0/28 \
+      --allow-cidr 10.97.0.0/16 --allow-cidr 10.20.0.0/14 --allow-gateway 192.0.2.0/28 \\
       --allow-namespace shop --max-exports 50
   mcagent membertoken get -n antrea-multicluster
   mcagent membertoken get east -n antrea-multicluster --secret-file east.yaml
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     delete = actions.add_parser("delete", help="delete what `create` made: the cluster has no access any more")
     delete.add_argument("name", metavar="NAME", help="of all three")
+    add_yes_flag(delete)
     for action in (create, get, delete):
         action.add_argument("-n", "--namespace", required=True, help="the Common Area")
         add_cluster_flags(action)
@@ -80,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     from mcagent.cli.admin.get import show
-    from mcagent.controller.admin import listing, tokens
+    from mcagent.controller.admin import listing, losses, tokens
 
     creating = args.action == "create"
     bounds: dict[str, str] = {}
@@ -90,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
     if creating:
         tokens.create(cluster, args.namespace, args.name, args.cluster_id, args.output_file, bounds=bounds)
     elif args.action == "delete":
+        if not args.yes:
+            confirm(losses.of_token(cluster, args.namespace, args.name), "Delete it?")
         tokens.delete(cluster, args.namespace, args.name)
     elif args.secret_file:
         tokens.save(cluster, args.namespace, args.name, args.secret_file)

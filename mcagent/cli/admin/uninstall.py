@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from mcagent.cli.admin.deploy import add_place_flags
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.confirming import add_yes_flag, confirm
 
 _EPILOG = """\
 examples:
@@ -19,8 +21,9 @@ In this order: names under clusterset.local are taken out of CoreDNS, as `mcagen
 yourself before where the ConfigMap is not kube-system/coredns); the ClusterSet is left or destroyed while its
 controllers run, so that no finalizer stays; a Pod on each Node waits for the agent to end and runs mcagent
 cleanup there; then webhooks, controllers, Open vSwitch, rights; the CRDs last. It refuses while other clusters are
-members of the leader that is to go, keeps what the other role of this cluster needs, and can be repeated. After
-`helm install` it does what Helm does not: run `helm uninstall` then.
+members of the leader that is to go, keeps what the other role of this cluster needs, and can be repeated. Where
+agents run, or with --crds, it says what is lost, and asks; without a terminal it needs --yes. After `helm install`
+it does what Helm does not: run `helm uninstall` then.
 """
 
 
@@ -34,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skip-nodes", action="store_true", help="leave Nodes as they are: those that are thrown away"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    add_yes_flag(parser)
     parser.add_argument(
         "--timeout", type=float, default=120.0, metavar="SECONDS", help="wait so long for each step [%(default)g]"
     )
@@ -47,5 +51,9 @@ def run(args: argparse.Namespace) -> int:
 
     site = Site(namespace=args.namespace, leader_namespace=args.leader_namespace)
     removal = Removal(role=InstalledRole(args.role), site=site, crds=args.crds, nodes=not args.skip_nodes)
-    uninstall(open_cluster(args), removal, dry_run=args.dry_run, timeout=args.timeout)
+
+    def consent(losses: Sequence[str]) -> None:
+        confirm([] if args.yes else losses, "Uninstall?")
+
+    uninstall(open_cluster(args), removal, dry_run=args.dry_run, consent=consent, timeout=args.timeout)
     return exit_codes.OK

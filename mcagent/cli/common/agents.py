@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from mcagent.supervised import attempt
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
     from mcagent.kube.client import Client
+    from mcagent.kube.execute import Executed
 
 AT_ONCE = 16  # agents that are asked at the same time
 PORT = 10351
@@ -36,6 +37,7 @@ _PATIENCE = 2.0  # seconds without a word to the user
 SELECTOR = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"  # Pods and ConfigMap of agents
 _CONTAINER = "agent"
 _COMMAND = ("mcagent", "page")
+_NO_POD = "there is no running Pod of an agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +230,7 @@ class ClusterAgents:
         if not self._addresses:
             self.nodes()
         if node not in self._pods:
-            return self._by_https(node, page, timeout, "there is no running Pod of an agent")
+            return self._by_https(node, page, timeout, _NO_POD)
         try:
             return self._by_exec(node, page, timeout)
         except McagentError as error:
@@ -236,19 +238,26 @@ class ClusterAgents:
                 raise
             return self._by_https(node, page, timeout, str(error))
 
-    def _by_exec(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
+    def run(self, node: str, command: Sequence[str], timeout: float) -> Executed:
+        """Run a command in the Pod of a Node's agent. Raises McagentError."""
         from mcagent.kube.execute import execute
 
+        if node not in self._pods:
+            raise McagentError(f"Node {node}: {_NO_POD}")
         namespace, pod = self._pods[node]
-        done = execute(
+        return execute(
             self.client,
             namespace=namespace,
             pod=pod,
             container=_CONTAINER,
-            command=[*_COMMAND, page],
+            command=command,
             timeout=timeout,
             most=MAX_ANSWER,
         )
+
+    def _by_exec(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
+        namespace, pod = self._pods[node]
+        done = self.run(node, [*_COMMAND, page], timeout)
         if done.code:
             raise McagentError(f"in Pod {namespace}/{pod}: {done.err.strip() or f'exit code {done.code}'}")
         try:

@@ -95,7 +95,8 @@ def _ask(
             raise McagentError(f"the agent at {where}: {hint or message or answer.status}")
         return document(text, where)
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        raise McagentError(f"no agent answers at {where}: {error}") from None
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise McagentError(f"no agent answers at {where}: {reason}") from None
     finally:
         connection.close()
 

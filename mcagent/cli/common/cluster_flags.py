@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mcagent.controller.admin.cluster import Cluster
 
+_PATIENCE = 2.0  # seconds that a shell waits for the API server
+
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Declare which cluster a command works on."""
@@ -18,7 +20,54 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kubeconfig", metavar="FILE", default="", help="[$KUBECONFIG, else ~/.kube/config, else that of the Pod]"
     )
-    group.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(group)
+
+
+def add_context_flag(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
+    """Declare the context of the kubeconfig; `several`: the flag may be repeated, and its value is a list."""
+    if several:
+        flag = parser.add_argument(
+            "--context",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="of the kubeconfig; again for another cluster",
+        )
+    else:
+        flag = parser.add_argument(
+            "--context", default="", metavar="NAME", help="of the kubeconfig [its current one]"
+        )
+    flag.completer = complete_contexts  # type: ignore[attr-defined]  # argcomplete
+
+
+def complete_contexts(parsed_args: argparse.Namespace, **_arguments: object) -> list[str]:
+    """Return the contexts of the kubeconfig that the command line names, for a shell."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(Path(_kubeconfig(parsed_args)).read_text())
+        return [str(item["name"]) for item in document["contexts"]]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return []
+
+
+def complete_nodes(parsed_args: argparse.Namespace, **_arguments: object) -> list[str]:
+    """Return the Nodes of the cluster that the command line names, for a shell: none if it does not answer."""
+    from mcagent.kube.client import Client
+    from mcagent.model.errors import McagentError
+
+    try:
+        client = Client(_kubeconfig(parsed_args), parsed_args.context)
+        nodes = client.request("GET", "/api/v1/nodes", {"limit": "500"}, timeout=_PATIENCE).get("items") or ()
+    except McagentError:
+        return []
+    return [node["metadata"]["name"] for node in nodes]
+
+
+def _kubeconfig(args: argparse.Namespace) -> str:
+    """Return the kubeconfig of a command line, whose flag may be that of a configuration key."""
+    named_file = getattr(args, "kubeconfig", "") or getattr(args, "key:kubeconfig", "")
+    return named_file or usual_kubeconfig()
 
 
 def usual_kubeconfig() -> str:

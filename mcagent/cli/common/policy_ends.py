@@ -160,7 +160,8 @@ def steps(
         for sender in senders:
             yield from _inwards(far, target, other, sender, port)
     elif own is None:
-        raise InputError("explain", "--from", f"there is no Pod {source} here, nor a Pod {target} for --to")
+        reason = f'neither "{source}" nor "{target}" (--to) is a Pod of this cluster: give NAMESPACE/POD for one'
+        raise InputError("explain", "--from", reason)
 
 
 def _pod(side: ClusterPolicies, name: str) -> Pod | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mcagent.agent.config import SCHEMA, Settings, load
+from mcagent.config.reader import unknown_variables
 from mcagent.config.schema import Schema
 from mcagent.model.keys.key import Key
 
@@ -124,15 +126,20 @@ def read_flags(args: argparse.Namespace, schema: Schema) -> tuple[Path | None, d
     return Path(named) if named else default if default.is_file() else None, flags
 
 
-def load_settings(args: argparse.Namespace, *, node_needed: bool = True) -> Settings:
+def load_settings(args: argparse.Namespace, *, node_needed: bool = True, strict: bool = False) -> Settings:
     """Return the configuration from the parsed flags, the environment and the file. Raises ConfigError.
 
-    Unless `node_needed`, a missing name of the Node is no error: the file that all Nodes share has none.
+    Unless `node_needed`, a missing name of the Node is no error: the file that all Nodes share has none. Unless
+    `strict`, unknown variables are reported only: other tools may have variables with the same prefix.
     """
     file, flags = read_flags(args, SCHEMA)
     environ = dict(os.environ)
     if not node_needed:
         environ.setdefault("MCAGENT_NODE_NAME", "any")
+    if not strict:
+        for name, reason in unknown_variables(SCHEMA, environ).items():
+            del environ[name]
+            print(f"environment {name} is ignored: {reason}", file=sys.stderr)
     return load(file, environ, flags)
 
 

@@ -8,7 +8,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
+from mcagent.cli.common.place import is_node
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
 from mcagent.model.errors import McagentError
 
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 examples:
-  mcagent check --pre                                  on a Node, as root: kernel, Open vSwitch, ports, MTU
-  mcagent check --pre --kubeconfig ~/.kube/config      a cluster: Kubernetes, Nodes, permissions, CIDRs
+  mcagent check --pre                                  with a kubeconfig: Kubernetes, Nodes, permissions, CIDRs
+  mcagent check --pre --node                           on a Node, as root: kernel, Open vSwitch, ports, MTU
   mcagent check --pre --context east --context west    two clusters, and their CIDRs with each other
   mcagent check --pre --config agent.yaml -o json      with the ports and the MTU of a configuration
 
-Nothing is changed. A line for each check: ✓ fine, ⚠ works but look at it, ✗ wrong, - could not be looked at
-(docs/doctor.md). The exit code is 0 when nothing is wrong (there may be ⚠), 1 when there is a ✗. After the
-installation, use `mcagent doctor`.
+Without a kubeconfig it is the Node, too. Nothing is changed. A line for each check: ✓ fine, ⚠ works but look at
+it, ✗ wrong, - could not be looked at (docs/doctor.md). The exit code is 0 when nothing is wrong (there may be ⚠),
+1 when there is a ✗. After the installation, use `mcagent doctor`.
 """
 
 
@@ -36,13 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pre", action="store_true", required=True, help="before the installation")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
-    parser.add_argument(
-        "--context",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of the kubeconfig; again for another cluster",
-    )
+    parser.add_argument("--node", action="store_true", help="this machine, also if it has a kubeconfig")
+    add_context_flag(parser, several=True)
     add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 
@@ -56,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.doctor.report import text
 
     settings = load_settings(args, node_needed=False)
-    if args.context or settings.kubeconfig:
+    elsewhere = not args.node and not is_node(args, settings) and usual_kubeconfig()
+    if args.context or settings.kubeconfig or elsewhere:
         clusters, nodes = _clusters(args.context or [""], settings), []
     else:
         clusters, nodes = [], [_this_node(settings)]

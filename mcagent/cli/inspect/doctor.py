@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import sys
 import time
@@ -19,7 +18,8 @@ from msgspec import structs
 from mcagent.api.codec import to_json
 from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
+from mcagent.cli.common.place import is_node, kubeconfig_of
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
 from mcagent.model.errors import McagentError
 
@@ -37,7 +37,8 @@ examples:
   mcagent doctor --bundle report.tgz                what a bug report needs, without secrets
 
 A line for each check: ✓ fine, ⚠ works but look at it, ✗ wrong, - could not be looked at (docs/doctor.md).
-The exit code is 0 when nothing is wrong (there may be ⚠), 1 when there is a ✗.
+The exit code is 0 when nothing is wrong (there may be ⚠), 1 when there is a ✗, or when a check of a cluster could
+not read what it examines (no right, no answer).
 """
 _PATIENCE = 2.0  # seconds without a word to the user
 _ASK = 20.0  # seconds for the doctor of another Node
@@ -56,13 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="the cluster of the kubeconfig: its API and all of its Nodes"
     )
-    parser.add_argument(
-        "--context",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of the kubeconfig; again for another cluster",
-    )
+    add_context_flag(parser, several=True)
     parser.add_argument(
         "--bundle", type=Path, metavar="FILE.tgz", help="write everything for a bug report there, without secrets"
     )
@@ -80,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine and print."""
-    from mcagent.doctor.check import worst
+    from mcagent.doctor.check import NOT_READ, worst
     from mcagent.doctor.report import text
 
     settings = _settings(args)
@@ -105,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
             args.bundle, to_json(report), settings, context=args.context, agents=args.agents, progress=progress
         )
         print(f"{args.bundle}: {size} bytes; review it before you share it", file=sys.stderr)
-    return exit_codes.FAILED if report.worst == FindingLevel.FAILED else exit_codes.OK
+    unread = any(finding.reason == NOT_READ for cluster in clusters for finding in cluster.findings)
+    return exit_codes.FAILED if unread or report.worst == FindingLevel.FAILED else exit_codes.OK
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -178,12 +174,12 @@ def _cluster(
 
 
 def _wants_clusters(args: argparse.Namespace, settings: Settings) -> bool:
-    """Tell whether clusters are meant: they are named, or this machine is no Node and has a kubeconfig."""
-    if args.all or args.context or args.agents:
-        return True
-    node = (settings.status_socket, Path(settings.ovsdb.removeprefix("unix:")))
-    is_node = any(path.exists() for path in node) or args.config or os.environ.get("MCAGENT_NODE_NAME")
-    return not is_node and bool(usual_kubeconfig())
+    """Tell whether clusters are meant: they are named, or this machine is no Node. Raises NotHereError."""
+    if not (args.all or args.context or args.agents):
+        if is_node(args, settings) or Path(settings.ovsdb.removeprefix("unix:")).exists():
+            return False
+        kubeconfig_of(args, "mcagent doctor", settings)
+    return True
 
 
 class _Progress:

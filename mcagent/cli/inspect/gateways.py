@@ -1,30 +1,32 @@
-"""`mcagent gateways`: asks the agent of this Node which gateways there are, and which are live."""
+"""`mcagent gateways`: asks agents which gateways there are, and which are live."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import re
+from functools import partial
 
-from mcagent.api.codec import from_json, to_json
+from mcagent.api.codec import to_json
 from mcagent.api.status import DrainStatus, GatewayStatus, Probes, Status
-from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
-from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.place import PLACE, add_place_flags, show_statuses
 from mcagent.cli.common.tables import table
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   mcagent gateways
+  mcagent gateways node-1 --context east   # from a workstation, of this Node
   mcagent gateways --history
   mcagent gateways -o json | jq '.clusters[].gateways[] | select(.live | not)'
+
+{PLACE}
 
 DECIDED BY says whose word counts: BFD (measured), Node readiness, API, drain, or damping (it flaps).
 SENT and RECEIVED count packets of the tunnel, BFD's own included. SHARE is its part of what was sent to all
 gateways of that cluster in the last 10 to 20 seconds. RTT and LOSS are those of the last 60 probes through the
 tunnel; "no answer": the other end (Antrea, an older version) answers none. "all of N bytes": the largest packets
 do not pass, small ones do.
-The exit code is 1 when a cluster has gateways and none is live.
+The exit code is 1 when a cluster has gateways and none is live, or an agent does not answer.
 """
 
 _HEAD = (
@@ -36,23 +38,22 @@ _HEAD = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the form of the answer, and the configuration that says where the agent listens."""
     parser.description = (
-        "Show which gateways this Node has for each cluster: live or why not, since when, who decided."
+        "Show which gateways Nodes have for each cluster: live or why not, since when, who decided."
     )
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("--history", action="store_true", help="the last ten transitions of each, too")
-    add_config_flag(parser)
+    add_place_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
-    status = from_json(Status, ask_agent(load_settings(args, node_needed=False)), "the agent")
-    if args.output == "json":
-        print(json.dumps(_members(status), indent=2))
-    else:
-        print(text(status, history=args.history))
-    dead = any(group.gateways and not any(gateway.live for gateway in group.gateways) for group in status.gateways)
-    return exit_codes.FAILED if dead else exit_codes.OK
+    return show_statuses(args, "mcagent gateways", partial(text, history=args.history), _members, _all_reached)
+
+
+def _all_reached(status: Status) -> bool:
+    """Tell whether each cluster with gateways has a live one."""
+    return all(not group.gateways or any(gateway.live for gateway in group.gateways) for group in status.gateways)
 
 
 def _members(status: Status) -> dict[str, object]:
@@ -99,7 +100,7 @@ def _row(cluster: str, gateway: GatewayStatus) -> tuple[str, ...]:
         gateway.address or "-",
         state,
         gateway.decided_by,
-        gateway.since or "-",
+        re.sub(r"\.\d+", "", gateway.since or "-"),  # whole seconds
         str(gateway.flaps),
         str(gateway.packets_sent) if gateway.tunnel else "-",
         str(gateway.packets_received) if gateway.tunnel else "-",

@@ -8,7 +8,8 @@ import sys
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
+from mcagent.cli.common.place import require_node
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, value_of_flag
 from mcagent.model.errors import InputError
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--account", metavar="NAME", help="print a token of this ServiceAccount, and create it if needed"
     )
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(parser)
     add_config_flag(
         parser, {"kubeconfig": KUBECONFIG, "namespace": ("NAME", "of the ServiceAccount [kube-system]")}
     )
@@ -48,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
     printable = args.page.isascii() and args.page.isprintable() and " " not in args.page
     if not args.page.startswith("/") or not printable or len(args.page) > _MAX:
         raise InputError("page", "", f"must be a path of at most {_MAX} characters, as /status")
-    print(json.dumps(ask_agent(load_settings(args, node_needed=False), args.page)))
+    settings = load_settings(args, node_needed=False)
+    require_node(args, settings, f"mcagent page {args.page}")
+    print(json.dumps(ask_agent(settings, args.page)))
     return exit_codes.OK
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcagent.api.codec import to_json
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import add_context_flag
 from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
-from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.place import NotHereError, is_node, kubeconfig_of, require_known
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings, value_of_flag
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
@@ -25,6 +28,9 @@ examples:
   mcagent plan --node-name node-1 --what-if 'node node-2 drained' --what-if 'cluster east removed' -o json
   mcagent plan --node-name node-1 -f new-gateway.yaml --connections
 
+On a machine that is no Node, it runs in the Pod of the agent of --node-name (pods/exec); with --offline, it takes
+the objects of the kubeconfig's cluster and the configuration of its agents.
+
 Reads the objects and the Node, and prints the steps that the agent would take now. Changes nothing; it may run
 beside the agent. With --offline the Node is not read: the plan is for one that has nothing yet.
 
@@ -38,11 +44,14 @@ Several happen together, after the manifests of -f were applied. Shares are of m
 which single ones these are. With --exit-code the end is 1 when anything would change.
 """
 
+_MARGIN = 10.0  # seconds for the start of the command in a Pod
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare flags."""
     parser.description = "Show what the agent would change now, or after an event (--what-if). Change nothing."
     parser.epilog = _EPILOG
+    parser.usage = "%(prog)s [flags]"
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the plan")
     parser.add_argument("--offline", action="store_true", help="do not read the Node: plan for an empty one")
     parser.add_argument("--desired", action="store_true", help="print the whole desired state instead of steps")
@@ -61,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with these, count this Node's open connections (needs root)",
     )
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(parser)
     add_config_flag(
         parser,
         {
@@ -77,7 +86,14 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.agent.dry_run import dry_run
     from mcagent.core.plan import render
 
-    settings = replace(load_settings(args), context=args.context)
+    settings = load_settings(args, node_needed=False)
+    if settings.source == "kube" and not is_node(args, settings):
+        if not args.offline:
+            return _in_pod(args, settings)
+        settings = _settings_of_cluster(args, settings)
+    else:
+        settings = load_settings(args)
+    settings = replace(settings, context=args.context)
     if args.what_if or args.filename:
         return _what_if(args, settings)
     desired, plan = dry_run(settings, offline=args.offline, timeout=args.timeout)
@@ -91,6 +107,50 @@ def run(args: argparse.Namespace) -> int:
             print(f"{problem.severity}: {problem} [{problem.reason}]")
         print(render.plan_text(plan), end="")
     return exit_codes.FAILED if args.exit_code and plan.stages else exit_codes.OK
+
+
+def _in_pod(args: argparse.Namespace, settings: Settings) -> int:
+    """Make the plan where its Node can be read: in the Pod of the Node's agent."""
+    from mcagent.cli.common.agents import ClusterAgents
+    from mcagent.kube.client import Client
+
+    if args.filename:
+        raise NotHereError("-f: the files are on this machine, which is no Node: add --offline")
+    agents = ClusterAgents(client=Client(kubeconfig_of(args, "mcagent plan", settings), args.context))
+    node = value_of_flag(args, "nodeName")
+    names = agents.nodes()
+    if not node:
+        raise NotHereError(f"which Node? Give --node-name NAME; the Nodes are {', '.join(names[:20]) or 'none'}")
+    require_known(node, names)
+    words = ["mcagent", "plan", "--output", args.output, "--timeout", str(args.timeout)]
+    words += [flag for flag in ("--desired", "--exit-code", "--connections") if getattr(args, _name(flag))]
+    words += [word for text in args.what_if for word in ("--what-if", text)]
+    done = agents.run(node, words, args.timeout + _MARGIN)
+    print(done.out, end="")
+    print(done.err, end="", file=sys.stderr)
+    return done.code
+
+
+def _name(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _settings_of_cluster(args: argparse.Namespace, settings: Settings) -> Settings:
+    """Return the configuration of a cluster's agents, for a plan that reads no Node. Raises McagentError."""
+    from mcagent.cli.common.agent_config import read_config_map
+    from mcagent.kube.client import Client
+
+    kubeconfig = kubeconfig_of(args, "mcagent plan", settings)
+    client = Client(kubeconfig, args.context)
+    try:
+        configured = read_config_map(client)
+        nodes = client.request("GET", "/api/v1/nodes", {"limit": "20000"}).get("items") or ()
+    finally:
+        client.close()
+    node = value_of_flag(args, "nodeName")
+    require_known(node, [obj["metadata"]["name"] for obj in nodes])
+    core = (configured[0] if configured else settings).core
+    return replace(settings, core=replace(core, node_name=node), kubeconfig=kubeconfig)
 
 
 def _what_if(args: argparse.Namespace, settings: Settings) -> int:

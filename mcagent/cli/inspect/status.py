@@ -13,8 +13,9 @@ from mcagent.api.status import ExportStatus, GatewayStatus, Status, TunnelStatus
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_context_flag
 from mcagent.cli.common.live import every, interval_of, show
+from mcagent.cli.common.place import is_node, kubeconfig_of
 from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, value_of_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.core.causes import remedy
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="of --watch [%(default)s]")
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig [its current one]")
+    add_context_flag(parser)
     add_config_flag(parser, {"kubeconfig": KUBECONFIG})
 
 
@@ -58,10 +59,9 @@ def run(args: argparse.Namespace) -> int:
         return healthy, json.dumps(page, indent=2) if as_json else text(status)
 
     def of_cluster() -> tuple[bool, str]:
-        return _cluster(kubeconfig or settings.kubeconfig or usual_kubeconfig(), args.context, as_json=as_json)
+        return _cluster(kubeconfig_of(args, "mcagent status", settings), args.context, as_json=as_json)
 
-    elsewhere = not settings.status_socket.parent.exists() and bool(usual_kubeconfig()) and args.config is None
-    picture = of_cluster if kubeconfig or args.context or elsewhere else of_agent
+    picture = of_agent if is_node(args, settings) and not (kubeconfig or args.context) else of_cluster
 
     if args.watch:
         show(_tried(picture) for _ in every(interval_of(args.interval)))

@@ -11,27 +11,26 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcagent.api.status import Status
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.agents import Agents, LocalAgent, add_agent_flags, ask_nodes, open_agents, read_statuses
+from mcagent.cli.common.agents import Agents, add_agent_flags, ask_nodes, read_statuses
 from mcagent.cli.common.cluster_flags import add_cluster_flags
 from mcagent.cli.common.live import every, interval_of, show
-from mcagent.cli.common.setting_flags import load_settings
+from mcagent.cli.common.place import PLACE, open_place
 from mcagent.cli.common.tables import size, table
 from mcagent.model.errors import McagentError
 
-if TYPE_CHECKING:
-    from mcagent.agent.config import Settings
-
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
-  mcagent top                              # this Node; Ctrl-C ends it
+  mcagent top                              # on a Node: this Node; Ctrl-C ends it
   mcagent top --all --by cluster --interval 5
   mcagent top --once -o json | jq '.rows[] | select(.dropsPerSecond > 0)'
   mcagent top --agents agents.yaml --by node
   mcagent top --all --by service           # connections to exported Services, as gateways give them an endpoint
+
+{PLACE}
 
 Traffic of tunnels with other clusters' gateways, and (--local) with Nodes of this cluster, in both directions. IN
 is what came from there. DROP are packets that Open vSwitch could neither send nor take. A counter that begins
@@ -84,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="between two tables [%(default)s]")
     parser.add_argument("--once", action="store_true", help="one table")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="json: a line each time")
-    parser.add_argument("--all", action="store_true", help="all Nodes of the kubeconfig's cluster [this Node]")
+    parser.add_argument("-A", "--all", action="store_true", help="all Nodes of the cluster [on a Node: this one]")
     add_cluster_flags(parser)
     add_agent_flags(parser)
     parser.add_argument("--config", metavar="FILE", help="the agent's configuration, of this Node's agent")
@@ -93,17 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read and show until it is interrupted."""
     seconds = interval_of(args.interval)
-    show(_pictures(args, _agents(args), seconds), whole=args.output == "text")
+    show(_pictures(args, open_place(args, "mcagent top"), seconds), whole=args.output == "text")
     return exit_codes.OK
-
-
-def _agents(args: argparse.Namespace) -> Agents:
-    def settings() -> Settings:
-        return load_settings(args, node_needed=False)
-
-    if args.all or args.agents or args.kubeconfig or args.context:
-        return open_agents(args, settings)
-    return LocalAgent(settings())
 
 
 def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Iterator[str]:

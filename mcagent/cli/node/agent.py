@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.doctor.diagnose import diagnose
     from mcagent.observe import logs
 
-    settings = load_settings(args)
+    settings = load_settings(args, strict=True)
     logs.set_up(settings.log_level, settings.log_format)
-    run_agent(settings, reload=lambda: load_settings(args), diagnose=diagnose)
+    run_agent(settings, reload=lambda: load_settings(args, strict=True), diagnose=diagnose)
     return exit_codes.OK

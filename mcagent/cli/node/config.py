@@ -41,7 +41,7 @@ def in_force(settings: Settings) -> dict[str, str]:
 def run(args: argparse.Namespace) -> int:
     """Check or show."""
     args.config = args.config or args.file
-    settings = load_settings(args, node_needed=args.action != "check")
+    settings = load_settings(args, node_needed=args.action != "check", strict=True)
     if args.action == "check":
         for remark in settings.remarks:
             print(f"warning: {remark}")

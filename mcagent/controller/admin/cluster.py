@@ -78,6 +78,12 @@ class Cluster:
         info = KINDS[kind]
         return [{"apiVersion": info.api_version, "kind": info.name} | item for item in items]
 
+    def stored(self, kind: Kind, namespace: str = "") -> list[RawObject]:
+        """Return all objects of a kind; [] if its CRD is not installed. Raises SourceError."""
+        return (
+            self.objects(kind, namespace) if self.find_any(object_path(kind, "") + "?limit=1") is not None else []
+        )
+
     def create(self, kind: Kind, namespace: str, name: str, content: Mapping[str, Any]) -> RawObject:
         """Create an object, annotated as created by a command; `undoing` deletes it after an error."""
         info = KINDS[kind]

@@ -6,11 +6,11 @@ It removes the objects that `mcagent deploy` installs, by kind and name. Of a He
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from mcagent.controller.admin import cluster_sets, dns, manifests, node_cleanup
+from mcagent.controller.admin import cluster_sets, dns, losses, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
 from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, texts_at, value_at
@@ -53,17 +53,26 @@ class Removal:
         return named[self.role]
 
 
-def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: float = TIMEOUT) -> None:
-    """Remove an installation; `dry_run`: only report the removals. Can be repeated. Raises McagentError."""
+def uninstall(
+    cluster: Cluster,
+    removal: Removal,
+    *,
+    dry_run: bool,
+    consent: Callable[[Sequence[str]], None] = lambda _losses: None,
+    timeout: float = TIMEOUT,
+) -> None:
+    """Remove an installation; `dry_run`: only report the removals. Can be repeated. Raises McagentError.
+
+    `consent` gets what is lost before anything is removed, and raises McagentError without consent.
+    """
     other = _other_role(cluster, removal)
     sets = _sets(cluster, removal)
     _refuse(cluster, removal, sets, other)
     gone, helms = _objects(cluster, removal, shared=not other)
-    nodes = (
-        node_cleanup.agent_nodes(cluster, removal.site.namespace)
-        if _MEMBERS in removal.roles and removal.nodes
-        else []
-    )
+    agents = node_cleanup.agent_nodes(cluster, removal.site.namespace) if _MEMBERS in removal.roles else []
+    nodes = agents if removal.nodes else []
+    if not dry_run:
+        consent(losses.of_uninstalling(cluster, len(agents), crds=removal.crds))
     named = _MEMBERS in removal.roles and _undo_dns(cluster, dry_run=dry_run)
     if dry_run:
         _report(cluster, removal, sets, nodes, gone)
@@ -103,22 +112,13 @@ def _other_role(cluster: Cluster, removal: Removal) -> str:
     return ""
 
 
-def _stored(cluster: Cluster, kind: Kind, namespace: str = "") -> list[RawObject]:
-    """Return all objects of a kind; [] if its CRD is not installed."""
-    return (
-        cluster.objects(kind, namespace)
-        if cluster.find_any(object_path(kind, "") + "?limit=1") is not None
-        else []
-    )
-
-
 def _is_leaders(cluster_set: RawObject) -> bool:
     return read_as(ClusterSet, cluster_set).is_leaders
 
 
 def _sets(cluster: Cluster, removal: Removal) -> list[RawObject]:
     """Return the ClusterSets to leave and to destroy, in that order."""
-    everywhere = _stored(cluster, Kind.CLUSTER_SET)
+    everywhere = cluster.stored(Kind.CLUSTER_SET)
     member, leader = removal.site.namespace, removal.site.leader_namespace
     cluster_sets = []
     if _MEMBERS in removal.roles:
@@ -142,14 +142,14 @@ def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[RawObject], other
         raise AdminError(f"--crds: the {other} needs them (--role all removes both)")
     if _LEADERS not in removal.roles:
         return
-    for cluster_set in _stored(cluster, Kind.CLUSTER_SET):
+    for cluster_set in cluster.stored(Kind.CLUSTER_SET):
         if _is_leaders(cluster_set) and cluster_set not in sets and cluster.present(_ALL_NAMESPACES):
             raise AdminError(
                 f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)} is led here, too: "
                 "mcagent clusterset destroy first"
             )
     leaving = {text_at(cluster_set, "spec", "clusterID") for cluster_set in sets if not _is_leaders(cluster_set)}
-    announces = _stored(cluster, Kind.MEMBER_CLUSTER_ANNOUNCE, removal.site.leader_namespace)
+    announces = cluster.stored(Kind.MEMBER_CLUSTER_ANNOUNCE, removal.site.leader_namespace)
     announces_by_id = {text_at(announce, "clusterID"): name_of(announce) for announce in announces}
     members = {cluster_id: name for cluster_id, name in announces_by_id.items() if cluster_id not in leaving}
     if members:
@@ -255,7 +255,7 @@ def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None
 def _release(cluster: Cluster, kinds: Sequence[Kind], namespace: str = "") -> None:
     """Remove the finalizers that only the removed controllers would remove, so that objects can be deleted."""
     for kind in (kind for kind in _WITH_FINALIZER if kind in kinds):
-        for obj in _stored(cluster, kind, namespace):
+        for obj in cluster.stored(kind, namespace):
             finalizers = texts_at(obj, "metadata", "finalizers")
             foreign = [text for text in finalizers if not names.is_finalizer(text)]
             if foreign != finalizers:

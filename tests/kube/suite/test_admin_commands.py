@@ -61,7 +61,7 @@ def test_a_member_token_opens_what_its_role_allows(leader: Cluster, tmp_path: Pa
         wait_until(lambda: answers(east, 200), "the member to be let in", timeout=20)
         assert leader.refused("GET", leader.path("secrets"), client=east).code == 403
         # Of a token that was used a real server believes for ten seconds that it is good: west's was not.
-        assert run(leader, "membertoken", "delete", "west") == 0
+        assert run(leader, "membertoken", "delete", "west", "--yes") == 0
         wait_until(lambda: answers(west, 401), "the token to be nobody's", timeout=30)
 
 

@@ -20,7 +20,7 @@ def area(cluster: Cluster) -> Iterator[str]:
     """Give the name of a namespace for the leader, which the command makes."""
     name = f"{cluster.namespace}-area"
     yield name
-    run(cluster, "uninstall", "--role", "all", "--leader-namespace", name, "--timeout", "30")
+    run(cluster, "uninstall", "--yes", "--role", "all", "--leader-namespace", name, "--timeout", "30")
 
 
 def run(cluster: Cluster, *arguments: str) -> int:
@@ -79,7 +79,7 @@ def test_what_is_printed_is_applied_and_removed(
     ]
     assert run(cluster, "uninstall", "--role", "all", "--leader-namespace", area, "--dry-run") == 0
     assert there(cluster, objects) == wanted
-    assert run(cluster, "uninstall", "--role", "all", "--leader-namespace", area, "--timeout", "30") == 0
+    assert run(cluster, "uninstall", "--yes", "--role", "all", "--leader-namespace", area, "--timeout", "30") == 0
     assert there(cluster, objects) == []
 
 
@@ -112,7 +112,7 @@ def test_a_namespace_of_others_is_not_removed(cluster: Cluster, area: str) -> No
     """The test's own Namespace was there before: it stays, and only what was installed in it goes."""
     config = cluster.create(cluster.configmaps, "theirs")
     assert run(cluster, "deploy", "--clusterid", "east", "--apply", "--no-wait", "--leader-namespace", area) == 0
-    assert run(cluster, "uninstall", "--timeout", "30") == 0
+    assert run(cluster, "uninstall", "--yes", "--timeout", "30") == 0
     assert (
         cluster.client.request("GET", f"{cluster.configmaps}/theirs")["metadata"]["uid"]
         == config["metadata"]["uid"]

@@ -14,7 +14,7 @@ from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
 from mcagent.controller.admin.fields import name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.admin.manifests import CONFIGURED, LEADER_NAMESPACE, MEMBER_NAMESPACE, Part
-from mcagent.doctor.check import DoctorCheck, failed
+from mcagent.doctor.check import NOT_READ, DoctorCheck, failed
 from mcagent.doctor.checks.cluster.agents import component_of, pods
 from mcagent.doctor.checks.cluster.controller import deployments
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
@@ -166,6 +166,6 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
             resource=resource,
         )
     if answers.error:
-        yield CHECK.skipped(answers.error)
+        yield CHECK.skipped(answers.error, reason=NOT_READ)
     elif answers.checked and not answers.forbidden:
         yield CHECK.passed(f"all {answers.checked} that the installed roles need")

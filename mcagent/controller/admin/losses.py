@@ -1,0 +1,59 @@
+"""What users lose by a command that removes something: sentences with counts. Only reads."""
+
+from __future__ import annotations
+
+from mcagent.controller.admin import cluster_sets
+from mcagent.controller.admin.cluster import Cluster
+from mcagent.controller.admission.identity import bound_cluster
+from mcagent.model.api.kubernetes import ServiceAccount
+from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
+
+
+def of_leaving(cluster: Cluster) -> list[str]:
+    """Return what ends when this member leaves; [] if it shares no Service. Raises SourceError."""
+    if not cluster.stored(Kind.CLUSTER_SET):
+        return []
+    exports = len(cluster.stored(Kind.SERVICE_EXPORT))
+    imports = len(cluster.stored(Kind.SERVICE_IMPORT))
+    if not exports and not imports:
+        return []
+    return [
+        f"Other clusters lose {_services(exports)} of this cluster, and it loses {_services(imports)} of others."
+    ]
+
+
+def of_destroying(cluster: Cluster, namespace: str, cluster_set: str) -> list[str]:
+    """Return what ends with a leader's ClusterSet; [] if it has no members. Raises SourceError."""
+    members = cluster_sets.members(cluster, namespace, cluster_set)
+    if not members:
+        return []
+    exports = sum(obj.get("spec", {}).get("kind") == "Service" for obj in _exports(cluster, namespace))
+    consequence = f"Their tokens and exports, {_services(exports)}, go with it."
+    return [f"ClusterSet {cluster_set} has members: {', '.join(members)}. {consequence}"]
+
+
+def of_token(cluster: Cluster, namespace: str, name: str) -> list[str]:
+    """Return what a cluster loses with its token; [] if it is no member now. Raises SourceError."""
+    account = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
+    cluster_id = bound_cluster(read_as(ServiceAccount, account)) if account else ""
+    announces = cluster.stored(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
+    if not cluster_id or cluster_id not in {announce.get("clusterID") for announce in announces}:
+        return []
+    exports = [obj.get("spec", {}) for obj in _exports(cluster, namespace)]
+    own = sum(spec.get("clusterID") == cluster_id and spec.get("kind") == "Service" for spec in exports)
+    return [f"Cluster {cluster_id}, a member with {_services(own)} exported, has no access without this token."]
+
+
+def of_uninstalling(cluster: Cluster, agents: int, *, crds: bool) -> list[str]:
+    """Return what ends with an installation that has so many agents to remove. Raises SourceError."""
+    losses = [f"{agents} Nodes lose their connections to other clusters.", *of_leaving(cluster)] if agents else []
+    return [*losses, "The CRDs go with all objects stored under them."] if crds else losses
+
+
+def _exports(cluster: Cluster, namespace: str) -> list[dict[str, dict[str, object]]]:
+    return cluster.stored(Kind.RESOURCE_EXPORT, namespace)
+
+
+def _services(count: int) -> str:
+    return "1 Service" if count == 1 else f"{count} Services"
