@@ -24,7 +24,15 @@ from hypothesis import strategies as st
 
 from mcagent.controller.admission import mutate, review
 from mcagent.controller.contract import annotations as exported
-from mcagent.controller.contract import cidr_claims, cluster_uid, conditions, export_ranges, names, policies
+from mcagent.controller.contract import (
+    cidr_claims,
+    cluster_uid,
+    conditions,
+    export_ranges,
+    member_tokens,
+    names,
+    policies,
+)
 from mcagent.controller.leader.exports.bounds import annotation_errors
 from mcagent.controller.member.networks.discovery import cidr_in_refusal
 from mcagent.controller.webhook.server import read_review
@@ -128,6 +136,11 @@ def read_bounds(text: str) -> object:
     return [annotation_errors({key: text}) for key in keys]
 
 
+def read_claims(text: str) -> object:
+    """Read a token with the text as its claims."""
+    return member_tokens.claims_of(f"e30.{base64.urlsafe_b64encode(text.encode()).decode()}.x")
+
+
 def read_refusal(text: str) -> object:
     """Read a leader's refusal with the text as its body, and as its message."""
     response = SimpleNamespace(status=403, headers={})
@@ -171,6 +184,9 @@ READERS = {
     "a request's head": Reader(lambda text: parse_head(text.encode("latin-1")), HEAD),
     "a name": Reader(names.is_subdomain, NAMES),
     "a cluster's UID": Reader(cluster_uid.is_uid, NAMES),
+    "claims of a token": Reader(read_claims, JSON),
+    "a token": Reader(member_tokens.claims_of, ("e30", ".", "=", "-", "_", "a")),
+    "an anchor": Reader(lambda text: member_tokens.longest_life("east", f"east.{text}"), NAMES),
 }
 # Functions that take text apart, but none of others, by reason.
 OWN_TEXT = {
