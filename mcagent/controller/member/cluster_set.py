@@ -25,6 +25,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.announce import announce_ref
+from mcagent.controller.member.leader_token import LEADER_TOKEN, token_conditions, token_state
 from mcagent.controller.member.membership import (
     DISCONNECTED,
     NOT_ANNOUNCED,
@@ -89,7 +90,10 @@ class MemberClusterSet:
         events = []
         if status == FALSE and reason not in (NOT_TAKEN, DUPLICATE):  # which `announce` reports as an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
-        written = _status(cluster_set, (status, reason, message), now)
+        token = token_state(leader, cluster_set.namespace, now) if leader is not None else None
+        if token is not None and token[0] == FALSE:
+            events.append(Event(subject=str(ref), reason=token[1], message=token[2]))
+        written = _status(cluster_set, (status, reason, message), token, now)
         status_step = Wanted(ref=ref, body=body, status=written, create=False)
         again = None if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
         return DesiredObjects(steps=[status_step], events=events, again=again)
@@ -125,7 +129,9 @@ def _state(
     return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(dropped_fields)}" if dropped_fields else ""
 
 
-def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) -> Json:
+def _status(
+    cluster_set: ClusterSet, ready: tuple[str, str, str], token: tuple[str, str, str] | None, now: float
+) -> Json:
     """Return the status. Its only cluster is the leader, because members read no announcements."""
     status, reason, message = ready
     connected = TRUE if status == TRUE else FALSE
@@ -144,7 +150,8 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
         "conditions": [
             own,
             *range_conditions(cluster_set, now),
-            *others(cluster_set.status, "Ready", EXPORT_RANGE, POD_RANGE),
+            *token_conditions(cluster_set, token, now),
+            *others(cluster_set.status, "Ready", EXPORT_RANGE, POD_RANGE, LEADER_TOKEN),
         ],
         "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
     }
