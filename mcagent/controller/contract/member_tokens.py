@@ -2,8 +2,8 @@
 
 Pure. `mcagent membertoken create` creates a Secret without data on the leader, the anchor, and tokens of the
 member's account that are bound to it: who deletes the anchor revokes them all. The anchor's name has the account,
-the longest life of a token in seconds, and a random part, so that a token of an anchor that was
-deleted, which an API server believes for ten more seconds, gets no token of the next one. The admission policy
+the longest life of a token in seconds, and a random part, so that a token of an anchor that was deleted, which an
+API server believes for ten more seconds, gets no token of the next one. The admission policy
 `membertokens.mcagent.io` reads the name by the same rule. Claims are those of Kubernetes' tokens (Kubernetes,
 "Managing Service Accounts", "Bound service account tokens"). They are not verified here: the leader does that.
 """
