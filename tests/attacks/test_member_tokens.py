@@ -156,26 +156,27 @@ def test_a_token_of_another_account_by_the_right_to_renew(member: Member) -> Non
     wants="renew a token that was revoked, within the seconds for which the API server still believes it",
     stopped_by="the bound Secret, which is gone; the name of the next one cannot be guessed or read",
 )
-@pytest.mark.parametrize("action", ["rotate", "kubectl"])
+@pytest.mark.parametrize("action", ["rotate", "delete", "kubectl"])
 def test_a_revoked_token_has_no_successor(member: Member, tmp_path: Path, action: str) -> None:
     """Account, Role and a new Secret exist; an API server accepts the earlier token for ten more seconds."""
-    if action == "rotate":
-        assert member.run("rotate", "-o", str(tmp_path / "new.yaml"), "--expires", "1h") == 0
-    else:
+    new = tmp_path / "new.yaml"
+    if action == "kubectl":
         path = object_path(Kind.SECRET, member.stage.area.namespace, member.claims.anchor)
         member.stage.admin.request("DELETE", path)
-    stopped(member.refused(token_request(member.claims.anchor, 600)), "not found", "Unauthorized")
-    stopped(member.refused(token_request("", 600)), "boundObjectRef", "Unauthorized")
-    secrets = member.stage.area.path("secrets")
-    stopped(refusal(member.client, "GET", secrets), "cannot list", "Unauthorized")
+    else:
+        assert member.run(action, *(("-o", str(new), "--expires", "1h") if action == "rotate" else ())) == 0
+    gone = ("not found", "Unauthorized", "cannot create")
+    stopped(member.refused(token_request(member.claims.anchor, 600)), *gone)
+    stopped(member.refused(token_request("", 600)), "boundObjectRef", *gone)
+    stopped(refusal(member.client, "GET", member.stage.area.path("secrets")), "cannot list", "Unauthorized")
 
-    def nobody() -> bool:
+    def is_nobodys() -> bool:
         refused = refusal(member.client, "GET", member.stage.path(Kind.RESOURCE_EXPORT))
         return refused is not None and refused.code == 401
 
-    wait_until(nobody, "the token to be nobody's", timeout=30)
+    wait_until(is_nobodys, "the token to be nobody's", timeout=30)
     if action == "rotate":
-        renewed = member.stage.client(token_in(tmp_path / "new.yaml"))
+        renewed = member.stage.client(token_in(new))
         assert refusal(renewed, "GET", member.stage.path(Kind.RESOURCE_EXPORT)) is None
 
 
