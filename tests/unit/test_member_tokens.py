@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mcagent.controller.admin.listing import rows
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.member_tokens import (
     ALPHABET,
@@ -200,5 +201,7 @@ def test_the_cluster_set_shows_the_end_of_its_token() -> None:
         raw = view.local.get(Kind.CLUSTER_SET, HOME, SET)
         assert raw is not None
         assert conditions_of(raw).get("LeaderToken", ("", ""))[0] == status
+        (row,) = [row for row in rows("clusterset", [raw], end) if row[1] == SET]
+        assert (NEXT in row[-1]) is (status == "False")
         told = [event.reason for event in controller.all_events() if event.reason.startswith("Token")]
         assert told == reasons

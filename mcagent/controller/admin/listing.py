@@ -14,6 +14,7 @@ from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.export_ranges import read_ranges
 from mcagent.controller.contract.pod_ranges import read_pod_ranges
 from mcagent.controller.leader.cluster_set import UNIQUE
+from mcagent.controller.member.leader_token import LEADER_TOKEN
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, ApiObject, condition_of
@@ -80,6 +81,8 @@ def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
     pods = condition_of(obj.status.conditions, POD_RANGE)
     messages = [ready.message, *([f"export range {own_range.message}"] if own_range.type else [])]
     messages += [f"virtual Pod CIDR {pods.message}"] if pods.type else []
+    token = condition_of(obj.status.conditions, LEADER_TOKEN)
+    messages += [token.message] if token.is_false else []
     rows = [(*own, ready.status or "-", age(obj, now), "; ".join(filter(None, messages)))]
     ranges = read_ranges(obj) if role == "leader" else {}
     pod_ranges = read_pod_ranges(obj) if role == "leader" else {}
