@@ -6,6 +6,7 @@ Accounts, roles and policies are those of `tests.attacks.test_access`; the token
 
 from __future__ import annotations
 
+import base64
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +20,15 @@ import yaml
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.contract.member_tokens import TokenClaims, anchor_name, claims_of, token_request
+from mcagent.controller.machinery.connection.renewal import RenewalTiming, TokenRenewal
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_access import Stage, _stages, decoded, stage, stopped
-from tests.kube.access import token_of
+from tests.attacks.test_access import JOIN_SECRET, Stage, _stages, decoded, stage, stopped
+from tests.kube.access import MERGE, token_of
 
 pytestmark = pytest.mark.real_only  # the embedded server has no CEL
 __all__ = ["_stages", "stage"]
@@ -96,6 +98,27 @@ def test_a_member_renews_its_token(member: Member) -> None:
     assert refusal(renewed, "GET", member.stage.path(Kind.RESOURCE_EXPORT)) is None
 
 
+def test_the_members_controller_renews_with_its_own_rights(member: Member) -> None:
+    """By the Role of `clusterset join`, for the one Secret; for another the error has the command."""
+    stage, home = member.stage, member.stage.home.namespace
+    data = {"token": base64.b64encode(member.token.encode()).decode()}
+    path = object_path(Kind.SECRET, home, JOIN_SECRET)
+    stage.admin.request("PATCH", path, body={"data": data}, content_type=MERGE)
+    for secret, error in ((JOIN_SECRET, ""), ("other", f"kubectl -n {home} patch role mcagent-leader-token")):
+        renewal = TokenRenewal(
+            stage.controller, home, lambda: 60.0, lambda: member.claims.renewal + 1.0, RenewalTiming()
+        )
+        renewal.use(member.token)
+        renewal.step(member.client, secret)
+        assert error in renewal.error
+        assert bool(error) is bool(renewal.error), renewal.error
+    stored = decoded(stage.admin.request("GET", path), "token")
+    claims = claims_of(stored)
+    assert stored != member.token
+    assert claims is not None
+    assert claims.anchor == member.claims.anchor
+
+
 @attack(
     Group.ACCESS,
     Attacker.MEMBER,
@@ -104,10 +127,10 @@ def test_a_member_renews_its_token(member: Member) -> None:
 )
 @pytest.mark.parametrize("seconds", [LIFE + 1, 86400 * 365, 2**32 - 1])
 def test_a_longer_life(member: Member, seconds: int) -> None:
-    """Not for a second more; nor by a Secret that was made up, or another field."""
+    """Not for a second more, nor by the name of a Secret that does not exist."""
     stopped(member.refused(token_request(member.claims.anchor, seconds)), f"at most {LIFE}")
-    forged = anchor_name(member.name, seconds % 10**8 + 10**8, "a" * 20)
-    stopped(member.refused(token_request(forged, seconds)), "not found")
+    forged = anchor_name(member.name, 999_999_999, "a" * 20)
+    stopped(member.refused(token_request(forged, seconds)), "not found", "at most 999999999")
 
 
 @attack(
