@@ -525,10 +525,10 @@ def test_a_token_of_another_account(stage: Stage, role: str) -> None:
         made = body | {"metadata": {"name": wanted, "annotations": notes}}
         stopped(refusal(client, "POST", where.path("secrets"), made), "cannot create")
     stopped(refusal(client, "DELETE", where.path("secrets", name)), "cannot delete")
-    for written in (name,) if role == "leader" else (name, JOIN_SECRET):
-        there = stage.admin.request("GET", where.path("secrets", written))
+    for changed_secret in (name,) if role == "leader" else (name, JOIN_SECRET):
+        there = stage.admin.request("GET", where.path("secrets", changed_secret))
         changed = there | {"type": body["type"], "metadata": there["metadata"] | {"annotations": notes}}
-        stopped(refusal(client, "PUT", where.path("secrets", written), changed), "field is immutable")
+        stopped(refusal(client, "PUT", where.path("secrets", changed_secret), changed), "field is immutable")
 
 
 # --- a namespace user --------------------------------------------------------------------------------------

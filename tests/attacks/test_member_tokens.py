@@ -79,12 +79,12 @@ def member(stage: Stage, tmp_path: Path) -> Iterator[Member]:
     token = token_in(file)
     claims = claims_of(token)
     assert claims is not None
-    made = new(token, stage.client(token), claims)
+    created = new(token, stage.client(token), claims)
     request = token_request(claims.anchor, LIFE)
-    wait_until(lambda: made.refused(request) is None, "the right to renew to be known", timeout=20)
-    yield made
+    wait_until(lambda: created.refused(request) is None, "the right to renew to be known", timeout=20)
+    yield created
     if refusal(stage.admin, "GET", stage.area.path("serviceaccounts", name)) is None:
-        assert made.run("delete") == 0
+        assert created.run("delete") == 0
 
 
 def test_a_member_renews_its_token(member: Member) -> None:

@@ -203,5 +203,5 @@ def test_the_cluster_set_shows_the_end_of_its_token() -> None:
         assert conditions_of(raw).get("LeaderToken", ("", ""))[0] == status
         (row,) = [row for row in rows("clusterset", [raw], end) if row[1] == SET]
         assert (NEXT in row[-1]) is (status == "False")
-        told = [event.reason for event in controller.all_events() if event.reason.startswith("Token")]
-        assert told == reasons
+        event_reasons = [event.reason for event in controller.all_events() if event.reason.startswith("Token")]
+        assert event_reasons == reasons
