@@ -63,7 +63,8 @@ _COMMANDS: Mapping[str, _Translation] = {
     "join": _Translation(words=("clusterset", "join")),
     "leave": _Translation(words=("clusterset", "leave")),
     "destroy": _Translation(words=("clusterset", "destroy")),
-    "create membertoken": _Translation(words=("membertoken", "create")),
+    # antctl's tokens do not expire, and its members do not renew theirs
+    "create membertoken": _Translation(words=("membertoken", "create", "--expires", "never")),
     "delete membertoken": _Translation(words=("membertoken", "delete")),
     "get": _Translation(
         words=("get",),

@@ -64,6 +64,12 @@ class Client:
         with suppress(OSError):
             old.pool.clear()
 
+    def use(self, kubeconfig: RawObject) -> None:
+        """Use other credentials from the next request on; watches go on. Raises SourceError: nothing changes."""
+        Credentials(kubeconfig, self._context)
+        self._kubeconfig = kubeconfig
+        self.reload()
+
     def close(self) -> None:
         """Close idle connections."""
         self.credentials.pool.clear()

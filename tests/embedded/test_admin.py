@@ -194,7 +194,8 @@ def test_init_refuses_a_second_cluster_set(site: Site) -> None:
 
 
 def make_token(site: Site, name: str = "east", *more: str, cluster_id: str = "") -> tuple[int, str, str]:
-    """Run `membertoken create`."""
+    """Run `membertoken create`, by default for a token that does not expire."""
+    more = more if "--expires" in more else (*more, "--expires", "never")
     return site.run("membertoken", "create", name, "-n", AREA, "--cluster-id", cluster_id or name, *more)
 
 
@@ -352,7 +353,9 @@ def test_tokens_that_cannot_be(site: Site, name: str, cluster_id: str, code: int
 
 def test_without_a_leader_there_is_no_role_to_bind(site: Site) -> None:
     """In a namespace without the members' Role the message says what is missing."""
-    code, _, err = site.run("membertoken", "create", "east", "-n", "kube-system", "--cluster-id", "east")
+    code, _, err = site.run(
+        "membertoken", "create", "east", "-n", "kube-system", "--cluster-id", "east", "--expires", "never"
+    )
     assert code == 1
     assert "no Role kube-system/antrea-mc-member-cluster-role" in err
 
@@ -486,7 +489,7 @@ def test_join_lets_the_controller_read_the_token_and_no_other_secret(site: Site,
         assert binding
         assert binding["roleRef"]["name"] == TOKEN_ROLE
         (rule,), (subject,) = role["rules"], binding["subjects"]
-        assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get", "list", "watch"])
+        assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get", "list", "watch", "update"])
         return rule["resourceNames"], (subject["kind"], subject["namespace"], subject["name"])
 
     account = ("ServiceAccount", "kube-system", "mcagent-controller")

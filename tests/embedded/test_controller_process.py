@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -22,6 +23,8 @@ import yaml
 from devtools.apiserver import ApiServer, Fault, FaultKind
 from devtools.ports import free_port
 from mcagent.controller.config import ControllerRole, ControllerSettings
+from mcagent.controller.contract.conditions import time_text
+from mcagent.controller.contract.member_tokens import anchor_name, claims_of
 from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.run import Controller
 from mcagent.controller.settings import MemberSettings
@@ -30,6 +33,7 @@ from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import CA, Objects
+from tests.unit.test_member_tokens import a_token
 from tests.waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -124,7 +128,7 @@ class Cluster:
         )
         return self.token(cluster)
 
-    def join(self, leader: Cluster, cluster: str, token: str) -> None:
+    def join(self, leader: Cluster, cluster: str, token: str, address: str = "192.168.7.1") -> None:
         """Make Secret and ClusterSet of a member, and a Node that can be a gateway."""
         data = {"ca.crt": base64.b64encode(CA).decode(), "token": base64.b64encode(token.encode()).decode()}
         self.objects.put(Kind.SECRET, "leader-access", data=data)
@@ -134,7 +138,7 @@ class Cluster:
             metadata={"annotations": {"multicluster.antrea.io/gateway": "true"}},
             spec={},
             status={
-                "addresses": [{"type": "InternalIP", "address": "192.168.7.1"}],
+                "addresses": [{"type": "InternalIP", "address": address}],
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         )
@@ -219,6 +223,58 @@ def test_a_service_is_imported_behind_the_webhooks_and_withdrawn(cluster: Callab
     until(lambda: leader.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == [], timeout=20)
     assert east.objects.names(Kind.GATEWAY) == []
     assert "antrea-mc-web" not in east.objects.names(Kind.SERVICE)
+
+
+def due_token(leader: Cluster, account: str, anchor: str) -> str:
+    """Return a token of an account that is bound to a Secret, and past two thirds of its life."""
+    bound: dict[str, Any] = {"namespace": COMMON_AREA}
+    for key, kind, name in (("serviceaccount", Kind.SERVICE_ACCOUNT, account), ("secret", Kind.SECRET, anchor)):
+        uid = leader.objects.get(kind, name, COMMON_AREA)["metadata"]["uid"]
+        bound[key] = {"name": name, "uid": uid}
+    return a_token(iat=int(time.time()) - 3000, exp=int(time.time()) + 600, **{"kubernetes.io": bound})
+
+
+def test_imports_stay_while_the_token_is_renewed(cluster: Callable[..., Cluster]) -> None:
+    """The ClusterInfoImport of another member is not written, and what that exports afterwards is imported."""
+    leader = cluster(ControllerRole.LEADER)
+    until(leader.start().leading)
+    spec = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    leader.objects.put(Kind.CLUSTER_SET, "blue", COMMON_AREA, spec=spec)
+    anchor = anchor_name("east", 3600, "a" * 20)
+    leader.objects.put(Kind.SECRET, anchor, COMMON_AREA)
+    members = {}
+    for number, name in enumerate(("east", "west")):
+        members[name] = cluster(ControllerRole.MEMBER, cidr=f"10.{97 + number}.0.0/16")
+        members[name].start(MemberSettings(service_cidr=f"10.{97 + number}.0.0/16"))
+        members[name].join(leader, name, leader.bind_member(name), f"192.168.7.{1 + number}")
+    east, west = members.values()
+
+    def imported() -> Any:
+        return east.objects.get(Kind.CLUSTER_INFO_IMPORT, "west-clusterinfo")
+
+    until(lambda: "192.168.7.2" in str(imported()), timeout=30)
+    before, writes = imported(), east.objects.writes("/clusterinfoimports")
+    first = due_token(leader, "east", anchor)
+    data = {"ca.crt": base64.b64encode(CA).decode(), "token": base64.b64encode(first.encode()).decode()}
+    east.objects.put(Kind.SECRET, "leader-access", data=data)
+
+    def condition() -> Any:
+        status = east.objects.get(Kind.CLUSTER_SET, "blue")["status"]
+        return {item["type"]: item for item in status["conditions"]}.get("LeaderToken", {})
+
+    def renewed() -> Any:
+        stored = east.objects.get(Kind.SECRET, "leader-access")["data"]["token"]
+        return claims_of(base64.b64decode(stored).decode())
+
+    until(lambda: renewed().renewal > time.time(), timeout=20)
+    until(lambda: time_text(renewed().expires) in condition().get("message", ""), timeout=20)
+    assert condition()["reason"] == "TokenValid"
+    west.objects.put(Kind.SERVICE, "web", "default", spec={"type": "ClusterIP", "ports": [{"port": 80}]})
+    west.objects.put(Kind.SERVICE_EXPORT, "web", "default")
+    until(lambda: east.objects.get(Kind.SERVICE_IMPORT, "web", "default"), timeout=20)
+    assert imported()["metadata"]["uid"] == before["metadata"]["uid"]
+    assert east.objects.writes("/clusterinfoimports") == writes
+    assert ready(east.objects, MEMBER_HOME)
 
 
 def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cluster]) -> None:

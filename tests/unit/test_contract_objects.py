@@ -147,7 +147,7 @@ def test_the_command_that_binds_an_account(cluster_id: str, placeholder: str, co
 def test_the_command_that_lets_read_a_token() -> None:
     """The controller may read one Secret."""
     assert commands.let_read_token("kube-system", "token") == (
-        "kubectl -n kube-system create role mcagent-leader-token --verb=get,list,watch --resource=secrets "
+        "kubectl -n kube-system create role mcagent-leader-token --verb=get,list,watch,update --resource=secrets "
         "--resource-name=token && kubectl -n kube-system create rolebinding mcagent-leader-token "
         "--role=mcagent-leader-token --serviceaccount=kube-system:mcagent-controller"
     )

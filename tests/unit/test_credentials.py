@@ -116,6 +116,22 @@ def test_no_error_holds_a_credential(
     assert CANARY not in shown
 
 
+@pytest.mark.parametrize("fault", [name for name, config in FAULTS.items() if isinstance(config, dict)])
+def test_no_error_of_a_renewed_credential_holds_it(caplog: pytest.LogCaptureFixture, fault: str) -> None:
+    """A client that is given other credentials, as when the token of the leader is replaced."""
+    config = FAULTS[fault]
+    assert isinstance(config, dict)
+    client = Client(kubeconfig(token="valid"))
+
+    def request() -> None:
+        client.use(config)
+        client.request("GET", "/version", timeout=5)
+
+    with pytest.raises(SourceError) as caught:
+        request()
+    assert CANARY not in "".join(traceback.format_exception(caught.value)) + caplog.text
+
+
 PLUG_INS = {
     "another form": f"echo {CANARY}",
     "no status": f'echo \'{{"token": "{CANARY}"}}\'',

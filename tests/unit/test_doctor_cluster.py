@@ -93,12 +93,15 @@ HOOK: RawObject = {
 
 
 def cluster_set(
-    *, connected: bool = True, message: str = "", reason: str = "", cluster_id: str = ""
+    *, connected: bool = True, message: str = "", reason: str = "", cluster_id: str = "", token: str = ""
 ) -> ClusterSet:
-    """Return the ClusterSet of a member. `reason`: why it is not Ready, with `message`."""
+    """Return the ClusterSet of a member. `reason`: why not Ready, with `message`; `token`: of LeaderToken."""
     spec = {"clusterID": cluster_id, "leaders": [{"clusterID": "l", "server": LEADER}]}
     reason = reason or ("" if connected else "Disconnected")
     status = condition("Ready", "False", reason=reason, message=message) if reason else condition("Ready")
+    if token:
+        bad = {"type": "LeaderToken", "status": "False", "reason": token, "message": "it expires at …"}
+        status = {"conditions": [*status["conditions"], bad]}
     meta = {"name": "cs", "namespace": "kube-system"}
     return read_as(ClusterSet, {"metadata": meta, "spec": spec, "status": status})
 
@@ -354,6 +357,14 @@ FAULTS = {
     "a leader that refuses the token": (
         cluster(cluster_sets=[cluster_set(connected=False, message="from leader: Unauthorized")]),
         {"LeaderRefusesToken"},
+    ),
+    "a token that expired": (
+        cluster(cluster_sets=[cluster_set(connected=False, message="Unauthorized", token="TokenExpired")]),
+        {"TokenExpired"},
+    ),
+    "a token that is not renewed": (
+        cluster(cluster_sets=[cluster_set(token="TokenNotRenewed")]),
+        {"TokenNotRenewed"},
     ),
     "a member that the leader has lost": (
         cluster(cluster_sets=[leading(away="No MemberClusterAnnounce update after 2026")]),

@@ -22,7 +22,7 @@ def test_the_members_commands_let_its_controller_read_one_secret() -> None:
     assert {*shlex.split(first)[4:]} == {
         "role",
         "mcagent-leader-token",
-        "--verb=get,list,watch",
+        "--verb=get,list,watch,update",
         "--resource=secrets",
         "--resource-name=member-east-token",
     }

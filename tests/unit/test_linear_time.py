@@ -30,6 +30,7 @@ from mcagent.controller.contract import (
     conditions,
     export_ranges,
     instances,
+    member_tokens,
     names,
     policies,
 )
@@ -137,6 +138,11 @@ def read_bounds(text: str) -> object:
     return [annotation_errors({key: text}) for key in keys]
 
 
+def read_claims(text: str) -> object:
+    """Read a token with the text as its claims."""
+    return member_tokens.claims_of(f"e30.{base64.urlsafe_b64encode(text.encode()).decode()}.x")
+
+
 def read_refusal(text: str) -> object:
     """Read a leader's refusal with the text as its body, and as its message."""
     response = SimpleNamespace(status=403, headers={})
@@ -182,6 +188,9 @@ READERS = {
     "a name": Reader(names.is_subdomain, NAMES),
     "a cluster's UID": Reader(cluster_uid.is_uid, NAMES),
     "a controller's instance": Reader(instances.read_instance, (*NAMES, " ", "1")),
+    "claims of a token": Reader(read_claims, JSON),
+    "a token": Reader(member_tokens.claims_of, ("e30", ".", "=", "-", "_", "a")),
+    "an anchor": Reader(lambda text: member_tokens.longest_life("east", f"east.{text}"), NAMES),
 }
 # Functions that take text apart, but none of others, by reason.
 OWN_TEXT = {

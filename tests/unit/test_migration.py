@@ -170,7 +170,7 @@ def test_the_secret_of_the_leader_has_to_be_readable() -> None:
     cluster_set = {"metadata": {"name": "blue"}, "spec": {"clusterID": "east", "leaders": [leader]}}
     findings = check(ControllerRole.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set]))
     (required,) = texts(findings, Level.MUST)
-    assert "create role mcagent-leader-token --verb=get,list,watch --resource=secrets" in required
+    assert "create role mcagent-leader-token --verb=get,list,watch,update --resource=secrets" in required
     assert "--resource-name=member-east" in required
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["member-east"]}
     role = {"metadata": {"name": "mcagent-leader-token"}, "rules": [rule]}

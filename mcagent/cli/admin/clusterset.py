@@ -14,6 +14,7 @@ examples:
   mcagent clusterset init -n antrea-multicluster --clusterset blue --clusterid north -j join.yaml \\
       --allow-cidr 10.96.0.0/12 --allow-cidr 10.16.0.0/12                                on the leader
   mcagent clusterset join -f join.yaml --clusterid east --token-secret-file east.yaml    on a member
+  mcagent clusterset join --token-secret-file new-east.yaml               on a member, to replace its token
   mcagent clusterset leave -n kube-system --clusterset blue                              on a member
   mcagent clusterset destroy -n antrea-multicluster --clusterset blue                                on the leader
 
@@ -67,7 +68,8 @@ def _common(parser: argparse.ArgumentParser, meaning: str, default: str | None) 
 def _join(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Let this cluster join. What the file says comes before the flags. Of the token, a Secret's name is taken "
-        "before a file, and a file before a Secret in the join config."
+        "before a file, and a file before a Secret in the join config. In a cluster that is in the ClusterSet "
+        "already, --token-secret-file alone replaces the token; nothing is restarted."
     )
     parser.add_argument("-f", "--config-file", type=Path, metavar="FILE", help="join config (from `init -j`)")
     parser.add_argument("--clusterset", default="", metavar="ID", help="the ClusterSet's name on the leader")

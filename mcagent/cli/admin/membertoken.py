@@ -14,23 +14,28 @@ examples:
   mcagent membertoken create east -n antrea-multicluster --cluster-id east -o east.yaml
   mcagent membertoken create west -n antrea-multicluster --cluster-id west -o west.yaml \\
       --allow-cidr 10.97.0.0/16 --allow-cidr 10.20.0.0/14 --allow-gateway 192.0.2.0/28 \\
-      --allow-namespace shop --max-exports 50
+      --allow-namespace shop --max-exports 50 --expires 30d
   mcagent membertoken get -n antrea-multicluster
   mcagent membertoken get east -n antrea-multicluster --secret-file east.yaml
+  mcagent membertoken rotate east -n antrea-multicluster -o new-east.yaml
   mcagent membertoken delete east -n antrea-multicluster
 
-All on the leader. A token stands for one cluster: what its ServiceAccount is annotated with decides which objects
-it may write. --allow-cidr, --allow-gateway, --allow-namespace and --max-exports become the annotations
+All on the leader. The member's controller renews a token after two thirds of its life; `--expires never` creates
+one that does not expire, which members of Antrea need. `rotate` revokes earlier tokens at once; in the member,
+`mcagent clusterset join --token-secret-file new-east.yaml` takes the new one.
+
+A token stands for one cluster: what its ServiceAccount is annotated with decides which objects it may write.
+--allow-cidr, --allow-gateway, --allow-namespace and --max-exports become the annotations
 mcagent.io/allowed-cidrs, mcagent.io/allowed-gateways, mcagent.io/allowed-namespaces and mcagent.io/max-exports,
-which kubectl annotate changes at any time. A namespace that is named for a member is reserved: members for which
-it is not named cannot export Services of it. Files with a token are readable by their owner only, and never
-written over.
+which kubectl annotate changes at any time. A namespace that is named for a member is reserved: members for
+which it is not named cannot export Services of it. Files with a token are readable by their owner only, and
+never written over.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the three actions."""
-    parser.description = "Create, show or delete the token of a member cluster."
+    """Declare the actions."""
+    parser.description = "Create, show, replace or delete the token of a member cluster."
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser(
@@ -65,32 +70,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--max-exports", type=int, metavar="N", help="Services it may export [what members.maxExports says]"
     )
+    _expires(create)
     get = actions.add_parser("get", help="show tokens")
     get.add_argument("name", nargs="?", default="", metavar="NAME", help="[all]")
     get.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table", help="[%(default)s]")
     get.add_argument(
         "--secret-file", type=Path, metavar="FILE", help="write the Secret for the member here, once more"
     )
+    rotate = actions.add_parser("rotate", help="replace a token: write a new one, and revoke all earlier ones")
+    rotate.add_argument("name", metavar="NAME", help="of the ServiceAccount")
+    rotate.add_argument(
+        "-o",
+        "--output-file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="write the Secret for the member here",
+    )
+    _expires(rotate)
     delete = actions.add_parser("delete", help="delete what `create` made: the cluster has no access any more")
     delete.add_argument("name", metavar="NAME", help="of all three")
     add_yes_flag(delete)
-    for action in (create, get, delete):
+    for action in (create, get, rotate, delete):
         action.add_argument("-n", "--namespace", required=True, help="the Common Area")
         add_cluster_flags(action)
+
+
+def _expires(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--expires",
+        default="90d",
+        metavar="TIME",
+        help="life of the token, from 1h to 366d, or never; mcagent's members renew it [%(default)s]",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     from mcagent.cli.admin.get import show
-    from mcagent.controller.admin import listing, losses, tokens
+    from mcagent.controller.admin import expiring_tokens, listing, losses, tokens
 
     creating = args.action == "create"
     bounds: dict[str, str] = {}
     if creating:
         bounds = tokens.bounds(args.allow_cidr, args.allow_namespace, args.max_exports, args.allow_gateway)
+    lifetime = expiring_tokens.lifetime(args.expires) if args.action in ("create", "rotate") else None
     cluster = open_cluster(args)
     if creating:
-        tokens.create(cluster, args.namespace, args.name, args.cluster_id, args.output_file, bounds=bounds)
+        file = args.output_file
+        tokens.create(cluster, args.namespace, args.name, args.cluster_id, file, bounds=bounds, lifetime=lifetime)
+    elif args.action == "rotate":
+        tokens.rotate(cluster, args.namespace, args.name, args.output_file, lifetime=lifetime)
     elif args.action == "delete":
         if not args.yes:
             confirm(losses.of_token(cluster, args.namespace, args.name), "Delete it?")

@@ -113,6 +113,15 @@ class Cluster:
         before = {key: old.get(key) for key in annotations}
         self._undo.append((f"annotations of {kind} {namespace}/{name}", lambda: self._patch(path, before)))
 
+    def set_data(self, namespace: str, name: str, data: Mapping[str, str]) -> None:
+        """Set keys of a Secret's data; `undoing` restores them after an error. Raises SourceError."""
+        path = object_path(Kind.SECRET, namespace, name)
+        old = (self.find(path) or {}).get("data") or {}
+        self.merge(path, {"data": dict(data)})
+        self.report(f"Secret {namespace}/{name} changed")
+        before = {"data": {key: old.get(key) for key in data}}
+        self._undo.append((f"data of Secret {namespace}/{name}", lambda: self.merge(path, before)))
+
     def _patch(self, path: str, annotations: Mapping[str, str | None]) -> None:
         self.merge(path, {"metadata": {"annotations": dict(annotations)}})
 

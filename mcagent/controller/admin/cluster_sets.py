@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mcagent.controller.admin import allow_list, join_config
+from mcagent.controller.admin import allow_list, join_config, token_replacement
 from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, check_id, check_name, made_by_command
 from mcagent.controller.admin.fields import name_of, text_at, value_at
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import DUPLICATE
-from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE
+from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE, TOKEN_VERBS
 from mcagent.controller.contract.export_ranges import read_used
 from mcagent.controller.contract.pod_ranges import read_used_pods
 from mcagent.controller.member.published import AGENTS_TOO_OLD, ASSIGNED, CONFIGURED
@@ -33,6 +33,7 @@ _SPARE = 15.0  # seconds
 RANGE_TIMEOUT = 15.0  # seconds
 MEMBER_NAMESPACE = "kube-system"
 _RBAC = "rbac.authorization.k8s.io"
+_TO_REPLACE = ". For a new token of it: mcagent clusterset join --token-secret-file FILE, without other IDs"
 _NEXT = {  # the next step for a ClusterSet that is not Ready, by its reason
     "Disconnected": "check that this cluster's Pods reach the leader's API server, and that CA and token match it",
     "AnnounceFailed": "check that the leader's controller runs, its API server reaches the controller's webhook, "
@@ -86,12 +87,17 @@ def join(
     """Join this cluster, and wait until it is a member (`timeout` 0: do not wait). Raises McagentError, OSError.
 
     `secret`: the manifest in the file of the join config. The join config's Secret name precedes its Secret
-    file, and that precedes `secret`.
+    file, and that precedes `secret`. If the cluster is in this ClusterSet already, the token is replaced.
     """
+    namespace = config.namespace or MEMBER_NAMESPACE
+    has_token = bool(config.secret_file or secret) and not config.secret_name
+    present = token_replacement.membership_of(cluster, namespace) if has_token else None
+    if present is not None and token_replacement.agrees(config, present):
+        _replace_token(cluster, present, _manifest(config, secret) or {}, timeout)
+        return
     missing = config.missing()
     if missing:
         raise InputError("join", ", ".join(missing), "is in neither the join config nor a flag")
-    namespace = config.namespace or MEMBER_NAMESPACE
     check_name(config.cluster_set, "clusterSetID")
     check_id(config.cluster_id, "clusterID")
     if not config.leader_server.startswith("https://"):
@@ -99,7 +105,7 @@ def join(
     manifest = None if config.secret_name else _manifest(config, secret)
     if config.secret_name and cluster.get(Kind.SECRET, namespace, config.secret_name) is None:
         raise AdminError(f"there is no Secret {namespace}/{config.secret_name} with the leader's token")
-    _check_only_one(cluster, namespace)
+    _check_only_one(cluster, namespace, _TO_REPLACE)
     name = config.secret_name or str(manifest and manifest["metadata"]["name"])
     leader = {"clusterID": config.leader_id, "server": config.leader_server, "secret": name}
     spec = {
@@ -118,13 +124,22 @@ def join(
         _report_range(cluster, namespace, config.cluster_set)
 
 
+def _replace_token(cluster: Cluster, present: JoinConfig, manifest: RawObject, timeout: float) -> None:
+    cluster.report(f"this cluster is in ClusterSet {present.cluster_set} already: its token is replaced")
+    with cluster.undoing():
+        token_replacement.write_token(cluster, present, manifest["data"])
+        if timeout:
+            token_replacement.wait_in_use(cluster, present, manifest["data"], timeout)
+            _wait_ready(cluster, present.namespace, present.cluster_set, timeout)
+
+
 def _let_read(cluster: Cluster, namespace: str, secret: str) -> None:
-    """Create the Role by which the member's controller reads the Secret with the leader's token, and no other."""
+    """Create the Role by which the member's controller reads and renews the leader's token, in one Secret."""
     rule = {
         "apiGroups": [""],
         "resources": ["secrets"],
         "resourceNames": [secret],
-        "verbs": ["get", "list", "watch"],
+        "verbs": list(TOKEN_VERBS),
     }
     subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace}
     role_ref = {"apiGroup": _RBAC, "kind": "Role", "name": TOKEN_ROLE}
@@ -150,7 +165,7 @@ def _manifest(config: JoinConfig, secret: RawObject | None) -> RawObject:
     return {"type": "Opaque", "data": dict(data), "metadata": {"name": check_name(meta["name"], subject)}}
 
 
-def _check_only_one(cluster: Cluster, namespace: str) -> None:
+def _check_only_one(cluster: Cluster, namespace: str, hint: str = "") -> None:
     """Wait for the end of a deletion, such as that of a failed join. Raises AdminError if a ClusterSet stays."""
 
     def names(*, deleted: bool) -> str:
@@ -160,7 +175,7 @@ def _check_only_one(cluster: Cluster, namespace: str) -> None:
         )
 
     if present := names(deleted=False):
-        raise AdminError(f"namespace {namespace} has a ClusterSet already: {present}")
+        raise AdminError(f"namespace {namespace} has a ClusterSet already: {present}{hint}")
     if leaving := names(deleted=True):
         cluster.report(f"waiting up to {LEAVE_TIMEOUT + _SPARE:g} s for the deletion of ClusterSet {leaving}")
         if not cluster.wait(lambda: not names(deleted=True), LEAVE_TIMEOUT + _SPARE):

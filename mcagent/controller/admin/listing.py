@@ -15,6 +15,7 @@ from mcagent.controller.contract.export_ranges import read_ranges
 from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.contract.pod_ranges import read_pod_ranges
 from mcagent.controller.leader.cluster_set import UNIQUE
+from mcagent.controller.member.leader_token import LEADER_TOKEN
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, ApiObject, Condition, condition_of
@@ -81,6 +82,8 @@ def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
     pods = condition_of(obj.status.conditions, POD_RANGE)
     messages = [ready.message, *([f"export range {own_range.message}"] if own_range.type else [])]
     messages += [f"virtual Pod CIDR {pods.message}"] if pods.type else []
+    token = condition_of(obj.status.conditions, LEADER_TOKEN)
+    messages += [token.message] if token.is_false else []
     healthy = condition_of(obj.status.conditions, HEALTHY)
     messages += _health_messages(ready, healthy)
     rows = [(*own, _state(ready, healthy), age(obj, now), "; ".join(filter(None, messages)))]

@@ -1,7 +1,7 @@
 """Member tokens: on the leader a ServiceAccount that represents one cluster, its RoleBinding and its token.
 
-Names, annotations and rules are those of `antctl mc ... membertoken`. The token is written to a file that only
-its owner can read, never to a message.
+Names, annotations and rules are those of `antctl mc ... membertoken`; tokens that expire are mcagent's
+(`expiring_tokens`). The token is written to a file that only its owner can read, never to a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import yaml
 
-from mcagent.controller.admin import allow_list, join_config
+from mcagent.controller.admin import allow_list, expiring_tokens, join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
 from mcagent.controller.contract import names
@@ -63,11 +63,13 @@ def create(
     file: Path | None = None,
     *,
     bounds: Mapping[str, str] = MappingProxyType({}),
+    lifetime: int | None = None,
 ) -> None:
     """Create a token for a member cluster, all or nothing. Raises McagentError, OSError.
 
-    `bounds`: the annotations of `bounds()`. A present ServiceAccount of that name is bound to the cluster. A
-    cluster has one token: the ID of another account, or one that makes a dash-prefix pair with it, is refused.
+    `bounds`: the annotations of `bounds()`. `lifetime`: seconds; None: the token does not expire. A present
+    ServiceAccount of that name is bound to the cluster. A cluster has one token: the ID of another account, or one
+    that makes a dash-prefix pair with it, is refused.
     """
     check_name(name, "NAME")
     check_id(cluster_id, "--cluster-id")
@@ -78,6 +80,8 @@ def create(
             f"there is no Role {namespace}/{MEMBER_ROLE}: is the leader's controller deployed in {namespace}?"
         )
     _check_unique(cluster, namespace, name, cluster_id)
+    if lifetime is not None:
+        expiring_tokens.check_enforced(cluster)
     with cluster.undoing():
         present = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
         bounds = {**_default_cidrs(cluster, namespace, cluster_id, present, bounds), **bounds}
@@ -90,12 +94,55 @@ def create(
         subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
         role_ref = {"apiGroup": _RBAC, "kind": "Role", "name": MEMBER_ROLE}
         cluster.create(Kind.ROLE_BINDING, namespace, name, {"roleRef": role_ref, "subjects": [subject]})
+        _issue(cluster, namespace, name, lifetime, file)
+
+
+def _issue(cluster: Cluster, namespace: str, name: str, lifetime: int | None, file: Path | None) -> None:
+    """Create the Secret with the token, or the anchor of tokens that expire; write the file for the member."""
+    if lifetime is None:
         secret = {"type": TOKEN_TYPE, "metadata": {"annotations": {ACCOUNT_ANNOTATION: name}}}
         cluster.create(Kind.SECRET, namespace, name, secret)
         filled = _filled(cluster, namespace, name) or _requested(cluster, namespace, name)
         if file is not None:
-            _save(file, filled)
-            cluster.report(f"Secret with the token written to {file}: treat it like a password")
+            _save(cluster, file, filled)
+        return
+    anchor = expiring_tokens.create_anchor(cluster, namespace, name, lifetime)
+    if file is not None:
+        _save(cluster, file, expiring_tokens.request(cluster, namespace, name, anchor))
+    expiring_tokens.let_renew(cluster, namespace, name)
+
+
+def rotate(cluster: Cluster, namespace: str, name: str, file: Path, *, lifetime: int | None) -> None:
+    """Replace the token of a member: write a new one to a file, and revoke all earlier ones.
+
+    The account keeps its limits. `lifetime` as in `create`. Raises McagentError, OSError.
+    """
+    account = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
+    if account is None or not bound_cluster(read_as(ServiceAccount, account)):
+        raise AdminError(f"there is no member token {namespace}/{name}: mcagent membertoken get -n {namespace}")
+    if lifetime is not None:
+        expiring_tokens.check_enforced(cluster)
+    earlier = expiring_tokens.anchors(cluster, namespace, name)
+    secret = cluster.get(Kind.SECRET, namespace, name)
+    if secret is not None and lifetime is None:
+        cluster.delete(Kind.SECRET, namespace, name)  # the new one has its name
+    with cluster.undoing():
+        _issue(cluster, namespace, name, lifetime, file)
+    if lifetime is None:
+        _end_renewal(cluster, namespace, name)
+    for anchor in earlier:
+        cluster.delete(Kind.SECRET, namespace, anchor)
+    if secret is not None and lifetime is not None:
+        cluster.delete(Kind.SECRET, namespace, name)
+
+
+def _end_renewal(cluster: Cluster, namespace: str, name: str) -> None:
+    """Take the right to renew from an account."""
+    role = expiring_tokens.renewal_role(name)
+    for kind in (Kind.ROLE_BINDING, Kind.ROLE):
+        obj = cluster.get(kind, namespace, role)
+        if obj is not None and made_by_command(obj):
+            cluster.delete(kind, namespace, role)
 
 
 def _default_cidrs(
@@ -171,17 +218,23 @@ def portable(secret: RawObject) -> RawObject:
     }
 
 
-def _save(file: Path, secret: RawObject) -> None:
+def _save(cluster: Cluster, file: Path, secret: RawObject) -> None:
     join_config.write(file, yaml.safe_dump(portable(secret), sort_keys=False), secret=True)
+    cluster.report(f"Secret with the token written to {file}: treat it like a password")
 
 
 def save(cluster: Cluster, namespace: str, name: str, file: Path) -> None:
-    """Write a present token to a file that only its owner can read. Raises McagentError, OSError."""
+    """Write a member's token to a file that only its owner can read. Raises McagentError, OSError.
+
+    A token that expires is in no object of the leader: the file has a new one, bound to the same anchor.
+    """
     secret = cluster.get(Kind.SECRET, namespace, name)
-    if secret is None or "token" not in (secret.get("data") or {}):
+    if secret is not None and "token" in (secret.get("data") or {}):
+        _save(cluster, file, secret)
+    elif anchors := expiring_tokens.anchors(cluster, namespace, name):
+        _save(cluster, file, expiring_tokens.request(cluster, namespace, name, anchors[-1]))
+    else:
         raise AdminError(f"there is no Secret {namespace}/{name} with a token")
-    _save(file, secret)
-    cluster.report(f"Secret with the token written to {file}: treat it like a password")
 
 
 def delete(cluster: Cluster, namespace: str, name: str) -> None:
@@ -190,13 +243,17 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
     Raises McagentError; AdminError also if the member keeps its access by an object that stays.
     """
     objects = {kind: cluster.get(kind, namespace, name) for kind in _MADE}
-    if not any(objects.values()):
+    anchors = expiring_tokens.anchors(cluster, namespace, name)
+    if not anchors and not any(objects.values()):
         raise AdminError(f"there is no member token {namespace}/{name}")
+    _end_renewal(cluster, namespace, name)  # first: afterwards no token has a successor
     for kind, obj in objects.items():
         if obj is not None and made_by_command(obj):
             cluster.delete(kind, namespace, name)
         elif obj is not None:
             cluster.report(f"{kind} {namespace}/{name} was not made by a command, and stays")
+    for anchor in anchors:
+        cluster.delete(Kind.SECRET, namespace, anchor)
     binding = objects[Kind.ROLE_BINDING]
     if binding is not None and not made_by_command(binding):
         raise AdminError(

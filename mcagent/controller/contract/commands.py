@@ -8,16 +8,34 @@ from __future__ import annotations
 from mcagent.controller.contract import names
 
 TOKEN_ROLE = "mcagent-leader-token"  # noqa: S105 (the name of a Role)
+TOKEN_VERBS = ("get", "list", "watch", "update")  # update: a token that expires is renewed
 CONTROLLER = "mcagent-controller"  # the member's ServiceAccount
 
 
 def let_read_token(namespace: str, secret: str) -> str:
-    """Return the commands, on the member, that let its controller read the Secret with the leader's token."""
+    """Return the commands, on the member, that let its controller read and renew the token in one Secret."""
     create = f"kubectl -n {namespace} create"
-    secrets = f"--verb=get,list,watch --resource=secrets --resource-name={secret}"
+    secrets = f"--verb={','.join(TOKEN_VERBS)} --resource=secrets --resource-name={secret}"
     account = f"--serviceaccount={namespace}:{CONTROLLER}"
     return (
         f"{create} role {TOKEN_ROLE} {secrets} && {create} rolebinding {TOKEN_ROLE} --role={TOKEN_ROLE} {account}"
+    )
+
+
+def let_write_token(namespace: str, secret: str) -> str:
+    """Return the command, on the member, that gives a Role of an earlier version the right to renew the token."""
+    rule = f'{{"apiGroups":[""],"resources":["secrets"],"resourceNames":["{secret}"],"verbs":["update"]}}'
+    patch = f'[{{"op":"add","path":"/rules/-","value":{rule}}}]'
+    return f"kubectl -n {namespace} patch role {TOKEN_ROLE} --type=json -p '{patch}'"
+
+
+def replace_token(leader_namespace: str, account: str, namespace: str) -> str:
+    """Return the commands, on the leader and on the member, that replace the token of the leader."""
+    name = account if names.is_subdomain(account) else "NAME"
+    area = leader_namespace if names.is_label(leader_namespace) else "NAMESPACE"
+    return (
+        f"Next: on the leader, mcagent membertoken rotate {name} -n {area} -o token.yaml; here, "
+        f"mcagent clusterset join -n {namespace} --token-secret-file token.yaml"
     )
 
 

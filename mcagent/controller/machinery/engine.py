@@ -101,7 +101,13 @@ class Engine:
         )
         self.connection = (
             LeaderConnection(
-                client, self.cache, namespace, self._leader_changed, timing=self._timing.connection, clock=clock
+                client,
+                self.cache,
+                namespace,
+                self._leader_changed,
+                permit=permit,
+                timing=self._timing.connection,
+                clock=clock,
             )
             if member
             else None
@@ -259,7 +265,7 @@ class Engine:
             self._resyncs.request([name for name, r in concerned.items() if not r.needs_leader], urgent=False)
         elif new.addresses != old.addresses:
             self._resyncs.request(concerned, urgent=True)
-        elif (old.connected, old.error) == (new.connected, new.error):
+        elif _shown(old) == _shown(new):
             return
         # For the others it is a change of the ClusterSet, whose status shows it.
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=self._namespace, name=new.cluster_set)
@@ -338,3 +344,8 @@ class Engine:
                 failed = not self.worker.work(entry, queue)
             finally:
                 queue.done(entry, failed=failed)
+
+
+def _shown(leader: Leader) -> object:
+    """Return what the ClusterSet's status shows of the connection."""
+    return leader.connected, leader.error, leader.token, leader.token_error

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
+from mcagent.controller.contract.member_tokens import TokenClaims
 from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import McagentError
 from mcagent.model.event import Event
@@ -92,6 +93,8 @@ class Leader:
     synced: bool = False  # all kinds listed once over this connection
     error: str = ""  # why it is not connected, in plain words; never a secret
     since: float = 0.0  # when `connected` last changed; seconds since the epoch
+    token: TokenClaims | None = None  # what the token says of its end; None: it has none
+    token_error: str = ""  # why it could not be renewed; never a secret
 
 
 class View(Protocol):

@@ -29,6 +29,7 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.health import KINDS, changes_health, seen_cluster
+from mcagent.controller.member.leader_token import LEADER_TOKEN, token_conditions, token_state
 from mcagent.controller.member.membership import (
     DISCONNECTED,
     NOT_ANNOUNCED,
@@ -105,7 +106,10 @@ class MemberClusterSet:
         unknown = (
             "" if any(gateway.cluster_id for gateway in observed.gateways) else "no agent of a gateway reports"
         )
-        written = _status(cluster_set, (status, reason, message), now)
+        token = token_state(leader, cluster_set.namespace, now) if leader is not None else None
+        if token is not None and token[0] == FALSE:
+            events.append(Event(subject=str(ref), reason=token[1], message=token[2]))
+        written = _status(cluster_set, (status, reason, message), token, now)
         written["conditions"].insert(1, health_condition(before, health.summary, now, unknown=unknown))
         status_step = Wanted(ref=ref, body=body, status=written, create=False)
         again = math.inf if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
@@ -145,7 +149,9 @@ def _state(
     return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(dropped_fields)}" if dropped_fields else ""
 
 
-def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) -> Json:
+def _status(
+    cluster_set: ClusterSet, ready: tuple[str, str, str], token: tuple[str, str, str] | None, now: float
+) -> Json:
     """Return the status. Its only cluster is the leader, because members read no announcements."""
     status, reason, message = ready
     connected = TRUE if status == TRUE else FALSE
@@ -164,7 +170,8 @@ def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) ->
         "conditions": [
             own,
             *range_conditions(cluster_set, now),
-            *others(cluster_set.status, "Ready", HEALTHY, EXPORT_RANGE, POD_RANGE),
+            *token_conditions(cluster_set, token, now),
+            *others(cluster_set.status, "Ready", HEALTHY, EXPORT_RANGE, POD_RANGE, LEADER_TOKEN),
         ],
         "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
     }

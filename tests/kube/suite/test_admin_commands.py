@@ -42,7 +42,8 @@ def test_a_member_token_opens_what_its_role_allows(leader: Cluster, tmp_path: Pa
 
     def member(cluster_id: str) -> Client:
         file = tmp_path / f"{cluster_id}.yaml"
-        assert run(leader, "membertoken", "create", cluster_id, "--cluster-id", cluster_id, "-o", str(file)) == 0
+        create = ("membertoken", "create", cluster_id, "--cluster-id", cluster_id, "--expires", "never")
+        assert run(leader, *create, "-o", str(file)) == 0
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         secret = yaml.safe_load(file.read_text())
         assert base64.b64decode(secret["data"]["namespace"]).decode() == leader.namespace

@@ -1,8 +1,9 @@
 """A member's connection to its leader: client, informers, and how it is doing. A thread of its own.
 
-It follows ClusterSet and Secret. Another leader means another connection and an empty cache; other credentials
-mean new informers, and the cache stays. Requests to a leader that is known to be away are not sent; a probe finds
-out when it is back. Knows nothing of what is read or written.
+It follows ClusterSet and Secret. Another leader means another connection and an empty cache. Other credentials are
+used from the next request on, and watches continue; if the leader was away, informers are new, the cache stays.
+Requests to a leader that is known to be away are not sent; a probe finds out when it is back. Knows not what
+is read or written.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from mcagent.controller.machinery.connection.membership import (
     credentials,
     membership,
 )
+from mcagent.controller.machinery.connection.renewal import RenewalTiming, TokenRenewal
 from mcagent.controller.machinery.connection.secret import SecretWatch
 from mcagent.controller.machinery.reconciler import Leader, Side
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
+from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
 from mcagent.model.backoff import Backoff
@@ -59,13 +62,15 @@ class ConnectionTiming:
     retry: Backoff = RETRY  # between probes of a leader that is away
     look: float = 0.5  # at how the informers are doing
     informers: Timing = field(default_factory=Timing)
+    renewal: RenewalTiming = field(default_factory=RenewalTiming)
 
 
 class LeaderConnection(BackgroundLoop):
     """The connection of the member in `namespace`. `start`, then `stop`.
 
     `changed` is called, one call at a time, when `leader` is another value; its arguments are the old and the new
-    one. `cache` must hold ClusterSets (and ClusterClaims, if the cluster has them).
+    one. `cache` must hold ClusterSets (and ClusterClaims, if the cluster has them). `permit` returns for how many
+    seconds this replica may write: the Secret, when its token is renewed.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class LeaderConnection(BackgroundLoop):
         namespace: str,
         changed: Callable[[Leader | None, Leader | None], None],
         *,
+        permit: Callable[[], float] = lambda: float("inf"),
         timing: ConnectionTiming | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -96,6 +102,7 @@ class LeaderConnection(BackgroundLoop):
         self._failures = 0  # of probes, in a row
         self._next_probe = 0.0  # monotonic
         self._addresses = LeaderAddresses(self.wake)
+        self._renewal = TokenRenewal(local, namespace, permit, clock, self._timing.renewal)
         self._secret = SecretWatch(local, namespace, self.wake, self._timing.informers)
 
     # --- any thread ---------------------------------------------------------------------------------------
@@ -135,13 +142,16 @@ class LeaderConnection(BackgroundLoop):
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _check(self) -> float:
-        if self._follow():
+        is_new = self._follow()
+        if is_new:
             self._next_probe = 0.0
         now = time.monotonic()
-        if self._client is not None and now >= self._next_probe:
-            connected = self.leader is not None and self.leader.connected
-            if not connected or now - self._succeeded >= self._timing.probe_after:
-                self._next_probe = now + self._probe(self._client)
+        connected = self.leader is not None and self.leader.connected
+        is_quiet = is_new or not connected or now - self._succeeded >= self._timing.probe_after
+        if self._client is not None and now >= self._next_probe and is_quiet:
+            self._next_probe = now + self._probe(self._client)
+        if self._client is not None and self._membership is not None and connected:
+            self._renewal.step(self._client, self._membership.secret)
         self._publish()
         return self._timing.look
 
@@ -211,6 +221,9 @@ class LeaderConnection(BackgroundLoop):
         if same and new_credentials == self._credentials:
             self._membership = target
             return False
+        self._renewal.use(new_credentials.token if new_credentials is not None else "")
+        if same and target is not None and new_credentials is not None and self._renewed(target, new_credentials):
+            return True
         self._disconnect()
         if not same:
             with self._lock:
@@ -226,11 +239,8 @@ class LeaderConnection(BackgroundLoop):
         self._failures = 0
         if target is None or new_credentials is None:
             return True
-        ca = b"" if target.server.startswith("http://") else new_credentials.ca
         try:
-            client = Client(
-                token_kubeconfig(target.server, ca, new_credentials.token), user_agent="mcagent-member"
-            )
+            client = Client(_kubeconfig(target, new_credentials), user_agent="mcagent-member")
         except SourceError as err:
             self._say(f"Secret {self._namespace}/{target.secret}: cannot be used: {err}")
             return True
@@ -252,6 +262,17 @@ class LeaderConnection(BackgroundLoop):
         log.info("ClusterSet %s: leader %s at %s", target.cluster_set, target.leader_cluster_id, target.server)
         for informer in informers:
             informer.start()
+        return True
+
+    def _renewed(self, target: Membership, new_credentials: LeaderCredentials) -> bool:
+        """Use other credentials in the present connection; return False if it is not connected."""
+        if self._client is None or self.leader is None or not self.leader.connected:
+            return False
+        try:
+            self._client.use(_kubeconfig(target, new_credentials))
+        except SourceError:
+            return False  # reported when a new client cannot be made of them
+        self._membership, self._credentials = target, new_credentials
         return True
 
     def _disconnect(self) -> None:
@@ -299,6 +320,8 @@ class LeaderConnection(BackgroundLoop):
             connected=connected,
             synced=bool(states) and all(state.synced for state in states),
             error=error,
+            token=self._renewal.claims,
+            token_error=self._renewal.error,
         )
         since = old.since if old is not None and old.connected == connected else self._clock()
         return replace(new, since=since)
@@ -310,6 +333,11 @@ def _selector(kind: Kind, cluster_id: str) -> str:
     Else every member would read what all the others export.
     """
     return f"{LABEL_SOURCE_CLUSTER_ID}={cluster_id}" if kind is Kind.RESOURCE_EXPORT else ""
+
+
+def _kubeconfig(target: Membership, new_credentials: LeaderCredentials) -> RawObject:
+    ca = b"" if target.server.startswith("http://") else new_credentials.ca
+    return token_kubeconfig(target.server, ca, new_credentials.token)
 
 
 def _place(found: Membership | None) -> Membership | None:

@@ -126,6 +126,17 @@ def _requests(engine: Engine) -> Iterator[Metric]:
             "When the leader last began or ceased to answer.",
             leader.since if leader is not None else 0.0,
         )
+        token = leader.token if leader is not None else None
+        yield single(
+            "mcagent_controller_leader_token_expiry_timestamp_seconds",
+            "When the token of the leader expires. 0: never, or there is none.",
+            token.expires if token is not None else 0.0,
+        )
+        yield single(
+            "mcagent_controller_leader_token_renewal_timestamp_seconds",
+            "When the leader's token must be new: after two thirds of its life. 0: it does not expire.",
+            0.0 if token is None else token.renewal if token.anchor else token.late,
+        )
 
 
 def _informers(engine: Engine) -> Iterator[Metric]:

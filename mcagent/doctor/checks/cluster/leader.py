@@ -1,4 +1,4 @@
-"""Check `leader`: the leader is connected; its API server's certificate and clock."""
+"""Check `leader`: the leader is connected; the token; its API server's certificate and clock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.contract.cluster_uid import DUPLICATE
+from mcagent.controller.member.leader_token import EXPIRED, LEADER_TOKEN, NOT_RENEWED
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.checks.clock import clock_finding
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
@@ -23,7 +24,7 @@ _RENEW = "renew the certificate of that API server (kubeadm certs renew apiserve
 CHECK = DoctorCheck(
     name="leader",
     order=240,
-    summary="the leader is connected; its API server's certificate and clock",
+    summary="the leader is connected; the token; its API server's certificate and clock",
     causes={
         "LeaderAway": failed(
             "updates from and to other clusters stop; forwarding continues",
@@ -32,8 +33,17 @@ CHECK = DoctorCheck(
         "LeaderRefusesToken": failed(
             "updates from and to other clusters stop; after a day the leader removes what this cluster exported; "
             "forwarding continues",
-            "on the leader, create a new token under the same name (docs/multicluster.md, A new token); here: "
-            "kubectl apply -n {namespace} -f new-token.yaml; mcagent get clusterset",
+            "on the leader: mcagent membertoken rotate NAME -n NAMESPACE -o token.yaml; here: "
+            "mcagent clusterset join -n {namespace} --token-secret-file token.yaml (docs/operations.md)",
+        ),
+        EXPIRED: failed(
+            "updates from and to other clusters stop; after a day the leader removes what this cluster exported; "
+            "forwarding continues",
+            "the commands in the message (docs/operations.md, Tokens of members)",
+        ),
+        NOT_RENEWED: warning(
+            "at its end, updates from and to other clusters stop",
+            "what the message names; the controller repeats it every hour (docs/operations.md, Tokens of members)",
         ),
         "NotJoined": warning("the cluster is in no ClusterSet", "mcagent clusterset join --help"),
         "LeaderClockOff": warning(
@@ -128,6 +138,11 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
 
 def _connection(cluster_set: ClusterSet, server: str) -> Iterator[CheckFinding]:
     ready = condition_of(cluster_set.status.conditions, "Ready")
+    token = condition_of(cluster_set.status.conditions, LEADER_TOKEN)
+    if token.is_false:
+        yield CHECK.finding(token.reason, token.message, subject=cluster_set.subject)
+    if token.is_false and token.reason == EXPIRED:
+        return
     if not ready.type:
         yield CHECK.skipped(f"{cluster_set.subject} has no condition Ready: not processed yet")
     elif not ready.is_true and ready.reason != DUPLICATE:  # check `cluster-ids` reports it

@@ -19,7 +19,7 @@ CHECK = DoctorCheck(
         "MemberAway": failed(
             "changes from and to that cluster stop; what it exported is removed at the time in the message",
             "in that cluster: mcagent doctor --all; if its token was deleted or has expired, give it a new one "
-            "(docs/multicluster.md, A new token): mcagent membertoken get -n {namespace}",
+            "(docs/operations.md, Tokens of members): mcagent membertoken get -n {namespace}",
         ),
         "AnyPrivateNetwork": warning(
             "a member that claims a network outside of the ClusterSet, such as that of a database, receives what "
