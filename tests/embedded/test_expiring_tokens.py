@@ -105,14 +105,19 @@ def test_a_token_expires_and_is_bound_to_a_secret_without_data(leader: Site, tmp
 
 
 def test_without_the_admission_policy_no_account_may_renew(leader: Site) -> None:
-    """The command refuses, says what to do, and creates nothing."""
+    """A token that expires is refused, with what to do, and nothing is created. By default it does not expire."""
     leader.client.request("DELETE", f"{BINDINGS}/{expiring_tokens.POLICY}")
-    code, _, err = leader.run(*CREATE)
-    leader.client.request("DELETE", f"{POLICIES}/{expiring_tokens.POLICY}")
+    code, _, err = leader.run(*CREATE, "--expires", "90d")
     assert code == 1
     assert "kubectl apply -f deploy/admission-policies.yaml" in err
     assert "--expires never" in err
     assert leader.names(Kind.SERVICE_ACCOUNT) == []
+    code, out, err = leader.run(*CREATE)
+    leader.client.request("DELETE", f"{POLICIES}/{expiring_tokens.POLICY}")
+    assert code == 0, err
+    assert "the token does not expire" in out + err
+    assert leader.names(Kind.SECRET) == ["east"]
+    assert leader.get(Kind.ROLE, "east.token") is None
 
 
 @pytest.mark.parametrize("text", ["", "90", "0d", "59m", "367d", "1w", "-1d", "forever"])

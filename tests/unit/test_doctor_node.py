@@ -36,7 +36,7 @@ from mcagent.dataplane.netlink.programs import DevicePrograms
 from mcagent.dataplane.nft.observe import ForeignChain
 from mcagent.doctor import coverage
 from mcagent.doctor.catalogue import Scope, all_checks, entries, examine, names
-from mcagent.doctor.check import received, run, worst
+from mcagent.doctor.check import NOT_READ, received, run, worst
 from mcagent.doctor.checks import node as node_checks
 from mcagent.doctor.checks.node import (
     api,
@@ -192,9 +192,9 @@ def switch(**values: Any) -> ExaminedNode:
 
 
 def told(seen: ExaminedNode) -> dict[str, str]:
-    """Return the reasons of all findings that are not fine."""
+    """Return the reasons of all findings that are not fine; of those that were skipped, the checks."""
     return {
-        finding.reason or finding.check: finding.level
+        finding.reason if finding.reason not in ("", NOT_READ) else finding.check: finding.level
         for finding in findings(seen)
         if finding.level != FindingLevel.OK
     }

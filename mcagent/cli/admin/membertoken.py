@@ -99,9 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _expires(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expires",
-        default="90d",
         metavar="TIME",
-        help="life of the token, from 1h to 366d, or never; mcagent's members renew it [%(default)s]",
+        help="life of the token, from 1h to 366d, or never; mcagent's members renew it [90d where the leader has "
+        "the admission policy of these tokens, else never]",
     )
 
 
@@ -114,8 +114,11 @@ def run(args: argparse.Namespace) -> int:
     bounds: dict[str, str] = {}
     if creating:
         bounds = tokens.bounds(args.allow_cidr, args.allow_namespace, args.max_exports, args.allow_gateway)
-    lifetime = expiring_tokens.lifetime(args.expires) if args.action in ("create", "rotate") else None
+    expires = getattr(args, "expires", None)
+    lifetime = expiring_tokens.lifetime(expires) if expires is not None else None
     cluster = open_cluster(args)
+    if expires is None and (creating or args.action == "rotate"):
+        lifetime = expiring_tokens.default_lifetime(cluster)
     if creating:
         file = args.output_file
         tokens.create(cluster, args.namespace, args.name, args.cluster_id, file, bounds=bounds, lifetime=lifetime)

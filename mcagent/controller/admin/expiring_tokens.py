@@ -30,6 +30,7 @@ POLICY = "membertokens.mcagent.io"
 RENEW = "renew-token"  # a verb of ServiceAccounts that only this Role grants: by it the policy knows members
 NEVER = "never"
 SHORTEST, LONGEST = 3600, 366 * 86400  # seconds
+DEFAULT = 90 * 86400  # seconds
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _RBAC = "rbac.authorization.k8s.io"
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
@@ -46,11 +47,26 @@ def lifetime(text: str) -> int | None:
     return seconds
 
 
-def check_enforced(cluster: Cluster) -> None:
-    """Raise AdminError if the admission policy of members' TokenRequests is not in force."""
+def default_lifetime(cluster: Cluster) -> int | None:
+    """Return DEFAULT where the admission policy is in force, else None: such a leader has tokens as before."""
+    if _is_enforced(cluster):
+        return DEFAULT
+    cluster.report(
+        f"the token does not expire: the ValidatingAdmissionPolicy {POLICY} is not in force here "
+        "(deploy/admission-policies.yaml)"
+    )
+    return None
+
+
+def _is_enforced(cluster: Cluster) -> bool:
     policy = cluster.find_any(f"{_ADMISSION}/validatingadmissionpolicies/{POLICY}")
     binding = cluster.find_any(f"{_ADMISSION}/validatingadmissionpolicybindings/{POLICY}")
-    if policy is None or "Deny" not in texts_at(binding or {}, "spec", "validationActions"):
+    return policy is not None and "Deny" in texts_at(binding or {}, "spec", "validationActions")
+
+
+def check_enforced(cluster: Cluster) -> None:
+    """Raise AdminError if the admission policy of members' TokenRequests is not in force."""
+    if not _is_enforced(cluster):
         raise AdminError(
             f"the ValidatingAdmissionPolicy {POLICY} is not in force here, without which a stolen token could be "
             "renewed for ever: kubectl apply -f deploy/admission-policies.yaml, or helm upgrade; or create "
