@@ -19,7 +19,13 @@ from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
 from mcagent.controller.leader.claims import publishes_key
-from mcagent.controller.leader.exports.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, changed_accounts, defaults_of
+from mcagent.controller.leader.exports.bounds import (
+    ACCOUNTS_BY_CLUSTER,
+    bounds_of,
+    changed_accounts,
+    cluster_id_of,
+    defaults_of,
+)
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
@@ -91,8 +97,7 @@ class ClusterSetStatus:
         if isinstance(changed, ServiceAccount) and not changed_accounts(change):
             return []
         sets = view.list(ClusterSet, namespace=area)
-        same_members = announces(change.old) and announces(change.new) and uids(change.old) == uids(change.new)
-        if isinstance(changed, MemberClusterAnnounce) and same_members:
+        if isinstance(changed, MemberClusterAnnounce) and _announced(change.old) == _announced(change.new):
             sets = [s for s in sets if not ready_of(s, changed.cluster_id).is_true]
         return [cluster_set.key for cluster_set in sets]
 
@@ -111,8 +116,13 @@ class ClusterSetStatus:
         events: list[Event] = []
         again: list[float] = []
         duplicates: list[str] = []
+        misfits: list[str] = []
         for announce in view.list(MemberClusterAnnounce, namespace=area):
-            if not announces(announce) or announce.cluster_set_id != name:
+            if not announces(announce):
+                continue
+            if misfit := _misfit(announce, cluster_set, view):
+                misfits.append(misfit)
+            if announce.cluster_set_id != name:
                 continue
             cluster = announce.cluster_id
             quiet = view.quiet_for(announce_ref(area, cluster))
@@ -137,7 +147,7 @@ class ClusterSetStatus:
         ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
         conditions = cluster_set.status.conditions
         members = {str(item["clusterID"]) for item in statuses}
-        consistent = _consistent(view, area, members, conditions, now, duplicates=duplicates)
+        consistent = _consistent(view, area, members, conditions, now, duplicates=duplicates, misfits=misfits)
         if consistent["status"] == FALSE:
             events.append(Event(subject=str(ref), reason=consistent["reason"], message=consistent["message"]))
         status = {
@@ -212,6 +222,30 @@ def _encrypts(export: ResourceExport) -> bool | None:
     return publishes_key(export)
 
 
+def _announced(announce: ApiObject | None) -> object:
+    """Return what the conditions of a ClusterSet say of an announcement, without its heartbeat."""
+    if not isinstance(announce, MemberClusterAnnounce) or not announces(announce):
+        return None
+    return uids(announce), announce.cluster_set_id, announce.leader_cluster_id
+
+
+def _misfit(announce: MemberClusterAnnounce, cluster_set: ClusterSet, view: View) -> str:
+    """Return why an announcement is of no member of this ClusterSet; "" if it is.
+
+    The webhook refuses such an announcement, but the leader may be without it. Accounts made before Antrea 2.7
+    have no cluster IDs; where none has one, that is no fault.
+    """
+    area, cluster = announce.namespace, announce.cluster_id
+    if announce.cluster_set_id != cluster_set.name:
+        return f"{cluster} announces itself to ClusterSet {printable(announce.cluster_set_id)}"
+    if announce.leader_cluster_id != cluster_set.leader_id:
+        return f"{cluster} names cluster {printable(announce.leader_cluster_id)} as the leader"
+    bound = any(map(cluster_id_of, view.list(ServiceAccount, namespace=area)))
+    if bound and not view.indexed(ACCOUNTS_BY_CLUSTER, f"{area}/{cluster}"):
+        return f"{cluster} is the cluster ID of no ServiceAccount ({names.CLUSTER_ID_ANNOTATION})"
+    return ""
+
+
 def _duplicate(announce: MemberClusterAnnounce) -> str:
     """Return the message on a second cluster with the ID of a member; "" if there is none."""
     own, refused = uids(announce)
@@ -224,13 +258,23 @@ def _duplicate(announce: MemberClusterAnnounce) -> str:
 
 
 def _consistent(
-    view: View, area: str, members: set[str], before: Sequence[Condition], now: float, *, duplicates: Sequence[str]
+    view: View,
+    area: str,
+    members: set[str],
+    before: Sequence[Condition],
+    now: float,
+    *,
+    duplicates: Sequence[str],
+    misfits: Sequence[str],
 ) -> Json:
-    """Return the condition Consistent. `duplicates`: messages on cluster IDs that two clusters use."""
+    """Return the condition Consistent.
+
+    `duplicates`: messages on cluster IDs that two clusters use; `misfits`: on announcements of no member.
+    """
     infos = [e for e in view.indexed(CLUSTER_INFOS, area) if e.spec.cluster_id in members and not e.is_deleting]
     overlaps = pairs(((info.spec.cluster_id, claim) for info in infos for claim in claims_in(info)), _COUNTED)
-    notes = [*duplicates[:_SHOWN]]
-    reason = DUPLICATE if duplicates else ""
+    notes = [*duplicates[:_SHOWN], *misfits[:_SHOWN]]
+    reason = DUPLICATE if duplicates else "NoMember" if misfits else ""
     notes += [f"{a} of {first} overlaps {b} of {second}" for first, a, second, b in overlaps[:_SHOWN]]
     if len(overlaps) > _SHOWN:
         notes.append(f"{len(overlaps) - _SHOWN}{' or more' if len(overlaps) == _COUNTED else ''} more overlaps")
