@@ -205,7 +205,7 @@ ARRIVE = PipelineTable(
 RELATED = PipelineTable(
     number=56,
     name="Related",
-    purpose="ICMP errors: the remote address of the connection that the error quotes, from conntrack. An error "
+    purpose="ICMP errors: the remote address of the connection that the error quotes, if it began here. An error "
     "about an unknown connection is dropped.",
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.ICMP_TYPE),
     next=(58, 62, 71),
@@ -214,7 +214,7 @@ RELATED_CLUSTER = PipelineTable(
     number=58,
     name="RelatedCluster",
     purpose="An ICMP error may come only from the cluster at the other end of the connection that it quotes.",
-    fields=(f.ETH_TYPE, r.CLUSTER, r.QUOTED_ADDRESS),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.CLUSTER, r.LABEL_CLUSTER, r.QUOTED_ADDRESS),
     next=(62, 71),
 )
 ADMIT = PipelineTable(

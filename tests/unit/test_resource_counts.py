@@ -69,8 +69,8 @@ COSTS = {
     "a remote cluster": Cost(
         before=(remote(1),),
         after=(remote(1), remote(2)),
-        gateway=(34, 3, 4, 5),
-        worker=(15, 0, 2, 4),
+        gateway=(35, 3, 4, 5),
+        worker=(16, 0, 2, 4),
         why=(
             "its three CIDRs and gateway have a flow for each origin of packets (13 of table Source), "
             "for quoted addresses and routes; meters of connections, probes, queries and fragments"

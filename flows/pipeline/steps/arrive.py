@@ -78,6 +78,8 @@ def base(env: Env) -> Iterator[Flow]:
         # The server of a connection that this Node opened may be at the address of a remote gateway.
         untranslated, deliver = (family, r.TRANSLATED.is_(0)), (_PLAIN, *to_kernel(env))
         yield e.flow(table, d.ELSE + 1, (*untranslated, e.IN_REPLY), *deliver)
+        own_request = set_whole(ETH_SRC, r.MAC_OWN_REQUEST)
+        yield e.flow(table, d.ELSE + 2, (*untranslated, e.RELATED_REPLY), own_request, *to_kernel(env))
         if env.userspace_conntrack:  # an invalid packet of a connection
             opened_here = (e.INVALID, r.MARK_OPENED.is_(1))
             yield e.flow(table, d.ELSE + 1, (*untranslated, *opened_here), *deliver)
@@ -88,7 +90,10 @@ def _after_related(env: Env) -> Goto:
 
 
 def _related(env: Env) -> Iterator[Flow]:
-    """Load the remote address of the connection that an ICMP error quotes.
+    """Load the remote address of the connection that an ICMP error quotes, if this side opened it.
+
+    An error about a connection that a remote cluster opened has the state +rel+trk alone, in which Open vSwitch
+    reads the fields of the first packet as 0 (is_ct_valid in lib/flow.h): conntrack's label has the cluster.
 
     Other packets are matched first: the fields of conntrack's first packet would create a datapath flow per
     connection. Without a connection nothing shows whose error it is, and this Node's kernel may know a connection
@@ -99,13 +104,16 @@ def _related(env: Env) -> Iterator[Flow]:
         for error in r.ICMP_ERRORS[family]:
             terms = (family, e.INVALID, *error)
             yield e.drop(t.RELATED, d.SPECIAL + 1, terms, d.DROP_NOT_RELATED, t.RELATED.number)
-        for state, remote in zip((e.RELATED_REQUEST, e.RELATED_REPLY), r.QUOTED[family], strict=True):
-            load = Move(remote, r.QUOTED_ADDRESS)
-            yield e.flow(t.RELATED, d.NORMAL, (family, state), load, e.goto(t.RELATED_CLUSTER))
+        load = Move(r.QUOTED[family], r.QUOTED_ADDRESS)
+        yield e.flow(t.RELATED, d.NORMAL, (family, e.RELATED_REPLY), load, e.goto(t.RELATED_CLUSTER))
+        yield e.flow(t.RELATED, d.NORMAL, (family, e.RELATED_REQUEST), e.goto(t.RELATED_CLUSTER))
 
 
 def related(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
     """Accept ICMP errors of a remote cluster about connections with it."""
+    for family in r.FAMILIES:
+        opened = (family, e.RELATED_REQUEST, r.CLUSTER.is_(c.id), r.LABEL_CLUSTER.is_(c.id))
+        yield e.flow(t.RELATED_CLUSTER, d.NORMAL, opened, _after_related(env))
     for net in sources:
         if (family := eth_type_of(net)) in r.FAMILIES:
             terms = (family, r.CLUSTER.is_(c.id), in_network(r.QUOTED_ADDRESS.field, net))
