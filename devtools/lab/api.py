@@ -41,6 +41,7 @@ class ApiKind(StrEnum):
 
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 # kind -> (API prefix, plural, namespaced, is the status a subresource that a create does not fill)
 _RESOURCES = {
     "Node": ("/api/v1", "nodes", False, False),
@@ -55,12 +56,18 @@ _RESOURCES = {
     "ResourceExport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceexports", True, False),
     "ResourceImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceimports", True, False),
     "MemberClusterAnnounce": ("/apis/multicluster.crd.antrea.io/v1alpha1", "memberclusterannounces", True, False),
+    "ClusterSet": ("/apis/multicluster.crd.antrea.io/v1alpha2", "clustersets", True, False),
     "ServiceImport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceimports", True, False),
     "Namespace": ("/api/v1", "namespaces", False, False),
     "LabelIdentity": ("/apis/multicluster.crd.antrea.io/v1alpha1", "labelidentities", False, False),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies", True, False),
     "ClusterNetworkPolicy": ("/apis/crd.antrea.io/v1beta1", "clusternetworkpolicies", False, False),
     "ServiceAccount": ("/api/v1", "serviceaccounts", True, False),
+    "Secret": ("/api/v1", "secrets", True, False),
+    "ValidatingWebhookConfiguration": (_ADMISSION, "validatingwebhookconfigurations", False, False),
+    "MutatingWebhookConfiguration": (_ADMISSION, "mutatingwebhookconfigurations", False, False),
+    "ValidatingAdmissionPolicy": (_ADMISSION, "validatingadmissionpolicies", False, False),
+    "ValidatingAdmissionPolicyBinding": (_ADMISSION, "validatingadmissionpolicybindings", False, False),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases", True, False),
     "Role": (_RBAC, "roles", True, False),
     "RoleBinding": (_RBAC, "rolebindings", True, False),

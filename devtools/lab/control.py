@@ -1,7 +1,7 @@
 """The control plane of a lab: a leader and a member of every cluster, joined as the user guide says.
 
-Owns the controllers' processes, their credentials (the ServiceAccounts and roles of `deploy/`) and the admin
-commands that make the ClusterSet. The first cluster is the leader, and a member as the others. Gateways,
+Owns the controllers' processes, credentials (the ServiceAccounts and roles of `deploy/`) and webhooks, and
+the admin commands that make the ClusterSet. The first cluster is the leader, and a member as the others. Gateways,
 ClusterInfoImports and imported Services are the controllers' then, and no object of the lab's.
 """
 
@@ -17,7 +17,7 @@ import yaml
 
 from devtools.errors import LabError
 from devtools.lab import objects
-from devtools.lab.api import DEPLOY, Json
+from devtools.lab.api import DEPLOY, ApiKind, Json
 from devtools.lab.running import RunningLab, environment, get
 from devtools.lab.topology import Cluster
 from devtools.nodes import netns
@@ -33,8 +33,14 @@ MEMBER_NAMESPACE = objects.NAMESPACE
 POLICIES = "enableStretchedNetworkPolicy"
 POD_EXPORT_CIDR = "podExportCIDR"  # of members
 ACCOUNT = "mcagent-controller"
+LOOPBACK = "127.0.0.1"  # API server and controllers of a cluster share a namespace
 _PORTS = {"leader": 10361, "member": 10362}
-_RIGHTS = ("Namespace", "ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "Lease")
+_RIGHTS = (
+    *("Namespace", "ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"),
+    *("Lease", "Secret"),  # the Secret of the webhook's certificate
+)
+_WEBHOOKS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+_WEBHOOK_PORTS = {"leader": 9443, "member": 9444}  # both on one loopback address in the leader's cluster
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
 _JOIN_TIMEOUT = 90.0  # seconds, on a busy machine
 # What the chart adds to a member's rights where policies are on.
@@ -133,7 +139,7 @@ class ControlPlane:
             "podNamespace": home,
             "kubeconfig": str(self.directory(cluster, role) / "kubeconfig"),
             "health": {"healthProbeBindAddress": f"127.0.0.1:{_PORTS[role]}"},
-            "webhook": {"port": 0},
+            "webhook": {"host": LOOPBACK, "port": _WEBHOOK_PORTS[role]},
         }
         if POLICIES in cluster.config:  # one key for agents and controllers
             own[POLICIES] = cluster.config[POLICIES]
@@ -145,11 +151,10 @@ class ControlPlane:
         return own
 
     def _grant(self, cluster: Cluster, role: str) -> None:
-        """Apply accounts and roles of `deploy/`, and write a kubeconfig with the account's own token."""
+        """Apply accounts, roles and webhooks of `deploy/`; write a kubeconfig with the account's own token."""
         api = self._lab.api(cluster.name)
-        for raw in yaml.load_all((DEPLOY / f"{role}.yaml").read_text(), FastLoader):
-            if raw and raw["kind"] in _RIGHTS:
-                api.apply(raw)
+        for raw in self._rights_and_admission(role):
+            api.apply(raw)
         for raw in _PODS if POLICIES in cluster.config and role == "member" else ():
             api.apply(raw)
         home = LEADER_NAMESPACE if role == "leader" else MEMBER_NAMESPACE
@@ -164,6 +169,20 @@ class ControlPlane:
         path = self.directory(cluster, role) / "kubeconfig"
         path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(config))
+
+    def _rights_and_admission(self, role: str) -> Iterator[Json]:
+        """Yield a controller's rights and webhook; admission policies where the API server evaluates CEL."""
+        if self._lab.api_kind is ApiKind.REAL:
+            yield from _manifests("admission-policies")
+        for raw in _manifests(role):
+            if raw["kind"] in _RIGHTS:
+                yield raw
+            elif raw["kind"] == "Service":
+                yield raw | {"spec": {"type": "ExternalName", "externalName": LOOPBACK}}
+            elif raw["kind"] in _WEBHOOKS:
+                for hook in raw["webhooks"]:
+                    hook["clientConfig"]["service"]["port"] = _WEBHOOK_PORTS[role]
+                yield raw
 
     # --- the ClusterSet -----------------------------------------------------------------------------------
 
@@ -291,6 +310,11 @@ class ControlPlane:
         if service is None:
             raise LabError(f"cluster {cluster.name} has no Service {namespace}/antrea-mc-{name}")
         return IPv4Address(service["spec"]["clusterIP"])
+
+
+def _manifests(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of `deploy/`."""
+    yield from filter(None, yaml.load_all((DEPLOY / f"{name}.yaml").read_text(), FastLoader))
 
 
 def _key(cluster: Cluster, role: str) -> str:

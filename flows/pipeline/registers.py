@@ -10,7 +10,6 @@ from flows.fields import (
     CT_LABEL,
     CT_MARK,
     CT_NW_DST,
-    CT_NW_SRC,
     ETH_SRC,
     ICMP_TYPE,
     IP_ICMP,
@@ -35,6 +34,9 @@ HOST_MAC = 0x0A6D63000001  # of mc-gw0
 MAC_PLAIN = 0xAABBCCDDEEF0  # a plain packet; the only MAC of packets to remote clusters
 MAC_TRANSLATED = 0xAABBCCDDEEF1  # gateway to Node: the gateway translated a Service; Node to gateway: undo it
 MAC_REPLY = 0xAABBCCDDEEF2  # Node to gateway: a reply to a connection of a remote cluster, without translation
+# The source MAC, to the kernel, of an ICMP error about a connection that this Node, or a Pod of it, has opened by
+# the bridge. Others have MAC_PLAIN.
+MAC_OWN_REQUEST = 0xAABBCCDDEEFA
 
 # The type of service of the agent's probes to clients. The client's kernel repeats it in the reset of a connection
 # that it does not have (tcp_v4_send_reset in Linux' net/ipv4/tcp_ipv4.c). A code point for local use (RFC 2474,
@@ -123,11 +125,10 @@ OWNER = Bits("owner", REGISTERS[4], 0, 31, "ID of the remote cluster that has th
 SENDER_ADDRESS = Bits(
     "sender_address", REGISTERS[5], 0, 31, "source of an ICMP error, while the quoted address is in its place"
 )
-CT_SOURCE = Bits("ct_source", CT_NW_SRC, 0, 31, "source of the connection's first packet")
 CT_DESTINATION = Bits("ct_destination", CT_NW_DST, 0, 31, "destination of the connection's first packet")
 SOURCE_ADDRESS = Bits("source_address", IPV4_SRC, 0, 31, "of a packet")
-# The addresses of the first packet of the connection that an ICMP error quotes: (source, destination).
-QUOTED_ADDRESSES = {IPV4_ONLY: (CT_SOURCE, CT_DESTINATION)}
+# The remote address of a connection from here that an ICMP error quotes.
+QUOTED_ADDRESS = {IPV4_ONLY: CT_DESTINATION}
 # The types of ICMP errors that quote a packet (RFC 792; nf_conntrack_proto_icmp.c, lib/conntrack.c).
 ICMP_ERRORS = {IPV4_ONLY: tuple((exact(IP_PROTO, IP_ICMP), exact(ICMP_TYPE, n)) for n in (3, 4, 5, 11, 12))}
 # The fields from which a client's port is read, and to which it is restored.
@@ -168,6 +169,9 @@ KEEP_CLIENT_PORT = {protocol: Move(port, LABEL_CLIENT_PORT) for protocol, port i
 LABEL_SERVICE = Bits(
     "label_service", CT_LABEL, 32, 63, "zone SERVICE: ID of the Service; zone ARRIVAL: as the gateway reported it"
 )
+LABEL_CLUSTER = Bits(
+    "label_cluster", CT_LABEL, 96, 127, "zone ARRIVAL: ID of the cluster that opened the connection"
+)
 SERVICE_ID = Bits(
     "service_id", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: ID of the translated Service"
 )
@@ -192,6 +196,6 @@ ZONE_RESTORED = Zone(
 BITS = (
     ORIGIN, TRANSLATED, SNAT, REPLY, LOOKUP, TOO_LARGE, REPAIRED, OTHER_GATEWAY, QUOTED, METERED, CLUSTER,
     INGRESS_PORT, EGRESS_PORT, OWNER, SENDER_ADDRESS, MARK_PORT, MARK_TRANSLATED, MARK_OPENED, LABEL_PORT,
-    LABEL_ENDED, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
+    LABEL_ENDED, LABEL_CLIENT_PORT, LABEL_SERVICE, LABEL_CLUSTER, SERVICE_ID,
 )  # fmt: skip
 ZONES = (ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT, ZONE_RESTORED)

@@ -226,10 +226,11 @@ ARRIVE = PipelineTable(
 RELATED = PipelineTable(
     number=56,
     name="Related",
-    purpose="ICMP errors: has the remote address of the connection that the error quotes, from conntrack, looked "
-    "up and checked like a source. An error about an unknown connection is dropped.",
+    purpose="ICMP errors: the cluster at the other end of the quoted connection is looked up by its address in "
+    "conntrack, if the connection began here, else it is in the label. An error about an unknown connection is "
+    "dropped.",
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.ICMP_TYPE),
-    next=(9, 62, 71),
+    next=(9, 10, 62, 71),
 )
 ADMIT = PipelineTable(
     number=71,

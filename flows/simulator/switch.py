@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 
 from flows import actions as act
 from flows.fields import (
+    CT_EST,
     CT_LABEL,
     CT_MARK,
+    CT_NEW,
     CT_NW_DST,
     CT_NW_SRC,
+    CT_RPL,
     CT_STATE,
     CT_ZONE,
     FIELDS,
@@ -293,7 +296,9 @@ class _Walker:
                 CT_MARK: tracked.mark,
                 CT_LABEL: tracked.label,
             }
-            if connection := tracked.table.find(tracked.key) if tracked.key else None:
+            connection = tracked.table.find(tracked.key) if tracked.key else None
+            # Else actions read these fields as 0 (is_ct_valid in lib/flow.h).
+            if connection is not None and tracked.state & (CT_NEW | CT_EST | CT_RPL):
                 onward.state[CT_NW_SRC] = int(connection.original.src)
                 onward.state[CT_NW_DST] = int(connection.original.dst)
             self.table(action.table, onward, depth + 1)

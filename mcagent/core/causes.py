@@ -251,7 +251,8 @@ CAUSES: Mapping[str, ProblemCause] = {
     "IdentitiesUnknown": ProblemCause(
         "input",
         "policies treat some Pods of the named clusters like Pods of unknown labels, so connections are dropped",
-        "fewer different sets of labels in these clusters; or raise the named limit (docs/policies.md)",
+        "fewer different sets of labels in these clusters, or endpoints of the Services that rules name; or raise "
+        "the named limit (docs/policies.md)",
         warning=True,
     ),
     "PartlyEnforced": ProblemCause(

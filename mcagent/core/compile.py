@@ -104,7 +104,10 @@ def _compile(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, config
             cni = engine.call(not_seen_by_kernel, forwards.local.own_pods, facts.shared_devices)
             withheld = sources.withholds_labels(config)
             enforced = enforcement(
-                engine, snapshot, env, config, forwards.cluster_ids, cni=cni, labels_withheld=withheld
+                *(engine, snapshot, env, config, forwards.cluster_ids),
+                accepted=forwards.remote.accepted,
+                cni=cni,
+                labels_withheld=withheld,
             )
             fragments += enforced.fragments
         if config.steers:

@@ -131,12 +131,12 @@ class Config:
         "open: ignore the rule; a rule of a NetworkPolicy counts "
         "as allowing everything.")] = PolicyFailureMode.CLOSED
     max_policy_flows: Annotated[int, Key("maxPolicyFlows", kinds.integer(100, 1_000_000),
-        "Limit of the flows of one policy on this Node, without those of label identities. A policy above it "
-        "cannot be enforced (`policyFailureMode`).")] = 10_000
+        "Limit of the flows of one policy on this Node, without those of label identities and of endpoints of "
+        "Services. A policy above it cannot be enforced (`policyFailureMode`).")] = 10_000
     max_namespace_policy_flows: Annotated[int, Key("maxNamespacePolicyFlows", kinds.integer(100, 1_000_000),
         "Limit of the flows of all policies of a Namespace on this Node, of which the oldest come first. The "
-        "label identities of clusters share the rest ([policies.md](policies.md#rules-that-cannot-be-enforced))."
-        )] = 20_000
+        "label identities and endpoints of clusters share the rest "
+        "([policies.md](policies.md#rules-that-cannot-be-enforced)).")] = 20_000
     encryption: Annotated[TrafficEncryption, Key("trafficEncryptionMode", kinds.choice(TrafficEncryption),
         "Encryption between gateways of different clusters. The same "
         "in all clusters.", antrea=True)] = TrafficEncryption.NONE

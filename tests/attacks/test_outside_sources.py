@@ -13,20 +13,22 @@ import pytest
 from devtools.lab.lab import Lab
 from devtools.lab.objects import NAMESPACE
 from devtools.lab.topology import OUTSIDE, POD_PORT, Cni, Node, Pod, generate
-from devtools.nodes import netns
+from devtools.nodes import netns, underlay
 from devtools.traffic import traffic
-from devtools.traffic.capture import Capture
+from devtools.traffic.capture import ETHERNET_HEADER, Capture
 from devtools.waiting import wait_until
 from mcagent.core.addresses.underlay import mapped_addresses
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
+from tests.attacks.test_third_cluster import PORT_UNREACHABLE, icmp_error
 from tests.labs import MakeLab
 from tests.waiting import until
 
 pytestmark = pytest.mark.datapath
 
 PLAIN_MAC, ANY_MAC = "aa:bb:cc:dd:ee:f0", "0a:6d:63:00:00:02"
-NTP = 123
+NTP, CLOSED = 123, 9  # ports; no Pod serves the second
+SOURCE_PORT = slice(ETHERNET_HEADER + 20, ETHERNET_HEADER + 22)  # of UDP in a frame
 TRIES = 3  # one packet could be lost on a busy machine, and look like one that was dropped
 OWN_TUNNEL = "table Source: a gateway's address is a source in its own tunnel only"
 
@@ -46,7 +48,10 @@ class World:
 
     def inject(self, source: IPv4Address, destination: IPv4Address, datagram: bytes) -> None:
         """Send a packet from the attacker's gateway into its tunnel to the gateway of the attacked Node."""
-        packet = packets.ipv4(source, destination, socket.IPPROTO_UDP, datagram)
+        self.send(packets.ipv4(source, destination, socket.IPPROTO_UDP, datagram))
+
+    def send(self, packet: bytes) -> None:
+        """Send an IPv4 packet in the same way."""
         peer = self.lab.topology.clusters[0].gateways[0]
         frame = packets.ethernet(PLAIN_MAC, ANY_MAC, packet)
         packets.geneve(self.lab.namespace(self.attacker), peer.address, frame)
@@ -127,3 +132,44 @@ def test_the_name_of_an_outside_host_that_a_policy_allows(world: World) -> None:
         until(lambda: not closed())
         _still_reached(world)
         assert [received.count(token) for token in tokens] == [0] * TRIES
+
+
+@pytest.mark.parametrize("way", ["by the uplink", "through the bridge"])
+@attack(
+    Group.STATE,
+    Attacker.MEMBER,
+    wants="end a Node's own connection through the uplink to an address of the member's CIDR, by ICMP errors",
+    stopped_by="nft: an ICMP error about a Node's request passes only if the bridge has seen the request",
+)
+def test_icmp_errors_about_a_connection_by_the_uplink(world: World, way: str) -> None:
+    """A rule of the Node leads there by the uplink. Without it the bridge sees the request, and errors pass."""
+    namespace, address = world.lab.namespace(world.node), world.node.address
+    server = world.lab.topology.clusters[1].workers[0].pods[0].address
+    rule = ("rule", "{}", "pref", "100", "from", str(address), "to", str(server), "lookup", "main")
+    by_uplink = way == "by the uplink"
+    with contextlib.ExitStack() as repairs:
+        if by_uplink:
+            netns.ip(namespace, *(word.format("add") for word in rule))
+            repairs.callback(netns.ip, namespace, *(word.format("del") for word in rule))
+        client = repairs.enter_context(traffic.udp_socket(namespace, server, CLOSED, str(address)))
+        client.settimeout(packets.SILENCE)
+        token = packets.token()
+        uplink = repairs.enter_context(Capture(world.lab.underlay, underlay.bridge(1)))
+        port = client.getsockname()[1]
+        errors = []
+        for _ in range(TRIES):
+            try:
+                client.send(token)
+                if by_uplink:  # the CNI translates the source port
+                    until(lambda: uplink.count(token))
+                    (port,) = {int.from_bytes(sent.frame[SOURCE_PORT]) for sent in uplink.holding(token)}
+                world.inject(
+                    server, address, packets.udp(CLOSED, port, packets.token())
+                )  # for the bridge's conntrack
+                quoted = packets.ipv4(address, server, socket.IPPROTO_UDP, packets.udp(port, CLOSED, token))
+                world.send(icmp_error(PORT_UNREACHABLE, world.attacker.pods[0].address, quoted))
+                client.recv(100)
+            except OSError as error:
+                errors.append(type(error))
+        _still_reached(world)
+    assert (ConnectionRefusedError in errors) is not by_uplink

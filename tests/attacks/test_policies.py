@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from itertools import islice
 from random import Random
 from typing import Any
@@ -23,6 +23,7 @@ from mcagent.core.policies.limits import MAX_RULES
 from mcagent.core.policies.selection import select_rules
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.dataplane.resources import FlowEntry
+from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import Snapshot
 from mcagent.model.parsing.labels import label_hash, normalised
 from mcagent.model.policies import CLUSTER_LABEL, Direction
@@ -310,6 +311,79 @@ def test_rules_that_drop_apply_to_unknown_label_identities(mode: PolicyFailureMo
     assert {verdict(switch, "victim", "west", number) for number in (*MANY, others)} == {PolicyVerdict.DROP}
     assert {verdict(switch, "victim", "east", number) for number in FEW} == {PolicyVerdict.DROP}
     assert verdict(switch, "victim", "east", others) is PolicyVerdict.ALLOW
+
+
+def imported(cluster: str, numbers: Iterable[int], ports: int) -> Manifest:
+    """Return an EndpointSlice of the imported Service shop/web: addresses of a cluster, with ports."""
+    labels = {"kubernetes.io/service-name": "antrea-mc-web", "multicluster.kubernetes.io/source-cluster": cluster}
+    item = manifest("discovery.k8s.io/v1", "EndpointSlice", f"web-{cluster}", "shop")
+    item["metadata"]["labels"] = labels
+    base = int(CIDRS[cluster].network_address)
+    return {
+        **item,
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [str(IPv4Address(base + n))], "conditions": {"ready": True}} for n in numbers],
+        "ports": [{"name": f"p{n}", "protocol": "TCP", "port": 1 + n} for n in range(ports)],
+    }
+
+
+CIDRS = {"west": IPv4Network("10.2.0.0/16"), "east": IPv4Network("10.3.0.0/16")}
+ACCEPTED = {
+    name: AcceptedCluster(cluster_id=name, cidrs=(cidr,), gateways=(), snat=False) for name, cidr in CIDRS.items()
+}
+LAST = 1_000  # the last of the attacker's addresses; an EndpointSlice has at most 1,000
+
+
+@attack(
+    Group.POLICIES,
+    Attacker.MEMBER,
+    wants="have a rule of an administrator about a Service refused, or get past it, by very many endpoints",
+    stopped_by="clusters share what the policy leaves; a rule that drops applies to all of one with too many",
+)
+@pytest.mark.parametrize("mode", PolicyFailureMode)
+@pytest.mark.parametrize("action", ["Drop", "Allow"])
+def test_endpoints_of_a_member_and_rules_about_a_service(action: str, mode: PolicyFailureMode) -> None:
+    """12,000 endpoints of a member: the rule is in force for all of the other cluster's, and within the limit."""
+    to = {"name": "web", "namespace": "shop", "scope": "ClusterSet"}
+    spec = {
+        "priority": 5,
+        "appliedTo": [{"namespaceSelector": {}}],
+        "egress": [{"action": action, "toServices": [to]}],
+    }
+    rule = manifest("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "c", spec=spec)
+    objects = [imported("west", range(1, LAST + 1), 12), imported("east", (1, 2, 3), 1), rule]
+    engine = IncrementalEngine()
+    with engine.one_pass():
+        selected = select_rules(engine, snapshot(*objects), config(mode))
+        ids = pipeline_input.rule_ids(selected.rules)
+        levels = pipeline_rules(engine, selected, ids, CLUSTER_IDS, ACCEPTED)
+    ((pipeline_rule,),) = levels.values()
+    assert {problem.reason for problem in selected.problems} == {"IdentitiesUnknown"}
+    assert "of west. " in selected.problems[0].message
+    assert pipeline_rule.verdict.value == action.lower()
+    peers = pipeline_rule.peers
+    assert {(IPv4Address(f"10.3.0.{n}"), 6, 1) for n in (1, 2, 3)} <= set(peers.services)
+    assert 9_000 < len(peers.services) < 10_000
+    assert peers.networks == ((CIDRS["west"],) if action == "Drop" else ())
+    assert not peers.any_peer
+    in_force = policy_view.in_force(snapshot(*objects), config(mode))
+    asked = {
+        (address, cluster): policy_view.Request(
+            direction=Direction.EGRESS,
+            pod=IPv4Address(PODS["victim"]),
+            peer=CIDRS[cluster].network_address + address,
+            cluster=cluster,
+            port=1,
+        )
+        for address, cluster in ((1, "west"), (LAST, "west"), (3, "east"), (9, "east"))
+    }
+    names_rule = {key: bool(policy_view.decide(in_force, request).policy) for key, request in asked.items()}
+    assert names_rule == {
+        (1, "west"): True,
+        (LAST, "west"): action == "Drop",
+        (3, "east"): True,
+        (9, "east"): False,
+    }
 
 
 @attack(

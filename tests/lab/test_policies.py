@@ -44,10 +44,11 @@ Target = tuple[str, int]  # an address and a port
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of two gateways and a worker; one has clients, good and bad, the other servers."""
-    return _up(make_lab, generate(gateways=2, pods=2))
+    return bring_up(make_lab, generate(gateways=2, pods=2))
 
 
-def _up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
+def bring_up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
+    """Make a lab with policies, identities, and clients of both labels on each Node of the first cluster."""
     on = {"enableStretchedNetworkPolicy": True}
     shape = replace(shape, clusters=tuple(replace(cluster, config=on) for cluster in shape.clusters))
     made = make_lab(shape, agents=False, liveness=False)
@@ -421,7 +422,7 @@ def test_an_identity_that_the_sender_does_not_own_is_nobodys(
 @pytest.mark.parametrize("cni", [Cni.OVERLAP, Cni.EBPF], ids=str)
 def test_who_hides_behind_a_gateway_is_known_by_labels(make_lab: Callable[..., Lab], cni: Cni) -> None:
     """Clients that have the gateway's address are told apart, also where eBPF forwards what Pods send."""
-    lab = _up(make_lab, translated(generate(cni=cni, tunnel=TunnelType.VXLAN, pods=2)))
+    lab = bring_up(make_lab, translated(generate(cni=cni, tunnel=TunnelType.VXLAN, pods=2)))
     lab.api("west").apply(network_policy("some", {"from": [of_east("good")]}))
     lab.api("west").apply(cluster_policy("no-bad", 5, ingress("Reject", "bad")))
     becomes(lab, "bad", "refused")

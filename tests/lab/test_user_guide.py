@@ -9,8 +9,8 @@ import pytest
 
 from devtools.errors import LabError
 from devtools.lab import objects, story
-from devtools.lab.api import ApiKind
-from devtools.lab.control import MEMBER_NAMESPACE, ControlPlane
+from devtools.lab.api import ApiKind, Json
+from devtools.lab.control import CLUSTER_SET, LEADER_NAMESPACE, MEMBER_NAMESPACE, ControlPlane
 from devtools.lab.lab import Lab
 from devtools.lab.topology import Cluster, generate
 from devtools.realapi import find
@@ -113,6 +113,25 @@ def test_a_gateway_whose_node_is_not_ready_is_replaced_without_the_leader(lab: L
     every = list(matrix.cases(lab.topology, story.imported_addresses(lab)))
     mine = [case for case in every if case.source.name.startswith(cluster.name) and not case.closed]
     wait_until(lambda: all(matrix.run(lab, case).ok for case in mine), "every way again", timeout=90)
+
+
+def test_the_leader_refuses_what_its_manifests_refuse(lab: Lab) -> None:
+    """The webhook an announcement of no member; with a real API server, admission policies another cluster ID."""
+    leader = lab.topology.clusters[0]
+    api = lab.api(leader.name)
+    announce: Json = {
+        "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
+        "kind": "MemberClusterAnnounce",
+        "metadata": {"name": "member-announce-from-south", "namespace": LEADER_NAMESPACE},
+        "clusterID": "south",
+        "clusterSetID": CLUSTER_SET,
+        "leaderClusterID": "north",
+    }
+    with pytest.raises(LabError, match=r"memberclusterannounces\.mcagent\.io"):
+        api.create(announce)
+    if lab.api_kind is ApiKind.REAL:
+        with pytest.raises(LabError, match=r"spec\.clusterID cannot be changed"):
+            api.patch("ClusterSet", CLUSTER_SET, {"spec": {"clusterID": "south"}}, LEADER_NAMESPACE)
 
 
 def test_a_cluster_leaves_and_joins_again(lab: Lab) -> None:

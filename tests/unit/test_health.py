@@ -360,16 +360,7 @@ def test_a_worker_shows_which_clusters_no_gateway_reaches() -> None:
 # --- the function
 
 
-def test_the_leader_reports_a_member_that_names_another_leader() -> None:
-    """Also where no webhook refuses the announcement."""
-    north = Leader("east", "west")
-    wrong = announce("east", START + 1)
-    wrong["leaderClusterID"] = "south"
-    north.put(wrong)
-    raw = north.api.get(Kind.CLUSTER_SET, LEADERS_AREA, LEADERS_SET)
-    healthy = condition_of(typed(raw).conditions_of("east"), HEALTHY)  # type: ignore[arg-type]
-    assert (healthy.status, healthy.reason) == ("False", "ClusterIDDiffers")
-    assert 'leaderClusterID is "south" in its ClusterSet, and "north" here' in healthy.message
+
 
 
 def test_a_state_counts_once_it_has_lasted() -> None:

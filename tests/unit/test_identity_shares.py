@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.policies.identities import UNCLAIMED
-from mcagent.core.policies.identity_shares import Demand, exporters, unknown_identities
+from mcagent.core.policies.peer_shares import Demand, exporters, unknown_peers
 from mcagent.model.policies import Operator, Requirement, Selector
 from tests.unit.core_inputs import label_identity
 
@@ -36,16 +36,16 @@ def test_the_flows_of_identities_are_limited_and_fair(
     for pairs_of_selector, count in zip(matched, counts, strict=True):
         flows.update(dict.fromkeys(pairs_of_selector, count))
     of_pair = {pair: exported_by.get(pair[1], ()) if pair[0] == UNCLAIMED else (pair[0],) for pair in flows}
-    unknown = unknown_identities(
-        Demand(tuple(zip(SELECTORS, counts, strict=True)), limit), identities, exported_by
-    )
-    assert all(set(unknown[pair]) == set(of_pair[pair]) for pair in unknown)
-    assert sum(flows.values()) - sum(flows[pair] for pair in unknown) <= limit
+    unknown = unknown_peers(Demand(tuple(zip(SELECTORS, counts, strict=True)), limit), identities, exported_by)
+    assert {pair: set(unknown[pair]) for pair in unknown} == {
+        pair: set(clusters) for pair, clusters in of_pair.items() if pair in unknown
+    }
+    assert sum(flows.values()) - sum(flows[pair] for pair in flows.keys() & unknown.keys()) <= limit
     assert not unknown or sum(flows.values()) > limit
     for cluster in CLUSTERS:
         demand = sum(flows[pair] for pair in flows if cluster in of_pair[pair])
         if demand <= limit // len(CLUSTERS) - sum(counts):
-            assert not any(cluster in of_pair[pair] for pair in unknown), cluster
+            assert not any(cluster in clusters for clusters in unknown.values()), cluster
 
 
 def test_an_identity_of_two_clusters_counts_once() -> None:
@@ -53,7 +53,7 @@ def test_an_identity_of_two_clusters_counts_once() -> None:
     both = {number: frozenset({"east", "west"}) for number in range(1, 6)}
     identities = {SELECTORS[0]: frozenset((UNCLAIMED, number) for number in range(1, 11))}
     exported_by = {**both, **{number: frozenset({"west"}) for number in range(6, 11)}}
-    unknown = unknown_identities(Demand(((SELECTORS[0], 1),), 7), identities, exported_by)
+    unknown = unknown_peers(Demand(((SELECTORS[0], 1),), 7), identities, exported_by)
     assert unknown == {(UNCLAIMED, number): frozenset({"west"}) for number in (8, 9, 10)}
 
 

@@ -339,6 +339,35 @@ def test_settings_that_differ_stand_in_the_status() -> None:
     assert leader.status()["conditions"][1]["status"] == "True"
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("leaderClusterID", "south", "west names cluster south as the leader"),
+        ("clusterSetID", "other", "west announces itself to ClusterSet other"),
+    ],
+)
+def test_an_announcement_to_another_leader_stands_in_the_status(field: str, value: str, message: str) -> None:
+    """Without a webhook, which refuses it, the leader's administrators learn of it in a condition and an Event."""
+    leader = Leader("east", "west")
+    wrong = announce("west", START)
+    leader.put({**wrong, field: value})
+    condition = leader.status()["conditions"][1]
+    assert (condition["status"], condition["reason"], condition["message"]) == ("False", "NoMember", message)
+    leader.put(announce("west", START + 10))
+    assert leader.status()["conditions"][1]["reason"] != "NoMember"
+
+
+def test_an_announcement_with_the_cluster_id_of_no_account_stands_in_the_status() -> None:
+    """Where accounts have cluster IDs, one that none of them has is not the member's own."""
+    leader = Leader("east", "west")
+    leader.put(account("east"), account("wset"))
+    condition = leader.status()["conditions"][1]
+    assert (condition["status"], condition["reason"]) == ("False", "NoMember")
+    assert condition["message"].startswith("west is the cluster ID of no ServiceAccount")
+    leader.put(account("west"))
+    assert leader.status()["conditions"][1]["reason"] != "NoMember"
+
+
 def test_fifty_members_joining_at_once_settle_in_few_writes() -> None:
     """Each member costs its finalizer; the status is written once for all that is in the queue."""
     leader = Leader()

@@ -9,10 +9,11 @@ import pytest
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments.own_endpoints import CHAIN
 from mcagent.model.dataplane.facts import Facts
-from mcagent.model.dataplane.resources import NftChain
+from mcagent.model.dataplane.resources import FlowEntry, NftChain
 from mcagent.model.objects import ApiObject, Kind
 from tests.unit.core_inputs import (
     HOME,
+    cluster,
     config,
     endpoint,
     imported_slice,
@@ -93,3 +94,16 @@ def test_a_cni_that_forwards_past_the_kernel_is_reported(device: str, cni: str) 
     assert bool(chain(state)) is not bool(cni)
     assert reasons(state) == (["PartlyEnforced"] if cni else [])
     assert all(cni in problem.message for problem in state.desired.problems if problem.reason == "PartlyEnforced")
+
+
+def test_endpoints_beyond_a_share_are_dropped_with_their_cluster() -> None:
+    """A rule that drops has the CIDRs of the cluster that exports more endpoints than its share."""
+    many = imported_slice("many", "cart", "west", [endpoint(f"10.102.{n >> 8}.{n & 255}") for n in range(120)])
+    objects = snapshot(
+        *HOME, namespace("default"), *CLIENTS, many, rule("no", 5, "Drop"), cluster("west", "10.102.0.0/16")
+    )
+    settings = config("g1", stretched_network_policy=True, cluster_id="home", max_policy_flows=100)
+    state = compile_desired(objects, Facts(), settings)
+    assert reasons(state) == ["IdentitiesUnknown"]
+    matches = [flow.match for flow in resources(state) if isinstance(flow, FlowEntry)]
+    assert any("nw_dst=10.102.0.0/16" in match for match in matches if "conj" not in match)

@@ -142,12 +142,11 @@ def test_policies_of_the_cluster_come_before_those_of_namespaces() -> None:
 
 
 def test_a_rule_needs_a_flow_for_each_pod_peer_and_port() -> None:
-    """And one more that joins them; a rule for any peer and port needs only those of its Pods."""
+    """And one that joins them, none for endpoints; a rule for any peer and port needs only those of its Pods."""
     whole = local_rule("p", (1,), POD, OTHER_POD)
-    assert needs_of(((3,), (whole,)), {}) == Needs(2, 1)
+    assert needs_of(((3,), (whole,))) == Needs(2, 1)
     peers = replace(whole, any_peer=False, services=(("shop", "web"),))
-    backends = {("shop", "web"): (POD, OTHER_POD)}
-    assert needs_of(((3,), (peers, peers)), backends) == Needs(2 * (1 + 2 + 3 + 2), 2)  # type: ignore[arg-type]
+    assert needs_of(((3,), (peers, peers))) == Needs(2 * (1 + 2 + 3), 2)
 
 
 @pytest.mark.parametrize("mode", list(PolicyFailureMode))

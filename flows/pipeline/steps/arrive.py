@@ -77,6 +77,8 @@ def base(env: Env) -> Iterator[Flow]:
         # The server of a connection that this Node opened may be at the address of a remote gateway.
         untranslated, deliver = (family, r.TRANSLATED.is_(0)), (_PLAIN, *to_kernel(env))
         yield e.flow(table, d.ELSE + 1, (*untranslated, e.IN_REPLY), *deliver)
+        own_request = set_whole(ETH_SRC, r.MAC_OWN_REQUEST)
+        yield e.flow(table, d.ELSE + 2, (*untranslated, e.RELATED_REPLY), own_request, *to_kernel(env))
         if env.userspace_conntrack:  # an invalid packet of a connection
             opened_here = (e.INVALID, r.MARK_OPENED.is_(1))
             yield e.flow(table, d.ELSE + 1, (*untranslated, *opened_here), *deliver)
@@ -89,8 +91,10 @@ def _after_related(env: Env) -> Goto:
 def _related(env: Env) -> Iterator[Flow]:
     """Accept ICMP errors only from the cluster at the other end of the connection that they quote.
 
-    The address of that end takes the place of the source in tables Owner and Source, then the source returns. All
-    addresses of the cluster count, whatever tunnel the error came through.
+    If this side opened the connection, the address of that end takes the place of the source in tables Owner and
+    Source, then the source returns. All addresses of the cluster count, whatever tunnel the error came through.
+    An error about a connection that a remote cluster opened has the state +rel+trk alone, in which Open vSwitch
+    reads the fields of the first packet as 0 (is_ct_valid in lib/flow.h): conntrack's label has the cluster.
 
     Other packets are matched first: the fields of conntrack's first packet would create a datapath flow per
     connection. Without a connection nothing shows whose error it is, and this Node's kernel may know a connection
@@ -105,11 +109,12 @@ def _related(env: Env) -> Iterator[Flow]:
         for error in r.ICMP_ERRORS[family]:
             terms = (family, e.INVALID, *error)
             yield e.drop(t.RELATED, d.SPECIAL + 1, terms, d.DROP_NOT_RELATED, t.RELATED.number)
-        keep = Move(r.SOURCE_ADDRESS, r.SENDER_ADDRESS)
-        look_up = (set_bits(r.QUOTED, 1), set_bits(r.OTHER_GATEWAY, 0), set_bits(r.OWNER, 0))
-        for state, remote in zip((e.RELATED_REQUEST, e.RELATED_REPLY), r.QUOTED_ADDRESSES[family], strict=True):
-            actions = (keep, Move(remote, r.SOURCE_ADDRESS), *look_up, Resubmit(t.OWNER.number))
-            yield e.flow(t.RELATED, d.NORMAL, (family, state), *actions)
+        keep = (Move(r.SOURCE_ADDRESS, r.SENDER_ADDRESS), set_bits(r.QUOTED, 1), set_bits(r.OTHER_GATEWAY, 0))
+        address = (Move(r.QUOTED_ADDRESS[family], r.SOURCE_ADDRESS), set_bits(r.OWNER, 0))
+        look_up = (*address, Resubmit(t.OWNER.number))
+        yield e.flow(t.RELATED, d.NORMAL, (family, e.RELATED_REPLY), *keep, *look_up)
+        labelled = (Move(r.LABEL_CLUSTER, r.OWNER), Resubmit(t.SOURCE.number))
+        yield e.flow(t.RELATED, d.NORMAL, (family, e.RELATED_REQUEST), *keep, *labelled)
         back = Move(r.SENDER_ADDRESS, r.SOURCE_ADDRESS)
         yield e.flow(t.FRAGMENTS, d.SPECIAL, (family, quoted), back, _after_related(env))
 

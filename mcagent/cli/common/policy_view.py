@@ -30,7 +30,7 @@ class InForce:
     isolating: Isolating
     unknown_dropped: frozenset[Address]
     identities: pipeline_input.Identities
-    unknown: Mapping[str, pipeline_input.UnknownIdentities]
+    unknown: Mapping[str, pipeline_input.UnknownPeers]
     services: pipeline_input.Backends
     problems: tuple[Problem, ...]
 
@@ -140,13 +140,18 @@ def _peers(known: InForce, rule: LocalRule, request: Request) -> Iterator[bool]:
     """Yield whether the other side is of each of those that a rule is about."""
     for network in rule.networks:
         yield request.peer is not None and request.peer in network
+    unknown = known.unknown.get(rule.policy, {})
+    strict = rule.verdict in (Verdict.DROP, Verdict.REJECT)
     for service in rule.services:
-        yield (request.peer, request.protocol, request.port) in known.services.get(service, ())
+        endpoints = frozenset(known.services.get(service, ()))
+        yield (request.peer, request.protocol, request.port) in endpoints - unknown.keys()
+        if strict:
+            yield any({UNCLAIMED, request.cluster}.intersection(unknown[e]) for e in endpoints & unknown.keys())
     for selector in rule.selectors:
-        identities, unknown = known.identities.get(selector, frozenset()), known.unknown.get(rule.policy, {})
+        identities = known.identities.get(selector, frozenset())
         senders = {(cluster, request.identity) for cluster in (UNCLAIMED, request.cluster)}
         yield bool(senders & (identities - unknown.keys()))
-        if rule.verdict in (Verdict.DROP, Verdict.REJECT):
+        if strict:
             yield request.identity == labels.UNKNOWN
             yield any(
                 {UNCLAIMED, request.cluster}.intersection(unknown[pair]) for pair in identities & unknown.keys()

@@ -22,7 +22,13 @@ from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, conditi
 from mcagent.controller.contract.health import health_condition, read_health
 from mcagent.controller.contract.instances import refused_instance
 from mcagent.controller.leader.claims import publishes_key
-from mcagent.controller.leader.exports.bounds import ACCOUNTS_BY_CLUSTER, bounds_of, changed_accounts, defaults_of
+from mcagent.controller.leader.exports.bounds import (
+    ACCOUNTS_BY_CLUSTER,
+    bounds_of,
+    changed_accounts,
+    cluster_id_of,
+    defaults_of,
+)
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
@@ -100,9 +106,7 @@ class ClusterSetStatus:
         if isinstance(changed, ServiceAccount) and not changed_accounts(change):
             return []
         sets = view.list(ClusterSet, namespace=area)
-        same_members = announces(change.old) and announces(change.new) and marks(change.old) == marks(change.new)
-        same_health = _announced(change.old) == _announced(change.new)
-        if isinstance(changed, MemberClusterAnnounce) and same_members and same_health:
+        if isinstance(changed, MemberClusterAnnounce) and _announced(change.old) == _announced(change.new):
             sets = [s for s in sets if not ready_of(s, changed.cluster_id).is_true]
         return [cluster_set.key for cluster_set in sets]
 
@@ -122,14 +126,19 @@ class ClusterSetStatus:
         again: list[float] = []
         duplicates: list[str] = []
         findings: list[HealthFinding] = []
+        misfits: list[str] = []
         for announce in view.list(MemberClusterAnnounce, namespace=area):
-            if not announces(announce) or announce.cluster_set_id != name:
+            if not announces(announce):
+                continue
+            if misfit := _misfit(announce, cluster_set, view):
+                misfits.append(misfit)
+            if announce.cluster_set_id != name:
                 continue
             cluster = announce.cluster_id
             quiet = view.quiet_for(announce_ref(area, cluster))
             ready_condition = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
             cluster_conditions = [ready_condition]
-            finding = _finding(announce, cluster_set, ready_condition)
+            finding = _finding(announce, ready_condition)
             if finding is not None:
                 before = cluster_set.conditions_of(cluster)
                 cluster_conditions.append(health_condition(before, finding, now))
@@ -153,7 +162,7 @@ class ClusterSetStatus:
         ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
         conditions = cluster_set.status.conditions
         members = {str(item["clusterID"]) for item in statuses}
-        consistent = _consistent(view, area, members, conditions, now, duplicates=duplicates)
+        consistent = _consistent(view, area, members, conditions, now, duplicates=duplicates, misfits=misfits)
         if consistent["status"] == FALSE:
             events.append(Event(subject=str(ref), reason=consistent["reason"], message=consistent["message"]))
         health = Health(findings=in_order(findings))
@@ -193,23 +202,10 @@ class ClusterSetStatus:
         return condition(earlier, READY, FALSE, reason="Disconnected", message=message, now=now)
 
 
-def _announced(announce: ApiObject | None) -> object:
-    """Return what `_finding` reads of an announcement."""
-    if not isinstance(announce, MemberClusterAnnounce):
-        return None
-    return announce.leader_cluster_id, read_health(announce)
-
-
-def _finding(announce: MemberClusterAnnounce, cluster_set: ClusterSet, ready: Json) -> HealthFinding | None:
+def _finding(announce: MemberClusterAnnounce, ready: Json) -> HealthFinding | None:
     """Return what is wrong with a member: it is away, or what it announces; None: nothing."""
     if ready["status"] == FALSE:
         return HealthFinding(HealthReason.AWAY, ready["message"])
-    if announce.leader_cluster_id != cluster_set.leader_id:  # the webhook refuses it, where one is installed
-        message = (
-            f'leaderClusterID is "{printable(announce.leader_cluster_id)}" in its ClusterSet, and '
-            f'"{cluster_set.leader_id}" here'
-        )
-        return HealthFinding(HealthReason.CLUSTER_ID, message)
     return read_health(announce)
 
 
@@ -255,6 +251,30 @@ def _encrypts(export: ResourceExport) -> bool | None:
     return publishes_key(export)
 
 
+def _announced(announce: ApiObject | None) -> object:
+    """Return what the conditions of a ClusterSet say of an announcement, without its heartbeat."""
+    if not isinstance(announce, MemberClusterAnnounce) or not announces(announce):
+        return None
+    return marks(announce), announce.cluster_set_id, announce.leader_cluster_id, read_health(announce)
+
+
+def _misfit(announce: MemberClusterAnnounce, cluster_set: ClusterSet, view: View) -> str:
+    """Return why an announcement is of no member of this ClusterSet; "" if it is.
+
+    The webhook refuses such an announcement, but the leader may be without it. Accounts made before Antrea 2.7
+    have no cluster IDs; where none has one, that is no fault.
+    """
+    area, cluster = announce.namespace, announce.cluster_id
+    if announce.cluster_set_id != cluster_set.name:
+        return f"{cluster} announces itself to ClusterSet {printable(announce.cluster_set_id)}"
+    if announce.leader_cluster_id != cluster_set.leader_id:
+        return f"{cluster} names cluster {printable(announce.leader_cluster_id)} as the leader"
+    bound = any(map(cluster_id_of, view.list(ServiceAccount, namespace=area)))
+    if bound and not view.indexed(ACCOUNTS_BY_CLUSTER, f"{area}/{cluster}"):
+        return f"{cluster} is the cluster ID of no ServiceAccount ({names.CLUSTER_ID_ANNOTATION})"
+    return ""
+
+
 def _duplicate(announce: MemberClusterAnnounce) -> str:
     """Return the message on a second cluster with the ID of a member; "" if there is none."""
     own, refused = uids(announce)
@@ -272,13 +292,23 @@ def _duplicate(announce: MemberClusterAnnounce) -> str:
 
 
 def _consistent(
-    view: View, area: str, members: set[str], before: Sequence[Condition], now: float, *, duplicates: Sequence[str]
+    view: View,
+    area: str,
+    members: set[str],
+    before: Sequence[Condition],
+    now: float,
+    *,
+    duplicates: Sequence[str],
+    misfits: Sequence[str],
 ) -> Json:
-    """Return the condition Consistent. `duplicates`: messages on cluster IDs that two clusters use."""
+    """Return the condition Consistent.
+
+    `duplicates`: messages on cluster IDs that two clusters use; `misfits`: on announcements of no member.
+    """
     infos = [e for e in view.indexed(CLUSTER_INFOS, area) if e.spec.cluster_id in members and not e.is_deleting]
     overlaps = pairs(((info.spec.cluster_id, claim) for info in infos for claim in claims_in(info)), _COUNTED)
-    notes = [*duplicates[:_SHOWN]]
-    reason = DUPLICATE if duplicates else ""
+    notes = [*duplicates[:_SHOWN], *misfits[:_SHOWN]]
+    reason = DUPLICATE if duplicates else "NoMember" if misfits else ""
     notes += [f"{a} of {first} overlaps {b} of {second}" for first, a, second, b in overlaps[:_SHOWN]]
     if len(overlaps) > _SHOWN:
         notes.append(f"{len(overlaps) - _SHOWN}{' or more' if len(overlaps) == _COUNTED else ''} more overlaps")

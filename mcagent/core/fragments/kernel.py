@@ -27,6 +27,7 @@ from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import LocalGateway
 
 HOST_MAC = "0a:6d:63:00:00:01"
+OWN_REQUEST_MAC = "aa:bb:cc:dd:ee:fa"  # of ICMP errors about connections that this Node or its Pods opened
 TRANSLATED_MAC, TRANSLATED_MASK = "0a:6d:00:00:00:00", "ff:ff:ff:00:00:00"  # source MACs of translated packets
 GATEWAY_MAC = "aa:bb:cc:dd:ee:f0"  # the virtual next hop, the address that Antrea uses too
 HOST_ADDRESS = IPv4Address("169.254.77.1")
@@ -267,12 +268,15 @@ def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, .
     Node may reach an address by another route than that of the remote cluster (a rule for one of its addresses, a
     table of the CNI), and knows connections that its bridge has not seen, of its own and of Pods whose source the
     CNI translates. ICMP errors may come from any router; the bridge passes only those about connections that have
-    passed it (table Related).
+    passed it (table Related). A remote cluster can let a connection of this Node pass the bridge in the other
+    direction, by packets like replies. So an error about a request of this Node needs the source MAC by which the
+    bridge says that it has seen the request.
     """
     translated = f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC}"
     return (
         f'iifname != "{port}" accept',
         "ct state established ct direction reply fib saddr . iif oif missing counter drop",
+        f"meta l4proto 1 ct state related ct direction reply ether saddr != {OWN_REQUEST_MAC} counter drop",
         f"{translated} fib daddr type unicast accept",
         *(f"{translated} ip daddr {address} accept" for address in own_addresses),
         "ct direction reply accept",

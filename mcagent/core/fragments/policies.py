@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from flows import pipeline
 from flows.pipeline.steps.identity import ANY_CLUSTER
@@ -21,7 +22,7 @@ from mcagent.core.policies.rules import LocalRule
 from mcagent.core.policies.selection import Isolated, Isolating, SelectedRules, isolating_policies, select_rules
 from mcagent.model.config import Config
 from mcagent.model.net import Address
-from mcagent.model.node_state import PolicyRuleName
+from mcagent.model.node_state import AcceptedCluster, PolicyRuleName
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Fragment
 from mcagent.model.problem import Problem
@@ -44,6 +45,7 @@ def enforcement(
     config: Config,
     cluster_ids: Mapping[str, int],
     *,
+    accepted: Mapping[str, AcceptedCluster] = MappingProxyType({}),
     cni: str = "",
     labels_withheld: bool = False,
 ) -> Enforcement:
@@ -54,7 +56,7 @@ def enforcement(
     call, call_each = engine.call, engine.each
     selected = select_rules(engine, snapshot, config, cni=cni)
     ids = call(pipeline_input.rule_ids, selected.rules)
-    flows = call_each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids), env.prefixes)
+    flows = call_each(_rule_flows, pipeline_rules(engine, selected, ids, cluster_ids, accepted), env.prefixes)
     parts = {level: (_owner(level), flows[level]) for level in flows}
     return Enforcement(
         fragments=(
@@ -70,7 +72,11 @@ def enforcement(
 
 
 def pipeline_rules(
-    engine: IncrementalEngine, selected: SelectedRules, ids: Mapping[str, int], cluster_ids: Mapping[str, int]
+    engine: IncrementalEngine,
+    selected: SelectedRules,
+    ids: Mapping[str, int],
+    cluster_ids: Mapping[str, int],
+    accepted: Mapping[str, AcceptedCluster] = MappingProxyType({}),
 ) -> Mapping[pipeline_input.Level, tuple[pipeline.PolicyRule, ...]]:
     """Return the rules of each level with the numbers of rules, clusters and identities."""
     levels = engine.call(pipeline_input.by_level, selected.rules)
@@ -78,7 +84,9 @@ def pipeline_rules(
         level: pipeline_input.level_input(local_rules, level, ids, selected.identities, selected.unknown)
         for level, local_rules in levels.items()
     }
-    return engine.each(pipeline_input.to_pipeline_rules, inputs, selected.services, cluster_ids)
+    exporters = pipeline_input.clusters_of_unknown(selected.unknown)
+    cidrs = {name: accepted[name].cidrs for name in exporters if name in accepted}
+    return engine.each(pipeline_input.to_pipeline_rules, inputs, selected.services, cluster_ids, cidrs)
 
 
 def pod_policies(

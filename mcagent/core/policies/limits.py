@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from flows.pipeline.steps.policy import ranges
 from mcagent.core.policies.networks import remaining, remaining_count
-from mcagent.core.policies.pipeline_input import Backends
 from mcagent.core.policies.rules import LocalRule, effect_of_fault
 from mcagent.core.shares import max_min_shares
 from mcagent.model.config import PolicyFailureMode
@@ -57,25 +56,23 @@ def with_networks(value: tuple[tuple[tuple[Network, ...], ...], LocalRules]) -> 
 class Needs(NamedTuple):
     """What a policy needs on this Node: flows, as if its rules shared none, and rules.
 
-    Without the flows of label identities, whose number other clusters decide (`identity_shares`).
+    Without the flows of label identities and of endpoints, whose number other clusters decide (`peer_shares`).
     """
 
     flows: int
     rules: int
 
 
-def needs_of(value: tuple[tuple[int, ...], LocalRules], services: Backends) -> Needs:
+def needs_of(value: tuple[tuple[int, ...], LocalRules]) -> Needs:
     """Return what a policy needs. The first value: the number of networks of each rule."""
     counts, rules = value
-    return Needs(sum(_flows(rule, counts[rule.index], services) for rule in rules), len(rules))
+    return Needs(sum(_flows(rule, counts[rule.index]) for rule in rules), len(rules))
 
 
-def _flows(rule: LocalRule, networks: int, services: Backends) -> int:
+def _flows(rule: LocalRule, networks: int) -> int:
     if rule.any_peer and not rule.ports:
         return len(rule.pods)
-    peers = 0
-    if not rule.any_peer:
-        peers = networks + sum(len(services.get(service, ())) for service in rule.services)
+    peers = 0 if rule.any_peer else networks
     ports = sum(1 for port in rule.ports for _ in ranges(port.low, port.high))
     return 1 + len(rule.pods) + peers + ports
 

@@ -5,7 +5,7 @@ Decides the order of rules and resolves the peers of a rule to numbers. Builds n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flows import pipeline
@@ -14,35 +14,53 @@ from flows.pipeline.steps.identity import ANY_CLUSTER
 from mcagent.core.ids import assign_ids
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.rules import LocalRule
-from mcagent.model.net import Address
+from mcagent.model.net import Address, Network
 from mcagent.model.objects import EndpointSlice, IpProtocol
 from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import PROTOCOLS, Direction, Selector, Verdict
 
 IdentityPair = tuple[str, int]  # cluster ID or UNCLAIMED, number
 Identities = Mapping[Selector, frozenset[IdentityPair]]
-# Identities that rules do not match (`identity_shares`), with the clusters that may use them.
-UnknownIdentities = Mapping[IdentityPair, Collection[str]]
-Backends = Mapping[tuple[str, str], tuple[tuple[Address, int, int], ...]]
+Endpoint = tuple[Address, int, int]  # address, IP protocol, port
+Backends = Mapping[tuple[str, str], tuple[Endpoint, ...]]
+# Identities and endpoints that rules do not match (`peer_shares`), with the clusters that may use them.
+UnknownPeers = Mapping[IdentityPair | Endpoint, Collection[str]]
 Level = tuple[pipeline.PolicyDirection, pipeline.PolicyStage, int]
 
 _STRICT = (Verdict.DROP, Verdict.REJECT)
 
 
 def backends(slices: Mapping[str, EndpointSlice], services: frozenset[tuple[str, str]]) -> Backends:
-    """Return (address, IP protocol, port) of the endpoints of `services`, by (Namespace, name); sorted."""
-    endpoints_by_service: dict[tuple[str, str], set[tuple[Address, int, int]]] = {}
+    """Return the endpoints of `services`, by (Namespace, name); sorted."""
+    endpoints_by_service: dict[tuple[str, str], set[Endpoint]] = {}
     for endpoint_slice in slices.values():
         service = (endpoint_slice.meta.namespace, endpoint_slice.service_name)
         if service in services:
-            endpoints_by_service.setdefault(service, set()).update(
-                (address, PROTOCOLS[port.protocol or IpProtocol.TCP], port.port)
-                for endpoint in endpoint_slice.endpoints
-                for address in endpoint.addresses
-                for port in endpoint_slice.ports
-                if port.port is not None
-            )
+            endpoints_by_service.setdefault(service, set()).update(_endpoints(endpoint_slice))
     return {service: tuple(sorted(endpoints, key=str)) for service, endpoints in endpoints_by_service.items()}
+
+
+def endpoint_exporters(
+    slices: Mapping[str, EndpointSlice], services: frozenset[tuple[str, str]]
+) -> dict[Endpoint, frozenset[str]]:
+    """Return the clusters that export each endpoint of `services`: UNCLAIMED for one without an exporter."""
+    clusters: dict[Endpoint, frozenset[str]] = {}
+    for endpoint_slice in slices.values():
+        if (endpoint_slice.meta.namespace, endpoint_slice.service_name) in services:
+            exporter = frozenset({endpoint_slice.source_cluster or UNCLAIMED})
+            for endpoint in _endpoints(endpoint_slice):
+                clusters[endpoint] = clusters.get(endpoint, frozenset()) | exporter
+    return clusters
+
+
+def _endpoints(endpoint_slice: EndpointSlice) -> Iterator[Endpoint]:
+    return (
+        (address, PROTOCOLS[port.protocol or IpProtocol.TCP], port.port)
+        for endpoint in endpoint_slice.endpoints
+        for address in endpoint.addresses
+        for port in endpoint_slice.ports
+        if port.port is not None
+    )
 
 
 def own_endpoints(
@@ -88,7 +106,7 @@ class LevelInput:
     rules: tuple[LocalRule, ...]
     ids: tuple[int, ...]  # of the rules
     identities: Identities  # of the rules' selectors
-    unknown: Mapping[str, UnknownIdentities]  # of the rules' policies
+    unknown: Mapping[str, UnknownPeers]  # of the rules' policies
 
 
 def level_input(
@@ -96,7 +114,7 @@ def level_input(
     level: Level,
     ids: Mapping[str, int],
     identities: Identities,
-    unknown: Mapping[str, UnknownIdentities],
+    unknown: Mapping[str, UnknownPeers],
 ) -> LevelInput:
     """Return the input of `to_pipeline_rules` for one level; it does not depend on the rules of other levels."""
     selectors = {selector for rule in rules for selector in rule.selectors}
@@ -110,9 +128,12 @@ def level_input(
 
 
 def to_pipeline_rules(
-    value: LevelInput, services: Backends, clusters: Mapping[str, int]
+    value: LevelInput,
+    services: Backends,
+    clusters: Mapping[str, int],
+    cidrs: Mapping[str, tuple[Network, ...]],
 ) -> tuple[pipeline.PolicyRule, ...]:
-    """Convert the rules of a level. `clusters`: numbers by cluster ID."""
+    """Convert the rules of a level. `clusters`: numbers by cluster ID; `cidrs`: of exporters of unknown peers."""
     direction, stage, number = value.level
     return tuple(
         pipeline.PolicyRule(
@@ -122,7 +143,7 @@ def to_pipeline_rules(
             level=number,
             verdict=pipeline.PolicyVerdict(rule.verdict.lower()),
             pods=rule.pods,
-            peers=_peers(rule, value, services, clusters),
+            peers=_peers(rule, value, services, clusters, cidrs),
             ports=tuple(
                 pipeline.PolicyPort(
                     protocol=port.protocol,
@@ -159,21 +180,32 @@ def _stage(rule: LocalRule) -> pipeline.PolicyStage:
     return pipeline.PolicyStage.BASELINE if rule.tier == BASELINE else pipeline.PolicyStage.TIERS
 
 
+def clusters_of_unknown(unknown: Mapping[str, UnknownPeers]) -> frozenset[str]:
+    """Return the clusters that export peers which policies do not match."""
+    return frozenset(cluster for peers in unknown.values() for names in peers.values() for cluster in names)
+
+
 def _peers(
-    rule: LocalRule, value: LevelInput, services: Backends, clusters: Mapping[str, int]
+    rule: LocalRule,
+    value: LevelInput,
+    services: Backends,
+    clusters: Mapping[str, int],
+    cidrs: Mapping[str, tuple[Network, ...]],
 ) -> pipeline.PolicyPeers:
-    """Return the peers of a rule. One that drops or rejects has all Pods of the clusters of unknown identities."""
+    """Return the peers of a rule. One that drops or rejects has all of the clusters of unknown peers."""
     pairs = {pair for selector in rule.selectors for pair in value.identities.get(selector, ())}
+    endpoints = {endpoint for service in rule.services for endpoint in services.get(service, ())}
     unknown = value.unknown.get(rule.policy, {})
-    strict_about = {cluster for pair in pairs & unknown.keys() for cluster in unknown[pair]}
+    strict_about = {cluster for peer in (pairs | endpoints) & unknown.keys() for cluster in unknown[peer]}
     if rule.verdict not in _STRICT:
         strict_about = set()
+    of_egress = sorted(strict_about) if rule.direction is Direction.EGRESS else ()
     return pipeline.PolicyPeers(
         any_peer=rule.any_peer or UNCLAIMED in strict_about,
         identities=_identities(rule, pairs - unknown.keys(), clusters),
-        clusters=tuple(sorted(clusters[cluster] for cluster in strict_about if cluster in clusters)),
-        networks=rule.networks,
-        services=tuple(endpoint for service in rule.services for endpoint in services.get(service, ())),
+        clusters=tuple(sorted(clusters[c] for c in strict_about if c in clusters)) if not of_egress else (),
+        networks=(*rule.networks, *(cidr for cluster in of_egress for cidr in cidrs.get(cluster, ()))),
+        services=tuple(sorted(endpoints - unknown.keys(), key=str)),
     )
 
 

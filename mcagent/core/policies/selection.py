@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from mcagent.core.engine import IncrementalEngine
-from mcagent.core.policies import identity_shares, label_matching, limits, pipeline_input, rules
+from mcagent.core.policies import label_matching, limits, peer_shares, pipeline_input, rules
 from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.config import Config
 from mcagent.model.net import Address
@@ -40,7 +40,7 @@ class SelectedRules:
     rules: Mapping[str, tuple[rules.LocalRule, ...]]
     isolated: Mapping[str, Isolated]
     identities: pipeline_input.Identities
-    unknown: Mapping[str, pipeline_input.UnknownIdentities]  # by the subject of the policy
+    unknown: Mapping[str, pipeline_input.UnknownPeers]  # by the subject of the policy
     services: pipeline_input.Backends
     own_endpoints: pipeline_input.Backends  # those of `services` that are in this cluster
     problems: tuple[Problem, ...]
@@ -81,27 +81,27 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config, 
     peer_matches = call_each(label_matching.matching, labels_and_clusters, peer_selectors)
     identities = call(label_matching.identities_selected, snapshot.label_identities, peer_matches)
     services = call(pipeline_input.services_of, local_rules)
-    backends = call(pipeline_input.backends, snapshot.endpoint_slices if services else {}, services)
+    slices = snapshot.endpoint_slices if services else {}
+    backends = call(pipeline_input.backends, slices, services)
+    endpoint_exporters = call(pipeline_input.endpoint_exporters, slices, services)
 
     with_rules = {subject: policies[subject] for subject, own_rules in local_rules.items() if own_rules}
     counts = call_each(limits.network_counts, with_rules)
-    needs = call_each(limits.needs_of, engine.join(counts, local_rules), backends)
+    needs = call_each(limits.needs_of, engine.join(counts, local_rules))
     refused = call(limits.refusals, with_rules, needs, limit, namespace_limit, mode)
     enforced = {subject: policy for subject, policy in with_rules.items() if subject not in refused}
     networks = call_each(limits.rule_networks, enforced)
     enforced_rules = {subject: local_rules[subject] for subject in enforced}
     own_flows = {subject: needs[subject].flows for subject in enforced}
-    demands = call(identity_shares.demands, enforced_rules, enforced, own_flows, limit, namespace_limit)
-    exporters = call(identity_shares.exporters, snapshot.label_identities)
+    demands = call(peer_shares.demands, enforced_rules, enforced, own_flows, limit, namespace_limit)
+    exporters = call(peer_shares.exporters, snapshot.label_identities)
     unknown = call(
-        identity_shares.by_policy,
-        call_each(identity_shares.unknown_identities, demands, identities, exporters),
+        peer_shares.by_policy,
+        call_each(peer_shares.unknown_peers, demands, identities, exporters, backends, endpoint_exporters),
         enforced_rules,
         enforced,
     )
-    local_endpoints = call(
-        pipeline_input.own_endpoints, snapshot.endpoint_slices if services else {}, services, own_id
-    )
+    local_endpoints = call(pipeline_input.own_endpoints, slices, services, own_id)
     partly = call_each(rules.partly_enforced, engine.join(with_rules, local_rules), local_endpoints, cni)
     return SelectedRules(
         rules={
@@ -117,7 +117,9 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config, 
             in_order,
             tuple(refused.values()),
             call(
-                identity_shares.problems, unknown, enforced_rules, enforced, identities, (limit, namespace_limit)
+                peer_shares.problems,
+                *(unknown, enforced_rules, enforced, identities, backends),
+                limits=(limit, namespace_limit),
             ),
             *call_each(rules.tier_problems, policies, tiers, mode).values(),
             *partly.values(),

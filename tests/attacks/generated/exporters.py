@@ -13,9 +13,9 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 
 from mcagent.core.engine import IncrementalEngine
-from mcagent.core.policies import identity_shares
-from mcagent.core.policies.identity_shares import Demand
-from mcagent.core.policies.pipeline_input import Identities, UnknownIdentities
+from mcagent.core.policies import peer_shares
+from mcagent.core.policies.peer_shares import Demand
+from mcagent.core.policies.pipeline_input import Identities, UnknownPeers
 from mcagent.core.policies.selection import select_rules
 from mcagent.model.config import Config
 from tests.attacks.generated.search import AttackClass
@@ -66,7 +66,7 @@ def _judge(attack: Exports) -> str:
     return "" if flows <= LIMIT else f"label identities have {flows} flows, the limit of the Namespace is {LIMIT}"
 
 
-def _first_come(demand: Demand, identities: Identities, _: object) -> UnknownIdentities:
+def _first_come(demand: Demand, identities: Identities, *_: object) -> UnknownPeers:
     """Return the identities beyond the limit, whoever exports them."""
     pairs = sorted(
         {pair for selector, _ in demand.selectors for pair in identities.get(selector, ())}, key=_number
@@ -98,9 +98,9 @@ N5 = AttackClass(
     property="no policy is refused, identities of other clusters are matched, and the flows are within the limit",
     protections={
         "clusters share the flows of a Namespace": partial(
-            patch.object, identity_shares, "unknown_identities", _first_come
+            patch.object, peer_shares, "unknown_peers", _first_come
         ),
-        "label identities are limited": partial(patch.object, identity_shares, "unknown_identities", _none),
+        "label identities are limited": partial(patch.object, peer_shares, "unknown_peers", _none),
     },
     examples=100,
 )
