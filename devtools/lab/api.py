@@ -56,7 +56,6 @@ _RESOURCES = {
     "ResourceExport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceexports", True, False),
     "ResourceImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "resourceimports", True, False),
     "MemberClusterAnnounce": ("/apis/multicluster.crd.antrea.io/v1alpha1", "memberclusterannounces", True, False),
-    "ClusterSet": ("/apis/multicluster.crd.antrea.io/v1alpha2", "clustersets", True, False),
     "ServiceImport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceimports", True, False),
     "Namespace": ("/api/v1", "namespaces", False, False),
     "LabelIdentity": ("/apis/multicluster.crd.antrea.io/v1alpha1", "labelidentities", False, False),

@@ -360,9 +360,6 @@ def test_a_worker_shows_which_clusters_no_gateway_reaches() -> None:
 # --- the function
 
 
-
-
-
 def test_a_state_counts_once_it_has_lasted() -> None:
     """A failover, or a tunnel of a new gateway, is no fault; `wake` says when it would be."""
     link = ClusterLink(cluster="west", live=0, tunnels=1, since=timestamp(NOW))
