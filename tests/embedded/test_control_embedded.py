@@ -419,7 +419,7 @@ def test_a_copy_of_a_cluster_writes_nothing_and_a_stop_releases_the_id(world: Wo
         until(
             lambda: conditions_of(world.north.get(Kind.CLUSTER_SET, "set", COMMON_AREA))["Consistent"] == REFUSED
         )
-        assert ready(east) == ("True", "Connected")
+        until(lambda: ready(east) == ("True", "Connected"))
 
 
 def test_a_leader_that_is_away_changes_nothing(world: World) -> None:

@@ -253,6 +253,7 @@ def test_imports_stay_while_the_token_is_renewed(cluster: Callable[..., Cluster]
         return east.objects.get(Kind.CLUSTER_INFO_IMPORT, "west-clusterinfo")
 
     until(lambda: "192.168.7.2" in str(imported()), timeout=30)
+    until(lambda: imported()["spec"].get("serviceCIDR"), timeout=30)  # granted after the gateway
     before, writes = imported(), east.objects.writes("/clusterinfoimports")
     first = due_token(leader, "east", anchor)
     data = {"ca.crt": base64.b64encode(CA).decode(), "token": base64.b64encode(first.encode()).decode()}
