@@ -17,6 +17,7 @@ from mcagent.controller.machinery.workqueue import Entry, WorkQueue
 from mcagent.controller.machinery.writer import ConflictError, NotLeadingError, Writer
 from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.client import Client
+from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import SourceError
 from mcagent.model.event import Event
 from mcagent.supervised import attempt
@@ -140,11 +141,19 @@ class Worker:
         writer = self._writer(self._connection.epoch if self._connection is not None else 0)
         for step in steps:
             try:
-                present = writer.present(step.ref)
-                if (write := writer.plan(step, present)) is not None:
-                    writer.carry_out(step, present, write)
+                self._write_last(writer, step, writer.present(step.ref))
             except SourceError as err:
                 log.info("%s: not written before the end: %s", step.ref, err)
+
+    def _write_last(self, writer: Writer, step: Wanted, present: ApiObject | None, attempts: int = 3) -> None:
+        """Write an object, again if another writer was faster. Raises SourceError."""
+        try:
+            if (write := writer.plan(step, present)) is not None:
+                writer.carry_out(step, present, write)
+        except ConflictError as err:
+            if attempts == 1:
+                raise
+            self._write_last(writer, step, err.present, attempts - 1)
 
     def _succeeded(self, entry: Entry, queue: WorkQueue, step: Wanted | Ref, epoch: int) -> None:
         if self._written.succeeded(_ref_of(step), epoch if isinstance(step, Wanted) else None):

@@ -258,7 +258,8 @@ def there_and_back(world: World) -> None:
     """Join, export, import, withdraw and leave."""
     world.start_both(write_endpoints=WriteEndpoints.ALWAYS)
     world.join()
-    soon(lambda: world.conditions(Kind.CLUSTER_SET, "set", world.home) == {"Ready": "True"}, "the member to join")
+    member = ("set", world.home)
+    soon(lambda: world.conditions(Kind.CLUSTER_SET, *member).get("Ready") == "True", "the member to join")
     soon(lambda: names(world, Kind.GATEWAY, world.home) == [world.node], "the gateway")
     soon(lambda: world.get(Kind.RESOURCE_IMPORT, "north-clusterinfo", world.area), "the cluster information")
     world.serve("web")
