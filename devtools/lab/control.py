@@ -17,7 +17,7 @@ import yaml
 
 from devtools.errors import LabError
 from devtools.lab import objects
-from devtools.lab.api import DEPLOY, ApiKind, Json
+from devtools.lab.api import DEPLOY, Json
 from devtools.lab.running import RunningLab, environment, get
 from devtools.lab.topology import Cluster
 from devtools.nodes import netns
@@ -171,9 +171,8 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(config))
 
     def _rights_and_admission(self, role: str) -> Iterator[Json]:
-        """Yield a controller's rights and webhook; admission policies where the API server evaluates CEL."""
-        if self._lab.api_kind is ApiKind.REAL:
-            yield from _manifests("admission-policies")
+        """Yield a controller's rights and webhook, and admission policies, which a real API server evaluates."""
+        yield from _manifests("admission-policies")
         for raw in _manifests(role):
             if raw["kind"] in _RIGHTS:
                 yield raw

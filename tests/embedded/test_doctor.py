@@ -19,8 +19,11 @@ from devtools.lab import certificates
 from mcagent.cli.common.bundle import PART, packed
 from mcagent.cli.main import main
 from mcagent.dataplane.wireguard.keys import KeyStore
+from mcagent.doctor.checks.cluster import webhooks
+from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
+from mcagent.model.config import Config
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 
@@ -250,3 +253,18 @@ def test_clusters_are_checked_before_the_installation(tmp_path: Path, capsys: py
             overlaps
         )
         assert "10.1.0.0/24 overlaps 10.1.0.0/24 of context " + other in overlaps
+
+
+def test_a_webhook_whose_service_is_a_name_is_not_away(site: tuple[Client, Path]) -> None:
+    """A Service of type ExternalName has no EndpointSlices; one of another type without them is away."""
+    client, _ = site
+    put(client, Kind.SERVICE, "by-name", {"spec": {"type": "ExternalName", "externalName": "localhost"}})
+    put(client, Kind.SERVICE, "by-address", {"spec": {"ports": [{"port": 443}]}})
+    hooks = [
+        {"name": f"{name}.mcagent.io", "clientConfig": {"service": {"namespace": HOME, "name": name}}, "rules": []}
+        for name in ("by-name", "by-address")
+    ]
+    labels = {"app.kubernetes.io/name": "mcagent"}
+    put(client, Kind.VALIDATING_WEBHOOK_CONFIGURATION, "hooks", {"webhooks": hooks}, labels=labels)
+    examined = ExaminedCluster(client, Config(node_name="n1"))
+    assert webhooks.ready_endpoints(examined) == {(HOME, "by-name"): 1, (HOME, "by-address"): 0}

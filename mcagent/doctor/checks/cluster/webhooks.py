@@ -48,13 +48,22 @@ def webhooks(cluster: ExaminedCluster) -> list[RawObject]:
 
 
 def ready_endpoints(cluster: ExaminedCluster) -> dict[Service, int]:
-    """Count the ready endpoints of each webhook's Service. Raises SourceError."""
+    """Count the ready endpoints of each webhook's Service. Raises SourceError.
+
+    A Service of type ExternalName has no EndpointSlices: API servers call its name, which counts as one endpoint.
+    """
     counts = {}
     for namespace, name in sorted({_service(hook) for hook in cluster.read(webhooks)}):
         query = {"labelSelector": f"kubernetes.io/service-name={name}"}
         items = cluster.items(object_path(Kind.ENDPOINT_SLICE, namespace), query) if name else []
         slices = [read_as(ApiEndpointSlice, item) for item in items]
-        counts[namespace, name] = sum(endpoint.is_ready for slice_ in slices for endpoint in slice_.endpoints)
+        ready = sum(endpoint.is_ready for slice_ in slices for endpoint in slice_.endpoints)
+        if not ready and name:
+            services = cluster.items(
+                object_path(Kind.SERVICE, namespace), {"fieldSelector": f"metadata.name={name}"}
+            )
+            ready = sum(text_at(service, "spec", "type") == "ExternalName" for service in services)
+        counts[namespace, name] = ready
     return counts
 
 
