@@ -8,6 +8,7 @@ throughout, so only the reports of gateways change the order.
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import threading
 import time
@@ -18,10 +19,11 @@ from typing import Any
 
 from devtools.errors import LabError
 from devtools.lab import control, objects
+from devtools.lab.api import ApiClient
 from devtools.lab.control import LEADER_NAMESPACE, ControlPlane
 from devtools.lab.faults import link_cut
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Cni, Node, Topology, generate
+from devtools.lab.topology import POD_PORT, Cluster, Cni, Node, Topology, generate
 from devtools.nodes import antrea
 from devtools.traffic.traffic import UdpStream, tcp
 from devtools.waiting import wait_until
@@ -48,6 +50,19 @@ def shape() -> Topology:
     return generate(cni=Cni.ANTREA, gateways=2)
 
 
+def _member(lab: Lab, plane: ControlPlane, cluster: Cluster) -> ApiClient:
+    """Return a client of the leader with a member's token, as the webhook wants it for what a member writes."""
+    leader, account = plane.leader, f"member-{cluster.name}"
+    create = ("membertoken", "create", account, "-n", LEADER_NAMESPACE, "--cluster-id", cluster.name)
+    plane.command(leader, *create, "--expires", "never")
+    config = json.loads(lab.kubeconfig(leader.name).read_text())
+    config["users"][0]["user"] = {"token": lab.api(leader.name).account_token(LEADER_NAMESPACE, account)}
+    path = lab.state.directory / f"{account}.kubeconfig"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config))
+    return ApiClient(lab.api_namespace(leader), str(leader.api_address), path)
+
+
 def run_controllers(lab: Lab) -> None:
     """Let east join its own ClusterSet, and west be a member of it."""
     east, west = lab.topology.clusters
@@ -62,17 +77,13 @@ def run_controllers(lab: Lab) -> None:
     announce = {"clusterID": west.name, "clusterSetID": control.CLUSTER_SET, "leaderClusterID": east.name}
     name = f"member-announce-from-{west.name}"
     meta = {"name": name, "namespace": LEADER_NAMESPACE}
-    api.create({**group, "kind": "MemberClusterAnnounce", "metadata": meta, **announce})
     labels = {"sourceKind": "ClusterInfo", "sourceClusterID": west.name}
     spec = {"clusterID": west.name, "name": west.name, "namespace": "kube-system", "kind": "ClusterInfo"}
-    api.create(
-        {
-            **group,
-            "kind": "ResourceExport",
-            "metadata": {"name": EXPORT.format(west.name), "namespace": LEADER_NAMESPACE, "labels": labels},
-            "spec": {**spec, "clusterInfo": imported["spec"]},
-        }
-    )
+    exported = {"name": EXPORT.format(west.name), "namespace": LEADER_NAMESPACE, "labels": labels}
+    info = {"metadata": exported, "spec": {**spec, "clusterInfo": imported["spec"]}}
+    with contextlib.closing(_member(lab, plane, west)) as member:
+        member.create({**group, "kind": "MemberClusterAnnounce", "metadata": meta, **announce})
+        member.create({**group, "kind": "ResourceExport", **info})
     wait_until(lambda: first_gateway(lab) is not None, "east's gateways at the leader", timeout=60)
     wait_until(
         lambda: api.get("ResourceImport", EXPORT.format(west.name), LEADER_NAMESPACE), "west's import", timeout=60

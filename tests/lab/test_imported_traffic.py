@@ -149,7 +149,7 @@ def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_return
         wait_until(lambda: there not in listed(lab, node), "the cluster to be left", timeout=5.0)
         print(f"\nleft {time.monotonic() - began:.2f} s after its loss")
         assert set(answered(lab, client, 40)) == {"east"}
-        assert "no gateway of this cluster reaches them" in lab.mcagent(node, "status", check=False)
+        assert "no gateway of this cluster reaches it" in lab.mcagent(node, "status", check=False)
     finally:
         lost.heal()
     becomes(lab, client, "east", "west")
