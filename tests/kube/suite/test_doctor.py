@@ -9,6 +9,7 @@ from mcagent.api.doctor import FindingLevel
 from mcagent.controller.admin import manifests
 from mcagent.controller.admin.manifests import Part, Site
 from mcagent.doctor.catalogue import Scope, examine
+from mcagent.doctor.check import NOT_READ
 from mcagent.doctor.checks.cluster.permissions import reviews
 from mcagent.doctor.checks.node.api import ask, needs
 from mcagent.doctor.examined import ExaminedCluster
@@ -69,7 +70,7 @@ def test_a_cluster_is_read(cluster: Cluster) -> None:
         findings = examine(Scope.CLUSTER, seen)
     finally:
         cluster.client.request("DELETE", f"{path}/mcagent-member")
-    assert not [finding for finding in findings if finding.level == FindingLevel.SKIPPED], findings
+    assert not [finding for finding in findings if finding.reason == NOT_READ], findings
     findings_by_check = {finding.check: finding for finding in findings}
     assert findings_by_check["crds"].level == FindingLevel.OK, findings_by_check["crds"]
     assert findings_by_check["permissions"].reason == "AccountForbidden"
