@@ -215,7 +215,7 @@ class ControlPlane:
         self.command(
             *(self.leader, "membertoken", "create", f"member-{cluster.name}", "-n", LEADER_NAMESPACE),
             *("--cluster-id", cluster.name, "-o", str(token)),
-            *("--expires", "never"),  # the labs' API server has no CEL, and so no policy that limits renewal
+            *("--expires", "never"),  # the embedded API server evaluates no policy, as the one that limits renewal
         )
         words = ("clusterset", "join", "-f", str(self._join_file), "--clusterid", cluster.name)
         flags = ("-n", MEMBER_NAMESPACE, "--token-secret-file", str(token), "--timeout", str(_JOIN_TIMEOUT))

@@ -47,7 +47,8 @@ INVALID_SNATED = ct_state("+inv+trk+snat")  # of a connection that the userspace
 # The marks that zone ARRIVAL stores for a connection of a remote cluster, by whether a Service was translated. The
 # Service is stored with the mark and not compared itself, since it never changes during a connection.
 _MARKS = (
-    *(Move(r.INGRESS_PORT, r.MARK_PORT), Move(r.TRANSLATED, r.MARK_TRANSLATED)),
+    Move(r.INGRESS_PORT, r.MARK_PORT),
+    Move(r.TRANSLATED, r.MARK_TRANSLATED),
     Move(r.CLUSTER, r.LABEL_CLUSTER),
 )
 REMEMBER = {0: _MARKS, 1: (*_MARKS, Move(r.SERVICE_ID, r.LABEL_SERVICE))}

@@ -106,12 +106,10 @@ def run(args: argparse.Namespace) -> int:
             allowed_cidrs=args.allow_cidr,
         )
     else:
-        if args.yes:
-            pass
-        elif args.action == "destroy":
+        if not args.yes and args.action == "destroy":
             instead = "Let them leave first (there: mcagent clusterset leave)"
             confirm(losses.of_destroying(cluster, args.namespace, args.clusterset), "Destroy it?", instead=instead)
-        else:
+        elif not args.yes:
             confirm(losses.of_leaving(cluster), f"Leave ClusterSet {args.clusterset}?")
         cluster_sets.leave(cluster, args.namespace, args.clusterset, timeout=args.timeout)
     return exit_codes.OK

@@ -57,14 +57,18 @@ def is_node(args: argparse.Namespace, settings: Settings) -> bool:
 
 def kubeconfig_of(args: argparse.Namespace, command: str, settings: Settings) -> str:
     """Return the kubeconfig of a command that is not on a Node; "": the Pod's account. Raises NotHereError."""
-    named_file = getattr(args, "kubeconfig", "") or value_of_flag(args, "kubeconfig")
-    kubeconfig = named_file or settings.kubeconfig or usual_kubeconfig()
+    kubeconfig = _named_kubeconfig(args) or settings.kubeconfig or usual_kubeconfig()
     if not kubeconfig and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise NotHereError(
             "this machine is no Node with an agent, and has no kubeconfig: give one (--kubeconfig, KUBECONFIG or "
             f"~/.kube/config), or run it on a Node: {in_a_pod(command)}"
         )
     return kubeconfig
+
+
+def _named_kubeconfig(args: argparse.Namespace) -> str:
+    """Return the kubeconfig of the command line, whose flag may be that of a configuration key; "": none."""
+    return str(getattr(args, "kubeconfig", "") or value_of_flag(args, "kubeconfig") or "")
 
 
 def in_a_pod(command: str) -> str:
@@ -83,8 +87,7 @@ def open_place(args: argparse.Namespace, command: str) -> Agents:
     if args.agents is not None:
         return read_list(args.agents)
     settings = load_settings(args, node_needed=False)
-    named_file = getattr(args, "kubeconfig", "") or value_of_flag(args, "kubeconfig")
-    named = args.all or args.context or named_file or getattr(args, "nodes", None)
+    named = args.all or args.context or _named_kubeconfig(args) or getattr(args, "nodes", None)
     if not named and is_node(args, settings):
         return LocalAgent(settings)
     from mcagent.kube.client import Client

@@ -127,24 +127,24 @@ class ClusterSetStatus:
         duplicates: list[str] = []
         findings: list[HealthFinding] = []
         misfits: list[str] = []
+        accounts_are_bound = any(map(cluster_id_of, view.list(ServiceAccount, namespace=area)))
         for announce in view.list(MemberClusterAnnounce, namespace=area):
             if not announces(announce):
                 continue
-            if misfit := _misfit(announce, cluster_set, view):
+            if misfit := _misfit(announce, cluster_set, view, accounts_are_bound=accounts_are_bound):
                 misfits.append(misfit)
             if announce.cluster_set_id != name:
                 continue
             cluster = announce.cluster_id
             quiet = view.quiet_for(announce_ref(area, cluster))
-            ready_condition = self._ready(announce, cluster_set.conditions_of(cluster), quiet, now)
+            before = cluster_set.conditions_of(cluster)
+            ready_condition = self._ready(announce, before, quiet, now)
             cluster_conditions = [ready_condition]
             finding = _finding(announce, ready_condition)
             if finding is not None:
-                before = cluster_set.conditions_of(cluster)
                 cluster_conditions.append(health_condition(before, finding, now))
                 findings.append(replace(finding, message=f"{cluster}: {finding.message}"))
             if duplicate := _duplicate(announce):
-                before = cluster_set.conditions_of(cluster)
                 cluster_conditions.append(
                     condition(before, UNIQUE, FALSE, reason=DUPLICATE, message=duplicate, now=now)
                 )
@@ -258,19 +258,20 @@ def _announced(announce: ApiObject | None) -> object:
     return marks(announce), announce.cluster_set_id, announce.leader_cluster_id, read_health(announce)
 
 
-def _misfit(announce: MemberClusterAnnounce, cluster_set: ClusterSet, view: View) -> str:
+def _misfit(
+    announce: MemberClusterAnnounce, cluster_set: ClusterSet, view: View, *, accounts_are_bound: bool
+) -> str:
     """Return why an announcement is of no member of this ClusterSet; "" if it is.
 
     The webhook refuses such an announcement, but the leader may be without it. Accounts made before Antrea 2.7
-    have no cluster IDs; where none has one, that is no fault.
+    have no cluster IDs; where none has one, that is no fault. `accounts_are_bound`: some account has one.
     """
     area, cluster = announce.namespace, announce.cluster_id
     if announce.cluster_set_id != cluster_set.name:
         return f"{cluster} announces itself to ClusterSet {printable(announce.cluster_set_id)}"
     if announce.leader_cluster_id != cluster_set.leader_id:
         return f"{cluster} names cluster {printable(announce.leader_cluster_id)} as the leader"
-    bound = any(map(cluster_id_of, view.list(ServiceAccount, namespace=area)))
-    if bound and not view.indexed(ACCOUNTS_BY_CLUSTER, f"{area}/{cluster}"):
+    if accounts_are_bound and not view.indexed(ACCOUNTS_BY_CLUSTER, f"{area}/{cluster}"):
         return f"{cluster} is the cluster ID of no ServiceAccount ({names.CLUSTER_ID_ANNOTATION})"
     return ""
 

@@ -116,7 +116,7 @@ class Members:
 
 
 def _until_forgotten(announce: MemberClusterAnnounce, view: View, now: float) -> float | None:
-    """Return the seconds until the UID of a refused cluster is removed; None: the status reports none."""
+    """Return the seconds until the mark of a refused cluster is removed; None: the status reports none."""
     if not any(marks(announce)[1:]):
         return None
     for cluster_set in view.list(ClusterSet, namespace=announce.namespace):
