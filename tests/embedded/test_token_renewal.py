@@ -86,9 +86,16 @@ def requests_for_tokens(leader_api: ApiServer) -> int:
     return sum(verb == "create" and path.endswith("/token") for _, verb, path in list(leader_api.requests))
 
 
-def reads(leader_api: ApiServer) -> int:
-    """Return how many lists and watches were begun, but for probes."""
-    return sum(verb in ("list", "watch") and "limit=1&" not in path for _, verb, path in list(leader_api.requests))
+def reads(leader_api: ApiServer) -> tuple[int, int]:
+    """Return how many lists and how many watches were begun, but for probes."""
+    verbs = [verb for _, verb, path in list(leader_api.requests) if "limit=1&" not in path]
+    return verbs.count("list"), verbs.count("watch")
+
+
+def is_watching(leader_api: ApiServer) -> bool:
+    """Tell whether a watch was begun after each list: `synced` says that the lists have ended."""
+    lists, watches = reads(leader_api)
+    return lists == watches > 0
 
 
 def test_a_token_is_renewed_and_the_connection_stays(
@@ -102,7 +109,7 @@ def test_a_token_is_renewed_and_the_connection_stays(
     engine = run()
     export(local, "a", "one")
     until(lambda: copies(Objects(leader_api)) == {"a": "one"} and engine.idle())
-    until(lambda: engine.view.leader is not None and engine.view.leader.synced)
+    until(lambda: engine.view.leader is not None and engine.view.leader.synced and is_watching(leader_api))
     assert stored(local) == first
     before, leaders = reads(leader_api), len(engine.leaders)
     until(lambda: stored(local) != first, timeout=20)
