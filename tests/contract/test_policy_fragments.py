@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ipaddress import IPv4Address
+from itertools import count
 
 import pytest
 
@@ -36,6 +37,7 @@ PORT, OTHER_PORT = 8080, 8081
 LARGE, SMALL = 1400, 800  # bytes of a fragment; the userspace datapath reassembles none below 1200 (lib/ipf.c)
 MORE_FRAGMENTS = 0x2000
 DATAGRAM = 2900  # bytes, with its UDP header
+IDENTS = count(1)  # IP identifications
 ALLOWED = next(port for port, verdict in EXITS.items() if verdict is PolicyVerdict.ALLOW)
 USERSPACE = TRACKING is Datapath.USERSPACE
 
@@ -80,11 +82,13 @@ def fragments(source: IPv4Address, destination: IPv4Address, port: int, size: in
     """Return the packets of a datagram of 2,900 bytes, each with at most `size` bytes of it."""
     whole = tunnel_packets.udp(source, destination, port, bytes(2892))
     offsets = range(0, len(whole), size)
+    ident = next(IDENTS)  # a switch keeps fragments that it could not reassemble for 15 s
     return [
         tunnel_packets.ipv4(
             source,
             destination,
             whole[at : at + size],
+            ident=ident,
             fragment=at // 8 | (MORE_FRAGMENTS if at != offsets[-1] else 0),
         )
         for at in offsets
@@ -101,7 +105,7 @@ def arrived(switch: RealSwitch, direction: PolicyDirection, pod: IPv4Address, po
         packets.ethernet("02:00:00:00:00:01", "02:00:00:00:00:02", packet)
         for packet in (
             *fragments(source, destination, port, size),
-            tunnel_packets.ipv4(source, destination, last, ident=2),
+            tunnel_packets.ipv4(source, destination, last, ident=next(IDENTS)),
         )
     ]
     left = switch.forward(1 if outwards else 10 + CLUSTERS[0], frames)
