@@ -14,7 +14,7 @@ _HEAD = """\
 # Custom resources
 
 Every field of the CustomResourceDefinitions that `mcagent deploy` installs, made from them by `make docs`. Who
-writes which of them, and which are for users: [multicluster.md](../multicluster.md). `[]` are the items of a list,
+writes which of them, and which are for users: [members.md](../members.md#write-permissions). `[]` are the items of a list,
 `{}` the values of a map; what has a * must be there.
 """
 _BOUNDS = {

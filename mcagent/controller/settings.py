@@ -101,7 +101,7 @@ class MemberSettings(ClusterSetSettings):
         "Member: its export range, the CIDR of exported Services in other clusters, instead of its Service CIDR. "
         "auto: one of the leader, if the Service CIDR overlaps a network of another cluster. always: one of the "
         "leader. never: none. A CIDR: this one; no other cluster and no Node may use it "
-        "([multicluster.md](multicluster.md#identical-cidrs)).")] = "auto"
+        "([identical-cidrs.md](identical-cidrs.md)).")] = "auto"
     pod_cidrs: Annotated[tuple[str, ...], Key("podCIDRs", kinds.as_text(kinds.networks()),
         "Member: Pod CIDRs of this cluster, as other clusters may reach them. Host bits are masked, with a "
         "warning.", antrea=True)] = ()
@@ -110,7 +110,7 @@ class MemberSettings(ClusterSetSettings):
         "auto: those of the leader, for Pod CIDRs that overlap a network of another cluster. always: those of the "
         "leader, for all Pod CIDRs. never: none. CIDRs: these, for the Pod CIDRs in their order, each as long as "
         "the Pod CIDR; no other cluster and no Node may use them "
-        "([multicluster.md](multicluster.md#identical-cidrs)).")] = "auto"
+        "([identical-cidrs.md](identical-cidrs.md)).")] = "auto"
     gateway_ip_precedence: Annotated[IpPrecedence, Key("gatewayIPPrecedence", _PRECEDENCE,
         "Member: which address of a gateway's Node other clusters use, if the Node has no annotation "
         "`multicluster.antrea.io/gateway-ip`: its InternalIP (internal, or private) or its ExternalIP (external, "
@@ -202,7 +202,7 @@ class LeaderSettings(ClusterSetSettings):
     # fmt: off
     imported_traffic: Annotated[str, Key("importedTraffic", kinds.traffic(),
         "Leader: which clusters get new connections to imported Services, in all members, where neither their "
-        "ServiceImport nor the oldest export says it ([multicluster.md](multicluster.md#traffic-distribution)). "
+        "ServiceImport nor the oldest export says it ([traffic.md](traffic.md)). "
         "\"\": each cluster's agents say it.")] = ""
     heartbeat_timeout: Annotated[float, Key("heartbeatTimeout", kinds.duration(2, 86400),
         "Leader: a member from which nothing is heard for so long is not Ready.")] = 30.0

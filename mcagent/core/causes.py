@@ -43,7 +43,7 @@ _EDIT = "correct the field: kubectl edit, and look at `kubectl describe` for the
 CAUSES: Mapping[str, ProblemCause] = {
     "OverlapsLocal": _cidr(
         "give one of the two another network; where that cannot be: connect by Services only "
-        "(enablePodToPodConnectivity: false, docs/multicluster.md)",
+        "(enablePodToPodConnectivity: false, docs/identical-cidrs.md)",
         "an address in both can only mean one of them: this cluster's own is kept, the other is not reached",
     ),
     "OverlapsRemote": _cidr(
@@ -81,7 +81,7 @@ CAUSES: Mapping[str, ProblemCause] = {
     ),
     "RoutedElsewhere": _cidr(
         "ip route show; delete the route if it is not needed; if the network is that cluster's, add its CIDR to "
-        "allowedRemoteCIDRs in the agents' configuration (docs/multicluster.md#networks-of-nodes)",
+        "allowedRemoteCIDRs in the agents' configuration (docs/ownership.md#networks-of-nodes)",
         "this Node goes on to use its own route: no cluster takes over a network that Nodes reach otherwise",
     ),
     "Protected": _cidr(

@@ -179,7 +179,7 @@ class Config:
         "an exported Service.", reloadable=True)] = False
     imported_traffic: Annotated[str, Key("importedTraffic", kinds.traffic(),
         "Clusters that get new connections to imported Services, where neither ServiceImport nor exporter chooses "
-        "([multicluster.md](multicluster.md#traffic-distribution)). `*`: all, by their ready endpoints. any: as "
+        "([traffic.md](traffic.md)). `*`: all, by their ready endpoints. any: as "
         'kube-proxy chooses. Clusters that no gateway reaches get no new connections. "", or no clusterID: '
         "kube-proxy alone chooses, and the objects for this are not read.")] = OTHERS
     new_connections: Annotated[int, Key("newConnections", kinds.integer(0, 1_000_000),
@@ -197,7 +197,7 @@ class Config:
         "Accept only CIDRs of remote clusters that are inside these. []: the private ones, 10.0.0.0/8, "
         "172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10. A CIDR that overlaps a network to which this Node has a "
         "route is accepted only inside an entry that is smaller than these ranges "
-        "([multicluster.md](multicluster.md#networks-of-nodes)).", reloadable=True)] = ()
+        "([ownership.md](ownership.md#networks-of-nodes)).", reloadable=True)] = ()
     protected_cidrs: Annotated[tuple[Network, ...], Key("protectedCIDRs", kinds.networks(),
         "Reject CIDRs and gateway addresses of other clusters that overlap these: the leader's API server, "
         "resolvers behind a name, … (API servers, resolvers, default gateways and Nodes that the agent observes "

@@ -74,3 +74,8 @@ def test_the_guide_names_files_and_commands_that_exist() -> None:
         assert f"mcagent {command}" in module._EPILOG
     for action in ("init", "join", "leave", "destroy"):
         assert f"mcagent clusterset {action}" in GUIDE
+
+
+def test_the_guide_is_short() -> None:
+    """It is read from the beginning to the end; tables of decisions are on pages of their own."""
+    assert len(GUIDE.splitlines()) <= 300

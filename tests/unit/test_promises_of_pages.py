@@ -103,13 +103,10 @@ PROMISES: dict[str, dict[str, set[str]]] = {
         "No connection broke.": ROUNDS,
     },
     "lab.md": {"two clusters are ready after 7 s": {"tests/lab/test_real_api.py"}},
+    "members.md": {"After 30 s without a change": {"test_a_silent_member_is_not_ready_after_the_timeout"}},
     "multicluster.md": {
         "No packet passes through the leader": NO_LEADER,
         "The leader opens no connections": {"test_a_leader_opens_no_connections_to_members"},
-        "its endpoints get no new connections": {
-            "test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_returns"
-        },
-        "After 30 s without a change": {"test_a_silent_member_is_not_ready_after_the_timeout"},
     },
     "network-requirements.md": {
         "The leader opens no connections": {"test_a_leader_opens_no_connections_to_members"}
@@ -130,6 +127,11 @@ PROMISES: dict[str, dict[str, set[str]]] = {
         "New labels of a Pod took effect": {"tests/bench/policy_churn.py"},
         "it asks no agent and sends no packet": {"test_explain_asks_both_clusters"},
         "10,000 Pods with 50 sets of labels": {"tests/embedded/test_label_identities.py"},
+    },
+    "traffic.md": {
+        "its endpoints get no new connections": {
+            "test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_returns"
+        }
     },
     "troubleshooting.md": {"a start drops no traffic": KILLED},
     "tutorials/encryption.md": {

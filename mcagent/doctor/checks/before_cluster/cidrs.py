@@ -30,7 +30,7 @@ CHECK = DoctorCheck(
         "PodCIDROverlaps": warning(
             "clusters that publish Pod CIDRs get virtual ones; else Pods do not reach each other directly, and "
             "servers see the address of the client's gateway",
-            "nothing (docs/multicluster.md, identical CIDRs)",
+            "nothing (docs/identical-cidrs.md)",
         ),
         "CIDRNotPrivate": warning(
             "other clusters use only private networks of a cluster, unless they are configured otherwise",

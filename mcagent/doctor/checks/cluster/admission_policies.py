@@ -30,7 +30,7 @@ CHECK = DoctorCheck(
         "AgentsWithoutNode": warning(
             "the token of one Node's agent can write the WireGuard keys of all gateways",
             "kubectl apply -f deploy/admission-policies.yaml, if the tokens of all agents name their Node "
-            "(docs/multicluster.md)",
+            "(docs/members.md)",
         ),
     },
 )

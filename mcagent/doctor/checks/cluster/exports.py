@@ -36,11 +36,11 @@ CHECK = DoctorCheck(
         ),
         "NoExportRange": warning(
             "other clusters reach exported Services by their ClusterIPs, if these are in no network of theirs",
-            "exportCIDR of the controller, or exportCIDRs of the leader's (docs/multicluster.md)",
+            "exportCIDR of the controller, or exportCIDRs of the leader's (docs/identical-cidrs.md)",
         ),
         "NoVirtualPodCIDR": warning(
             "gateways translate sources towards clusters with the same Pod CIDR, whose Pods are not reached",
-            "podExportCIDR of the controller, or podExportCIDRs of the leader's (docs/multicluster.md)",
+            "podExportCIDR of the controller, or podExportCIDRs of the leader's (docs/identical-cidrs.md)",
         ),
         "EndpointsRefused": warning(
             "this cluster sends no connections to that endpoint (an Event of the last hour)",
