@@ -21,6 +21,7 @@ from devtools.traffic.traffic import TcpClient
 from devtools.waiting import wait_until
 from mcagent.core.failover.liveness import PATIENCE
 from mcagent.model.dataplane.facts import DatapathType
+from tests.failover import pause
 from tests.lab.test_antrea_gateway import SOON, taken_for_antrea
 from tests.waiting import allowed
 
@@ -32,6 +33,7 @@ IMPORT = "west-clusterinfo"
 # Service. Ports that a client's kernel chooses repeat after some hundred connections. On the kernel datapath the
 # gateway keeps them; the userspace datapath chooses one of `snat_ports` by a hash.
 SOURCE_PORTS = itertools.cycle(range(10000, 32768))
+ROUND = 0.05  # seconds between rounds of connections at least: all together come around in more than two minutes
 RETRANSMITTED = 3.0  # seconds in which TCP repeats a lost packet: a busy machine loses some
 AT_ONCE = PATIENCE / 2  # seconds in which connections work again, before BFD can have judged a new tunnel
 
@@ -87,6 +89,7 @@ def failures_of(lab: Lab, targets: Sequence[tuple[object, int]], until: Callable
                 if source != right:
                     after = time.monotonic() - begin
                     failures.append(f"after {after:.1f} s: {client.name} -> {address}: {source or 'no answer'}")
+        pause(ROUND)
     return failures
 
 
