@@ -14,8 +14,8 @@ _HEAD = """\
 # Custom resources
 
 Every field of the CustomResourceDefinitions that `mcagent deploy` installs, made from them by `make docs`. Who
-writes which of them, and which are for users: [members.md](../members.md#write-permissions). `[]` are the items of a list,
-`{}` the values of a map; what has a * must be there.
+writes which of them, and which are for users: [members.md](../members.md#write-permissions). `[]` are the items of
+a list, `{}` the values of a map; what has a * must be there.
 """
 _BOUNDS = {
     "enum": "one of {}",
