@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from devtools.errors import LabError
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cni, Pod, Service, Topology, Underlay, generate
 from devtools.nodes import netns, node, underlay
@@ -145,23 +144,13 @@ def test_a_packet_that_is_too_large_is_told_so(published: Lab) -> None:
 
 
 def _large(namespace: str, address: IPv4Address, port: int, size: int, *, first: bytes = b"") -> traffic.Reply:
-    """Send a datagram that is fragmented on its way, after a small one if given; return the answer.
-
-    Who has to learn of a smaller MTU first, or to see a datagram in one piece, loses the first one: so it is sent
-    once. One of many fragments is lost on a busy machine now and then: such a datagram has three attempts.
-    """
-    attempts = 3 if size > 4000 else 1
-    for attempt in range(1, attempts + 1):
-        with traffic.udp_socket(namespace, address, port) as client:
-            client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
-            if first:
-                traffic.exchange(client, first)
-            try:
-                return traffic.exchange(client, os.urandom(size), timeout=traffic.PATIENCE / attempts)
-            except LabError:
-                if attempt == attempts:
-                    raise
-    raise AssertionError("no attempt")
+    """Send a datagram that is fragmented on its way, after a small one if given; return the answer."""
+    with traffic.udp_socket(namespace, address, port) as one:
+        one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
+        if first:
+            traffic.exchange(one, first)
+        # Once: who has to learn of a smaller MTU first, or to see a datagram in one piece, loses the first one.
+        return traffic.exchange(one, os.urandom(size), timeout=traffic.PATIENCE)
 
 
 @pytest.mark.parametrize("size", [SLIGHTLY_MORE, 4000, 20000])
