@@ -33,7 +33,7 @@ IMPORT = "west-clusterinfo"
 # Service. Ports that a client's kernel chooses repeat after some hundred connections. On the kernel datapath the
 # gateway keeps them; the userspace datapath chooses one of `snat_ports` by a hash.
 SOURCE_PORTS = itertools.cycle(range(10000, 32768))
-ROUND = 0.05  # seconds between rounds of connections at least: all together come around in more than two minutes
+ROUND = 0.05  # seconds between rounds of connections, so that SOURCE_PORTS last for two minutes (TIME_WAIT)
 RETRANSMITTED = 3.0  # seconds in which TCP repeats a lost packet: a busy machine loses some
 AT_ONCE = PATIENCE / 2  # seconds in which connections work again, before BFD can have judged a new tunnel
 
