@@ -25,6 +25,8 @@ OWN_NAMES = f"t{os.getpid()}-"
 """How the name of every lab of this test process begins, and of no other's."""
 _NUMBERS = count(1)
 _LABS: list[Lab] = []
+_ENDED: list[Path] = []
+"""Folders with evidence of labs that ended within the test that runs."""
 FAILURES = Path(os.environ.get("MCAGENT_LAB_FAILURES") or Path(tempfile.gettempdir()) / "mcagent-lab-failures")
 
 MakeLab = Callable[..., Lab]
@@ -36,12 +38,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed and report.when in ("setup", "call"):
         name = item.name.replace("/", "_").replace("[", "-").replace("]", "")
+        for folder in _ENDED:
+            report.sections.append(("lab", f"logs, flows, statuses and packets are in {folder}"))
         with alarm.time_limit(alarm.EVIDENCE_SECONDS):
             for lab in (lab for lab in _LABS if lab.state.exists):
                 folder = FAILURES / f"{time.strftime('%H%M%S')}-{name}-{lab.name}"
                 report.sections.append(("lab", f"logs, flows, statuses and packets are in {folder}"))
                 evidence.collect(lab, folder)
+    if report.when == "teardown":
+        _ENDED.clear()
     return report
+
+
+class _OwnLab(Lab):
+    """A lab that a failing test has made for itself leaves evidence, too: it is gone before the report."""
+
+    def __exit__(self, *exc: object) -> None:
+        if isinstance(exc[1], (Exception, pytest.fail.Exception)):  # not a skip
+            folder = FAILURES / f"{time.strftime('%H%M%S')}-{self.name}"
+            with alarm.time_limit(alarm.EVIDENCE_SECONDS):
+                _ENDED.append(evidence.collect(self, folder))
+        super().__exit__(*exc)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +95,7 @@ def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
             slow = {"bfd": {where: {"interval": "900ms"} for where in ("local", "remote")}}
             clusters = (replace(cluster, config={**cluster.config, **slow}) for cluster in wanted.clusters)
             wanted = replace(wanted, clusters=tuple(clusters))
-        lab = Lab.up(wanted, agents=agents, api=api, control_plane=control_plane)
+        lab = _OwnLab.up(wanted, agents=agents, api=api, control_plane=control_plane)
         _LABS.append(lab)
         evidence.record(lab)
         return lab

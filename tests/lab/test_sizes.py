@@ -35,8 +35,8 @@ SLIGHTLY_MORE = MTUS[Underlay.IPV4] - 28 + 1
 WITHIN = f"{traffic.PATIENCE:.0f}"  # seconds, for ping(8)
 CLOSED_PORT = 9  # nobody listens there in a Pod
 IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0  # ip(7)
-# Pods of the profile ebpf send fragments of 1500 bytes, of which each Node makes two: the 139 fragments that the tests
-# of this module send in less than two seconds are more than one Pod may (132 at once; docs/underlay.md, Fragments).
+# Pods of the profile ebpf send fragments of 1500 bytes, of which each Node makes two: 139 fragments that one of
+# them sends here in less than two seconds are more than it may (132 at once; docs/underlay.md, Fragments).
 EBPF_CONFIG = {"fragments": 225}
 
 
