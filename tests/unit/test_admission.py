@@ -159,6 +159,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.costly
 @given(
     operation=st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT", None, 3]),
     kind=st.sampled_from(["ClusterSet", "Gateway", "MemberClusterAnnounce", "ResourceExport", "Pod"]),

@@ -229,6 +229,7 @@ def test_off_refuses_and_takes_back() -> None:
     assert label_identities.OFF in world.verdict(name)["message"]
 
 
+@pytest.mark.costly
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 5)), max_size=30), st.randoms())
 def test_numbers_under_interleavings(changes: list[tuple[int, bool, int]], chance: Any) -> None:
     """With few numbers, keys in any order and leaders in turn: at the end each label has one, and its own."""

@@ -512,6 +512,7 @@ def test_endpoints_must_lie_in_what_their_cluster_publishes() -> None:
     assert leader.verdict("east-default-nginx-endpoints")["type"] == "Failure"
 
 
+@pytest.mark.costly
 def test_an_import_never_grows_beyond_what_an_object_may_be() -> None:
     """Endpoints of the youngest export that do not fit are left out and told."""
     members = ["c0", "c1", "c2"]
@@ -771,6 +772,7 @@ AnyOrder.TestCase.settings = settings(COSTLY, stateful_step_count=20)
 test_any_order = pytest.mark.costly(AnyOrder.TestCase)
 
 
+@pytest.mark.costly
 @given(
     order=st.permutations(range(6)),
     ports=st.lists(st.sampled_from([80, 81]), min_size=3, max_size=3),
@@ -794,6 +796,7 @@ def test_the_order_of_arrival_says_nothing(order: list[int], ports: list[int], s
     assert world(order) == world(list(range(6)))
 
 
+@pytest.mark.costly
 @given(obj=st.dictionaries(st.sampled_from(["spec", "status", "clusterID", "clusterSetID"]), JSON, max_size=4))
 def test_any_json_is_survived(obj: dict[str, Any]) -> None:
     """No reconciler raises on any object that an API server could hold."""

@@ -53,6 +53,8 @@ from mcagent.model.traffic import read_traffic
 from tests.admission_objects import AREA, OWN, World
 from tests.unit.reading_functions import entered, reading_functions
 
+pytestmark = pytest.mark.costly
+
 MOST = 10.0  # for four times the length: 4 is linear, 16 square
 NOTABLE = 0.004  # seconds of processor time: less says nothing
 SHORTEST, LONGEST = 64, 64 * 1024  # characters

@@ -33,6 +33,7 @@ small = st.builds(network, st.just(False), st.integers(0, SPACE), st.integers(0,
 small_six = st.builds(network, st.just(True), st.integers(0, SPACE), st.integers(0, 63))
 
 
+@pytest.mark.costly
 @given(
     st.one_of(st.tuples(small, st.lists(small, max_size=8)), st.tuples(small_six, st.lists(small_six, max_size=8)))
 )

@@ -340,6 +340,7 @@ def test_nothing_is_lost_or_found_on_the_way(texts: list[str], settings: Config)
         assert finding.share is None or 0 < finding.share <= 1
 
 
+@pytest.mark.costly
 @given(st.sampled_from(sorted(CLUSTERS)), SETTINGS)
 def test_removed_and_added_back_is_nothing(name: str, settings: Config) -> None:
     """A cluster that leaves and comes back as it was changes nothing."""
@@ -351,6 +352,7 @@ def test_removed_and_added_back_is_nothing(name: str, settings: Config) -> None:
     assert compare(forecast(world, settings), forecast(again, settings)).nothing
 
 
+@pytest.mark.costly
 @given(
     st.dictionaries(st.integers(2, 9), st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4),
     st.booleans(),
