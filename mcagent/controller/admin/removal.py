@@ -72,7 +72,9 @@ def uninstall(
     release, where = (release_of(helms[0]), namespace_of(helms[0])) if helms else ("", "")
     command = f"helm uninstall {release} --namespace {where or removal.site.namespace}"
     if removal.crds and helms:
-        raise AdminError(f"--crds: a Helm release needs them: uninstall without --crds, then {command}, then --crds")
+        raise AdminError(
+            f"--crds: a Helm release needs them: uninstall without --crds, then {command}, then --crds"
+        )
     agents = node_cleanup.agent_nodes(cluster, removal.site.namespace) if _MEMBERS in removal.roles else []
     nodes = agents if removal.nodes else []
     if not dry_run:
