@@ -31,7 +31,7 @@ from mcagent.controller.contract.conditions import FALSE, TRUE, condition, other
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Leader, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.exports import published, published_settings
-from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
+from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE, addresses_of
 from mcagent.controller.member.membership import (
     cluster_set_of,
     concerns_membership,
@@ -43,7 +43,6 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.networks.cidr_claims import (
     NODES_BY_PREFIX,
-    addresses_of,
     divided,
     granted_times,
     protected,
