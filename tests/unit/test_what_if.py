@@ -381,7 +381,7 @@ def test_shares_are_what_the_switch_does(
 
 
 def test_groups_that_lead_to_each_other_end() -> None:
-    """Loops of groups, or of watched groups, deliver nothing, as in the switch; indirect buckets are always used."""
+    """Loops of groups, or of watched groups, deliver nothing, as in the switch; indirect groups always do."""
     loop = [Group(n, GroupType.INDIRECT, (Bucket(0, (ToGroup(3 - n),)),)) for n in (1, 2)]
     watching = [
         Group(n, GroupType.SELECT, (Bucket(0, (Output(9),), watch_group=7 - n, weight=1),)) for n in (3, 4)
