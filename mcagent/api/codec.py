@@ -5,6 +5,7 @@ A member that an older version does not send has its default; a member that a ne
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ from mcagent.model.errors import McagentError
 
 VERSION = "v1"  # changes only when a member changes its meaning or its type, or goes
 T = TypeVar("T")
+_inspecting = threading.Lock()
+_inspected = set[object]()
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,15 +25,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 class CamelRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Values whose members are in camelCase in JSON."""
-
-
-def prepare(*kinds: type[Record | CamelRecord]) -> None:
-    """Let msgspec inspect these structs and those that they contain now, when their module is imported.
-
-    It does that when it first decodes one; if two threads do that at the same time, the process crashes.
-    """
-    for kind in kinds:
-        msgspec.convert({}, kind)
 
 
 def to_json(value: Record | CamelRecord) -> dict[str, Any]:
@@ -48,7 +42,7 @@ def from_json(kind: type[T], members: Mapping[str, Any], source: str) -> T:
     if version != VERSION:
         raise McagentError(f"{source}: its API has version {version}, this program reads {VERSION}")
     try:
-        return msgspec.convert(members, kind)
+        return convert(kind, members)
     except msgspec.ValidationError as error:
         raise McagentError(f"{source}: {error}") from None
 
@@ -64,4 +58,18 @@ def _plain(value: object) -> object:
 
 def converted(kind: type[T], value: object) -> T:
     """Convert a dataclass, or a container of dataclasses, to structs with the same members."""
-    return msgspec.convert(plain(value), kind)
+    return convert(kind, plain(value))
+
+
+def convert(kind: type[T], value: object) -> T:
+    """Convert JSON types to structs. Raises msgspec.ValidationError.
+
+    msgspec inspects the structs of a type when it first converts to it. Two threads that make it inspect the same
+    struct at the same time crash the process, so that is done by one thread after the other.
+    """
+    if kind in _inspected:
+        return msgspec.convert(value, kind)
+    with _inspecting:
+        result = msgspec.convert(value, kind)
+        _inspected.add(kind)
+    return result

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, CamelRecord, Record, prepare
+from mcagent.api.codec import VERSION, CamelRecord, Record
 
 
 class FindingLevel(StrEnum):
@@ -66,6 +66,3 @@ class DoctorReport(Record, frozen=True):
         """The findings of all parts."""
         parts = [part.findings for part in self.clusters] + [part.findings for part in self.nodes]
         return tuple(finding for findings in parts for finding in findings)
-
-
-prepare(DoctorReport)

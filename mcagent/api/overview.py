@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcagent.api.codec import VERSION, CamelRecord, prepare
+from mcagent.api.codec import VERSION, CamelRecord
 
 
 class ComponentState(CamelRecord, frozen=True):
@@ -80,6 +80,3 @@ class Overview(CamelRecord, frozen=True):
     links: tuple[LinkState, ...] = ()
     exports: int = 0
     imports: int = 0
-
-
-prepare(Overview)

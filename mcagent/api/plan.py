@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, CamelRecord, Record, prepare
+from mcagent.api.codec import VERSION, CamelRecord, Record
 from mcagent.api.status import ProblemStatus
 
 Resource = dict[str, Any]
@@ -76,6 +76,3 @@ class ForecastReport(CamelRecord, frozen=True):
     connections: dict[str, dict[str, int]] | None = None
     node: str = ""
     plan: PlanReport = PlanReport()
-
-
-prepare(DesiredState, ForecastReport)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, CamelRecord, Record, prepare
+from mcagent.api.codec import VERSION, CamelRecord, Record
 
 
 class ReadinessCheck(Record, frozen=True):
@@ -341,6 +341,3 @@ class Status(CamelRecord, frozen=True):
     def _gateways(self) -> Iterator[GatewayStatus]:
         for group in self.gateways:
             yield from group.gateways
-
-
-prepare(Status)

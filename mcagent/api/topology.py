@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, Record, prepare
+from mcagent.api.codec import VERSION, Record
 
 
 class ShownCluster(Record, frozen=True):
@@ -82,6 +82,3 @@ class TopologyPage(Record, frozen=True):
     version: str = ""
     at: str = ""
     sets: tuple[Topology, ...] = ()
-
-
-prepare(TopologyPage)

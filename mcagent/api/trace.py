@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import field
 
-from mcagent.api.codec import VERSION, Record, prepare
+from mcagent.api.codec import VERSION, Record
 
 
 class TraceOutcome(StrEnum):
@@ -112,6 +112,3 @@ class SeenProbes(Record, frozen=True):
     node: str = ""
     flows: tuple[MarkedFlow, ...] = ()
     tracked: tuple[Tracked, ...] = ()
-
-
-prepare(NodeTrace, SentProbes, SeenProbes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcagent.api.codec import VERSION, CamelRecord, prepare
+from mcagent.api.codec import VERSION, CamelRecord
 
 
 class ComponentVersion(CamelRecord, frozen=True):
@@ -23,6 +23,3 @@ class VersionReport(CamelRecord, frozen=True):
     api_version: str = VERSION
     version: str = ""
     components: tuple[ComponentVersion, ...] = ()
-
-
-prepare(VersionReport)

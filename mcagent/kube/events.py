@@ -2,6 +2,9 @@
 
 Calls only leave a value behind; a thread of its own writes, slowly (a rate limit), and only what is not there
 already. What cannot be written is counted and dropped: reporting must not cost the dataplane anything.
+
+API servers delete an Event an hour after its last write (--event-ttl). So that of a problem which lasts is written
+again from time to time, with a higher count, as the recorders of client-go do.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 3
 _MAX_MESSAGE = 1000  # characters; the API's limit for an Event's message is 1024 bytes
 _MAX_WAITING = 16  # Events of what happened that wait to be written
+RENEWAL = 1800.0  # seconds between two writes of an Event of a problem that lasts, as in client-go's tools/events
 _BURST = 4  # writes that may follow each other at once after a quiet time
 
 _Item = tuple[Event, str]  # what is to be written, and when it happened; "" for a problem, which lasts
@@ -41,7 +45,8 @@ class EventRecorder(BackgroundLoop):
     """Writes Events to one API server until stopped.
 
     `component` and `node` say who reports. At most `per_minute` writes a minute; a first write waits up to
-    `spread` seconds, so that a thousand Nodes that see the same problem do not all write the Event.
+    `spread` seconds, so that a thousand Nodes that see the same problem do not all write the Event. The one that
+    wrote it renews it every `renewal` seconds or so; the others try to create it then, in case that one is gone.
     """
 
     def __init__(
@@ -52,13 +57,17 @@ class EventRecorder(BackgroundLoop):
         component: str = "mcagent",
         per_minute: float = 12.0,
         spread: float = 5.0,
+        renewal: float = RENEWAL,
     ) -> None:
         super().__init__(self._write_next, name="events", patience=1.0)
         self._client, self._node, self._component = client, node, component
-        self._interval, self._spread = 60.0 / per_minute, spread
+        self._interval, self._spread, self._renewal = 60.0 / per_minute, spread, renewal
         self._free_at = -math.inf  # of the rate limit: when the next write is free
         self._lock = threading.Lock()
-        self._problems: frozenset[_Item] = frozenset()
+        self._renew_at = time.monotonic() + renewal
+        self._problems: dict[
+            _Item, int
+        ] = {}  # with the count of the Event that this recorder wrote; 0: another did
         self._waiting: dict[_Item, int] = {}  # in order, with how often each has failed
         self._counts: Counter[str] = Counter()
 
@@ -66,10 +75,10 @@ class EventRecorder(BackgroundLoop):
         """Take the problems that there are now; new ones become Events. Returns at once."""
         items = frozenset((_event_of(problem), "") for problem in problems)
         with self._lock:
-            for item in self._problems - items:
+            for item in self._problems.keys() - items:
                 self._waiting.pop(item, None)
-            self._waiting |= dict.fromkeys(sorted(items - self._problems), 0)
-            self._problems = items
+            self._waiting |= dict.fromkeys(sorted(items - self._problems.keys()), 0)
+            self._problems = {item: self._problems.get(item, 0) for item in items}
         self.wake()
 
     def record(self, event: Event) -> None:
@@ -91,10 +100,13 @@ class EventRecorder(BackgroundLoop):
 
     def _write_next(self) -> float:
         with self._lock:
+            if (now := time.monotonic()) >= self._renew_at:
+                self._waiting = {**dict.fromkeys(sorted(self._problems), 0), **self._waiting}
+                self._renew_at = now + self._renewal * random.uniform(0.8, 1.2)  # noqa: S311 (spreads load)
             # What happened goes before what lasts.
             item = min(self._waiting, key=lambda waiting: not waiting[1], default=None)
         if item is None:
-            return math.inf
+            return self._renew_at - now
         if self._spread:  # the first one: what is waiting afterwards may be another one
             self.pause(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
             self._spread = 0.0
@@ -104,8 +116,10 @@ class EventRecorder(BackgroundLoop):
 
     def _try(self, item: _Item) -> None:
         """Write one Event, slowly."""
+        with self._lock:
+            count = self._problems.get(item, 0)
         try:
-            outcome = self._write(*item)
+            outcome = self._write(*item, count)
         except SourceError as error:
             outcome = "failed"
             log.info("cannot write an Event: %s", error)
@@ -115,6 +129,8 @@ class EventRecorder(BackgroundLoop):
                 outcome = "failed" if self._waiting[item] < _ATTEMPTS else "dropped"
             if outcome != "failed":
                 self._waiting.pop(item, None)
+            if outcome == "written" and item in self._problems:
+                self._problems[item] += 1
             self._counts[outcome] += 1
         if outcome != "unchanged":
             self._slow_down()
@@ -126,8 +142,11 @@ class EventRecorder(BackgroundLoop):
         if self._free_at > now:
             self.pause(self._free_at - now)
 
-    def _write(self, event: Event, happened: str) -> str:
-        """Write an Event if it is not there. Returns "written" or "unchanged". Raises SourceError."""
+    def _write(self, event: Event, happened: str, count: int) -> str:
+        """Write an Event if it is not there, or was written `count` times by this recorder.
+
+        Returns "written" or "unchanged". Raises SourceError.
+        """
         target = _target(event.subject)
         if target is None:
             return "unchanged"
@@ -141,10 +160,11 @@ class EventRecorder(BackgroundLoop):
         home = namespace or "default"
         involved = {"apiVersion": KINDS[kind].api_version, "kind": KINDS[kind].name, "name": name, "uid": uid}
         at = f"{happened[:19]}Z" if happened else datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        path, event_name = f"/api/v1/namespaces/{home}/events", f"{name[:200]}.{_digest(event, happened, uid)}"
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{name[:200]}.{_digest(event, happened)}", "namespace": home},
+            "metadata": {"name": event_name, "namespace": home},
             "involvedObject": involved | ({"namespace": namespace} if namespace else {}),
             "type": "Warning" if event.warning else "Normal",
             "reason": event.reason,
@@ -154,15 +174,27 @@ class EventRecorder(BackgroundLoop):
             "reportingInstance": self._node,
             "firstTimestamp": at,
             "lastTimestamp": at,
-            "count": 1,
+            "count": count + 1,
         }
         try:
-            self._client.request("POST", f"/api/v1/namespaces/{home}/events", body=body)
+            if count and self._is_renewed(f"{path}/{event_name}", {"count": count + 1, "lastTimestamp": at}):
+                return "written"
+            self._client.request("POST", path, body=body)
         except ApiRefusalError as error:
             if error.code == 409:
                 return "unchanged"  # another Node wrote it, or we did before a restart
             raise
         return "written"
+
+    def _is_renewed(self, path: str, patch: Mapping[str, object]) -> bool:
+        """Write the time and the count of an Event; return False if it is gone, or RBAC does not allow it yet."""
+        try:
+            self._client.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
+        except ApiRefusalError as error:
+            if error.code in (403, 404):
+                return False
+            raise
+        return True
 
 
 def _event_of(problem: Problem) -> Event:
@@ -172,9 +204,9 @@ def _event_of(problem: Problem) -> Event:
     return Event(subject=problem.subject, reason=problem.reason, message=message)
 
 
-def _digest(event: Event, happened: str) -> str:
+def _digest(event: Event, happened: str, uid: str) -> str:
     """Return what tells Events of an object apart. For a problem every Node comes to the same: one writes it."""
-    return hashlib.sha256(repr((event.reason, event.message, happened)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((event.reason, event.message, happened, uid)).encode()).hexdigest()[:16]
 
 
 def _target(subject: str) -> tuple[Kind, str, str] | None:

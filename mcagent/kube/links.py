@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mcagent.kube.client import Client
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Meta
-from mcagent.model.parsing.links import NO_REPORT, ClusterLink, GatewayReport, read, to_json
+from mcagent.model.parsing.links import NO_REPORT, ClusterLink, GatewayReport, to_json
 from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,8 @@ class LinkPublisher(BackgroundLoop):
         self._lock = threading.Lock()
         self._target: tuple[Meta, Look, GatewayReport] | None = None
         self._basis: object = None  # of the last call of `want`
-        # The Gateway, by name and creation, and what the API has.
-        self._written: tuple[tuple[str, str], Sequence[ClusterLink], GatewayReport] | None = None
         self._dropped = False  # by the API server
+        self._changed: Mapping[str, object] = {}  # fields of the last write that it stored otherwise
         self._failures = 0
 
     def want(self, meta: Meta | None, look: Look, basis: object, report: GatewayReport = NO_REPORT) -> None:
@@ -81,21 +80,15 @@ class LinkPublisher(BackgroundLoop):
 
     def _write(self, meta: Meta, links: Sequence[ClusterLink], report: GatewayReport) -> None:
         path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
-        gateway = meta.key, meta.created
-        if self._written is None or self._written[0] != gateway:  # after a restart, or a Gateway was created again
-            self._written = (gateway, *_status(self._client.request("GET", path)))
-        _, written_links, written = self._written
-        status: dict[str, object] = {}
-        if written_links != links:
-            status["links"] = [to_json(link) for link in links]
-        before = _fields(written)
-        status |= {name: value for name, value in _fields(report).items() if before[name] != value}
-        if not status:
+        wanted = {"links": [to_json(link) for link in links] or None, **_fields(report)}
+        status = _difference(wanted, _status(self._client.request("GET", path)))
+        if not status or status == self._changed:
             return
         change = "application/merge-patch+json"
         answer = self._client.request("PATCH", f"{path}/status", body={"status": status}, content_type=change)
-        self._written = (gateway, links, report)
-        if links and not _status(answer)[0]:
+        stored = _status(answer)
+        self._changed = _difference(wanted, stored)
+        if links and not stored.get("links"):
             self._dropped = True
             log.info(
                 "%s: the API server does not keep status.links (its CustomResourceDefinition is not mcagent's): "
@@ -108,22 +101,14 @@ def _identity(target: tuple[Meta, Look, GatewayReport] | None) -> tuple[str, str
     return (target[0].key, target[0].created, target[2]) if target is not None else None
 
 
-def _status(gateway: object) -> tuple[tuple[ClusterLink, ...], GatewayReport]:
-    """Return the links and the report in the status of a Gateway."""
+def _status(gateway: object) -> Mapping[str, object]:
     status = gateway.get("status") if isinstance(gateway, dict) else None
-    if not isinstance(status, dict):
-        return (), NO_REPORT
-    cluster_id = status.get("clusterID")
-    report = GatewayReport(
-        cluster_id=cluster_id if isinstance(cluster_id, str) else "",
-        antrea_clusters=_texts(status.get("antreaClusters")),
-        unreachable_gateways=_texts(status.get("unreachableGateways")),
-        encryption_error=error if isinstance(error := status.get("encryptionError"), str) else "",
-        tunnel_mtu=mtu if isinstance(mtu := status.get("tunnelMTU"), int) else 0,
-        export_addresses=status.get("exportAddresses") is True,
-        pod_prefixes=status.get("podPrefixes") is True,
-    )
-    return read(status.get("links")), report
+    return status if isinstance(status, dict) else {}
+
+
+def _difference(wanted: Mapping[str, object], status: Mapping[str, object]) -> dict[str, object]:
+    """Return the wanted fields that a status has otherwise."""
+    return {name: value for name, value in wanted.items() if status.get(name) != value}
 
 
 def _fields(report: GatewayReport) -> dict[str, object]:
@@ -137,7 +122,3 @@ def _fields(report: GatewayReport) -> dict[str, object]:
         "exportAddresses": report.export_addresses or None,
         "podPrefixes": report.pod_prefixes or None,
     }
-
-
-def _texts(items: object) -> tuple[str, ...]:
-    return tuple(item for item in items if isinstance(item, str)) if isinstance(items, list) else ()

@@ -401,7 +401,18 @@ def test_a_helm_release_is_left_to_helm(site: Site) -> None:
         "left to Helm, which has installed them: 1 objects (helm uninstall mesh --namespace kube-system)" in said
     )
     assert site.names(DEPLOYMENTS.format(HOME)) == ["mcagent-member"]
-    assert site.run("uninstall", "--yes", "--crds", "--timeout", "5")[0] == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_crds_of_a_helm_release_are_refused_before_anything_goes(site: Site, more: tuple[str, ...]) -> None:
+    """The refusal says in which order to remove them."""
+    site.run(*AGENTS, "--apply", "--no-wait")
+    site.controller(HOME, "member", **{"meta.helm.sh/release-name": "mesh"})
+    daemons = site.names(DAEMONS)
+    code, output = site.run("uninstall", "--yes", "--crds", "--timeout", "5", *more)
+    assert code == 1
+    assert "uninstall without --crds, then helm uninstall mesh --namespace kube-system, then --crds" in output
+    assert site.names(DAEMONS) == daemons != []
 
 
 def test_crds_go_last_and_only_when_told(site: Site) -> None:

@@ -197,3 +197,20 @@ def test_uninstall_takes_the_names_out(site: Site) -> None:
     assert site.corefile == COREFILE
     assert main(["uninstall", "--yes", *kubeconfig]) == 0
     assert "nothing of role member is here" in site.capsys.readouterr().err
+
+
+def test_names_stay_while_the_cluster_set_cannot_be_left(site: Site) -> None:
+    """Imported Services are there until then."""
+    group = "multicluster.crd.antrea.io"
+    cluster_set = {
+        "apiVersion": f"{group}/v1alpha2",
+        "kind": "ClusterSet",
+        "metadata": {"name": "global", "finalizers": ["mcagent.io/member"]},
+        "spec": {"clusterID": "east", "leaders": [{"clusterID": "north", "server": "https://n", "secret": "s"}]},
+    }
+    site.client.request("POST", f"/apis/{group}/v1alpha2/namespaces/kube-system/clustersets", body=cluster_set)
+    assert site.run("apply")[0] == 0
+    applied = site.corefile
+    assert main(["uninstall", "--yes", "--timeout", "0.1", "--kubeconfig", str(site.kubeconfig)]) == 1
+    assert "ClusterSet kube-system/global is still held" in site.capsys.readouterr().err
+    assert site.corefile == applied != COREFILE

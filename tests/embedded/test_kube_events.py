@@ -11,7 +11,7 @@ import pytest
 
 from devtools.apiserver import ApiServer, Fault, FaultKind
 from mcagent.kube.client import Client
-from mcagent.kube.events import EventRecorder
+from mcagent.kube.events import RENEWAL, EventRecorder
 from mcagent.model.event import Event
 from mcagent.model.problem import Problem
 from tests.waiting import allowed, until
@@ -38,12 +38,12 @@ def client(api: ApiServer, tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.fixture
-def make(client: Client) -> Iterator[Callable[[str], EventRecorder]]:
+def make(client: Client) -> Iterator[Callable[..., EventRecorder]]:
     """Give a function that starts a recorder of a Node; all are stopped at the end."""
     started: list[EventRecorder] = []
 
-    def begin(node: str) -> EventRecorder:
-        recorder = EventRecorder(client, node=node, per_minute=60_000, spread=0.0)
+    def begin(node: str, renewal: float = RENEWAL) -> EventRecorder:
+        recorder = EventRecorder(client, node=node, per_minute=60_000, spread=0.0, renewal=renewal)
         recorder.start()
         started.append(recorder)
         return recorder
@@ -73,6 +73,61 @@ def test_a_problem_becomes_one_event(client: Client, make: Callable[[str], Event
     assert event["involvedObject"]["uid"] == client.request("GET", f"{GATEWAYS}/n1")["metadata"]["uid"]
     assert event["source"] == {"component": "mcagent", "host": "n1"}
     assert two.counts() == {"unchanged": 1}
+
+
+def test_the_event_of_a_problem_that_lasts_is_renewed(client: Client, make: Callable[..., EventRecorder]) -> None:
+    """Its count and time change, by the Node that wrote it alone; once it has expired, it is written again."""
+    first, second = make("n1", renewal=0.05), make("n2", renewal=0.05)
+    first.problems([PROBLEM])
+    until(lambda: first.counts().get("written", 0) >= 1)
+    second.problems([PROBLEM])
+    until(lambda: first.counts()["written"] >= 3)
+    until(lambda: second.counts().get("unchanged", 0) >= 2)
+    assert "written" not in second.counts()
+    (event,) = events(client)
+    assert event["count"] >= 3
+    assert event["lastTimestamp"] >= event["firstTimestamp"]
+    first.stop()
+    client.request("DELETE", f"/api/v1/namespaces/kube-system/events/{event['metadata']['name']}")
+    until(lambda: second.counts().get("written", 0) >= 2)
+    (event,) = events(client)
+    assert event["source"]["host"] == "n2"
+
+
+def test_an_object_that_was_created_again_has_an_event_of_its_own(
+    client: Client, make: Callable[..., EventRecorder]
+) -> None:
+    """The Event of the former one does not stand for it: kubectl describe selects by UID."""
+    recorder = make("n1", renewal=0.05)
+    recorder.problems([PROBLEM])
+    until(lambda: recorder.counts().get("written", 0) >= 1)
+    client.request("DELETE", f"{GATEWAYS}/n1")
+    uid = client.request("POST", GATEWAYS, body={"metadata": {"name": "n1"}, "gatewayIP": "x"})["metadata"]["uid"]
+    until(lambda: uid in {event["involvedObject"]["uid"] for event in events(client)})
+
+
+def test_an_event_is_not_renewed_before_its_time(client: Client, make: Callable[..., EventRecorder]) -> None:
+    """The thread waits for it."""
+    recorder = make("n1")
+    recorder.problems([PROBLEM])
+    until(lambda: recorder.counts() == {"written": 1})
+    recorder.problems([PROBLEM])
+    assert recorder._write_next() > 0.7 * RENEWAL
+    assert events(client)[0]["count"] == 1
+
+
+def test_without_the_right_to_renew_an_event_it_is_written_once_it_has_expired(
+    api: ApiServer, client: Client, make: Callable[..., EventRecorder]
+) -> None:
+    """Rights of an earlier version allow to create Events only."""
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("patch",)))
+    recorder = make("n1", renewal=0.05)
+    recorder.problems([PROBLEM])
+    until(lambda: recorder.counts().get("unchanged", 0) >= 2)
+    (event,) = events(client)
+    client.request("DELETE", f"/api/v1/namespaces/kube-system/events/{event['metadata']['name']}")
+    until(lambda: recorder.counts()["written"] >= 2)
+    assert len(events(client)) == 1
 
 
 def test_what_is_no_api_object_is_passed_over(client: Client, make: Callable[[str], EventRecorder]) -> None:

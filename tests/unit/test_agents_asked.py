@@ -12,12 +12,14 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from mcagent.cli.common.agents import ClusterAgents, ask_node, ask_nodes, read_list
+from mcagent.agent.config import Settings
+from mcagent.cli.common.agents import ClusterAgents, LocalAgent, ask_node, ask_nodes, read_list
 from mcagent.cli.common.cluster_flags import complete_nodes
 from mcagent.cli.common.completing import completed_parser
 from mcagent.cli.main import main
@@ -26,6 +28,7 @@ from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiTooLargeError, ApiUnreachableError
 from mcagent.kube.execute import execute
+from mcagent.model.config import Config
 from mcagent.model.errors import InputError, McagentError
 from tests.waiting import allowed
 
@@ -117,6 +120,7 @@ class ExecServer:
     def __init__(self, answer: Callable[[list[str]], bytes]) -> None:
         self._answer = answer
         self.asked: list[dict[str, list[str]]] = []
+        self.listed: object = None  # the answer to each listing, instead of `OBJECTS`
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._closing = threading.Event()
@@ -143,7 +147,10 @@ class ExecServer:
             target = urlsplit(lines[0].split()[1])
             headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])}
             if not target.path.endswith("/exec"):
-                text = json.dumps({"items": OBJECTS[target.path]}).encode()
+                kind = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap"}[target.path.rpartition("/")[2]]
+                meta = {"resourceVersion": "1"}
+                usual = {"kind": f"{kind}List", "metadata": meta, "items": OBJECTS[target.path]}
+                text = json.dumps(usual if self.listed is None else self.listed).encode()
                 made.sendall(
                     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text
                 )
@@ -231,6 +238,39 @@ def test_agents_of_a_cluster_are_asked_in_their_pods() -> None:
     assert answers["a"].page == {"page": "/status"}
     assert "no running Pod" in answers["b"].error
     assert "--agents-ca" in answers["b"].error
+
+
+NO_LISTS: list[object] = [[], {}, {"items": [{}]}, {"kind": "PodList", "metadata": {}, "items": [{"spec": 1}]}]
+
+
+@pytest.mark.parametrize("answer", NO_LISTS)
+def test_an_api_server_whose_answer_is_no_list_is_an_error(answer: object) -> None:
+    """Whatever JSON it is; a Pod whose fields have other types is passed over."""
+    with serving(lambda _: ended()) as (server, client):
+        server.listed = answer
+        with pytest.raises(ApiGarbageError):
+            ClusterAgents(client=client).nodes()
+
+
+def test_an_object_with_fields_of_wrong_types_stops_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as one without them."""
+    status = {"addresses": [1, {"type": "InternalIP"}]}
+    wrong = {"metadata": {"name": "x"}, "spec": {"nodeName": 1}, "status": status}
+    for path in ("/api/v1/pods", "/api/v1/nodes"):
+        monkeypatch.setitem(OBJECTS, path, [wrong, *OBJECTS[path]])
+    with serving(lambda _: ended()) as (_, client):
+        assert ClusterAgents(client=client).nodes() == ("a", "b", "x")
+
+
+@pytest.mark.parametrize("answer", ["{}", '{"node": 7}', '{"status": "ok"}'])
+def test_json_that_no_agent_sends_is_an_error(tmp_path: Path, answer: str) -> None:
+    """Where the Node of the local agent is asked."""
+    server = HttpServer(tmp_path / "status.sock", {"/status": Query(lambda _: Page(body=answer))})
+    agents = LocalAgent(Settings(core=Config(node_name="a"), listen="0.0.0.0:10351", run_dir=str(tmp_path)))
+    for ask in (agents.nodes, partial(agents.ask, "a", "/status", 5.0)):
+        with pytest.raises(McagentError, match=r"does not name a Node|the agent: "):
+            ask()
+    server.close()
 
 
 # --- commands on a machine that is no Node ---------------------------------------------------------------------

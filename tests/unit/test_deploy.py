@@ -61,7 +61,7 @@ def test_rights_are_those_that_are_used() -> None:
     allowed = {
         (info.group, info.plural): {"get", "list", "watch"} for kind, info in KINDS.items() if kind in AGENT_KINDS
     }
-    allowed |= {("", "events"): {"create"}}
+    allowed |= {("", "events"): {"create", "patch"}}
     allowed |= {("authentication.k8s.io", "tokenreviews"): {"create"}}
     allowed |= {("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
     allowed["multicluster.crd.antrea.io", "gateways"].add("patch")

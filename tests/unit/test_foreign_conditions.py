@@ -8,18 +8,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.contract.conditions import others
+from mcagent.controller.leader.exports.status import failed, succeeded
 from mcagent.controller.machinery.apply import Verb, plan
 from mcagent.controller.machinery.reconciler import Json, Wanted
 from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.services.export_conditions import export_status, withdrawn
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.kube.source import RawObject
-from mcagent.model.api.base import as_json
-from mcagent.model.api.multicluster import ApiServiceExport
+from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 from tests.unit.control_view import Controller
+from tests.unit.leader_world import AREA, Leader
+from tests.unit.leader_world import SET as LEADER_SET
 from tests.unit.member_world import HOME, SET, export_of, member, service, settings
 
 NOW = 1_700_000_000.0
@@ -33,7 +35,7 @@ FOREIGN = st.fixed_dictionaries(
         "lastTransitionTime": TEXTS,
         "observedGeneration": st.sampled_from([0, 1, 2**63 - 1]),
         "unknown": st.recursive(
-            TEXTS | st.booleans(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)
+            TEXTS | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)
         ),
     },
 )
@@ -64,20 +66,20 @@ def foreign(conditions: list[Json], *own: str) -> list[Json]:
     return [entry for entry in conditions if entry["type"] not in own]
 
 
-def check_status_write(step: Wanted, present: ApiServiceExport, left: list[Json]) -> None:
+def check_status_write(step: Wanted, present: ApiObject, left: list[Json]) -> None:
     """Assert that a status is written once, with these conditions of others."""
     write = plan(step, as_json(present))
     assert write is not None
     assert write.verb is Verb.STATUS
     conditions = write.body["status"]["conditions"]
     assert conditions[len(conditions) - len(left) :] == left
-    raw = {**as_json(present), "status": {"conditions": conditions}}
-    assert plan(step, as_json(read_as(ApiServiceExport, raw))) is None
+    raw = {**as_json(present), "status": {**write.body["status"], "conditions": conditions}}
+    assert plan(step, as_json(read_as(type(present), raw))) is None
 
 
 @given(conditions=CONDITIONS)
 def test_foreign_conditions_are_written_unchanged(conditions: list[Json]) -> None:
-    """With each status of a ServiceExport, whichever fields they have, empty or not, known or not."""
+    """With each status of a ServiceExport, whichever fields they have, empty or null or not, known or not."""
     export = read_as(ApiServiceExport, with_conditions(export_of("web"), conditions))
     assert export.fault is None
     assert as_json(export).get("status", {}).get("conditions", []) == conditions
@@ -90,20 +92,21 @@ def test_foreign_conditions_are_written_unchanged(conditions: list[Json]) -> Non
 
 
 @given(conditions=CONDITIONS)
-def test_conditions_of_other_types(conditions: list[Json]) -> None:
-    """They are those that were read; those of the given types are left out."""
-    status = read_as(ApiServiceExport, with_conditions(export_of("web"), conditions)).status
-    assert others(status) == conditions
-    assert others(status, "Ready", "Other") == foreign(conditions, "Ready", "Other")
-    assert [condition.type for condition in status.conditions] == [entry["type"] for entry in conditions]
+def test_the_leader_writes_foreign_conditions_unchanged(conditions: list[Json]) -> None:
+    """In a ResourceExport, of which it owns three types."""
+    raw = {"kind": "ResourceExport", "metadata": {"name": "x", "namespace": "mcs"}, "spec": {}}
+    export = read_as(ResourceExport, with_conditions(raw, conditions))
+    own = ("Succeeded", "Failure", "Conflict")
+    check_status_write(failed(export, f"why {NOW}", NOW), export, foreign(conditions, *own))
+    check_status_write(succeeded(export, NOW, f"left out {NOW}"), export, foreign(conditions, *own))
 
 
 def test_values_of_wrong_types_in_foreign_conditions_stay() -> None:
     """They are not read, and do not keep the other conditions from being read."""
     entry: Any = {"type": "Other", "status": 7, "message": None, "reason": ["x"], "observedGeneration": "1"}
-    status = read_as(ApiServiceExport, with_conditions(export_of("web"), [entry])).status
-    assert others(status) == [entry]
-    (condition,) = status.conditions
+    export = read_as(ApiServiceExport, with_conditions(export_of("web"), [entry]))
+    check_status_write(export_status(export, ("NoService", "there is none"), "", [], NOW), export, [entry])
+    (condition,) = export.status.conditions
     assert (condition.type, condition.status, condition.message, condition.reason) == ("Other", "", "", "")
 
 
@@ -128,6 +131,21 @@ def test_an_export_with_a_foreign_condition_without_a_message_gets_its_status() 
     view.local.writes.clear()
     controller.settle()
     assert view.local.writes == []
+
+
+def test_the_cluster_set_of_a_leader_keeps_foreign_conditions() -> None:
+    """A condition with null, too; its own are written, and nothing a second time."""
+    world = Leader("east")
+    null = {**EMPTY_MESSAGE, "message": None}
+    world.api.change(Kind.CLUSTER_SET, AREA, LEADER_SET, {"status": {"conditions": [null]}})
+    world.settle()
+    raw = world.api.get(Kind.CLUSTER_SET, AREA, LEADER_SET) or {}
+    kinds = [entry["type"] for entry in raw["status"]["conditions"]]
+    assert kinds == ["Ready", "Consistent", "CIDRsLimited", "Healthy", EMPTY_MESSAGE["type"]]
+    assert raw["status"]["conditions"][-1] == null
+    world.api.writes.clear()
+    world.settle()
+    assert world.api.writes == []
 
 
 def test_the_cluster_set_of_a_member_keeps_foreign_conditions() -> None:

@@ -405,6 +405,25 @@ def test_endpoints_come_with_the_cluster_information() -> None:
     assert endpoints(view) == {}
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        node("n1", "10.97.0.5"),
+        slice_of("kubernetes", "10.97.0.5", name="kubernetes", namespace="default"),
+    ],
+)
+def test_an_endpoint_that_becomes_a_node_or_an_api_server_is_refused(raw: RawObject) -> None:
+    """At once, not with the next resync, and only until the Node or the API server is gone."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5", "10.97.0.6"))
+    assert sorted(endpoints(view)) == ["10.97.0.5", "10.97.0.6"]
+    view.local.put(raw)
+    controller.run()
+    assert sorted(endpoints(view)) == ["10.97.0.6"]
+    view.local.remove(Kind(raw["kind"]), raw["metadata"].get("namespace", ""), raw["metadata"]["name"])
+    controller.run()
+    assert sorted(endpoints(view)) == ["10.97.0.5", "10.97.0.6"]
+
+
 def test_settings_can_allow_more_endpoints() -> None:
     """Where an underlay joins the Pods of all clusters there are no gateways, and so no announced CIDRs."""
     view, _ = world(
@@ -678,9 +697,9 @@ def test_a_headless_import_has_no_ips_and_is_made_anew_when_the_type_changes() -
 
 
 def test_other_changes_touch_nothing() -> None:
-    """Changes of Nodes, Services and slices that are no imports are no work."""
+    """Changes of Services and slices that are no imports are no work, nor are Nodes at no endpoint's address."""
     view, controller = world(service_import(), endpoints_import("10.97.0.5"))
-    view.local.put(node("n1", "10.0.0.1"))
+    view.local.put(node("n1", "10.0.0.1", "10.97.0.6"))
     view.local.put({"kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": {}})
     view.local.put(slice_of("web", "10.10.1.1"))
     north_of(view).put(own_export("10.96.7.7", name="web") | {"spec": {"clusterID": "west", "kind": "Endpoints"}})

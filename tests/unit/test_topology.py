@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.apiserver.storage.merge import merge_patch
 from mcagent.agent.reports.link_reader import SPAN, LinkReader
 from mcagent.controller.contract import names
 from mcagent.controller.leader.topology import topologies
@@ -250,7 +252,9 @@ class Server:
 
     def __init__(self, *, prunes: bool = False, refusals: int = 0) -> None:
         self.status: RawObject = {}
+        self.reads = 0
         self.writes: list[RawObject] = []
+        self.without = ""  # a field of links that is dropped
         self._prunes, self._refusals = prunes, refusals
 
     def request(self, method: str, path: str, *, body: Any = None, content_type: str = "") -> RawObject:
@@ -261,7 +265,11 @@ class Server:
                 self._refusals -= 1
                 raise SourceError("refused")
             self.writes.append(body["status"])
-            self.status = {} if self._prunes else body["status"]
+            self.status = {} if self._prunes else merge_patch(self.status, copy.deepcopy(body["status"]))
+            for link in self.status.get("links", ()):
+                link.pop(self.without, None)
+        else:
+            self.reads += 1
         return {"kind": "Gateway", "status": self.status}
 
 
@@ -355,6 +363,42 @@ def test_a_gateway_that_was_created_again_gets_its_status_again() -> None:
         server.status = {}
         publisher.want(replace(GATEWAY, created="2030-01-01T00:00:00Z"), lambda: (), source, report)
         until(lambda: server.writes == [{"antreaClusters": ["west"]}] * 2)
+    finally:
+        publisher.stop()
+
+
+@pytest.mark.usefixtures("_soon")
+def test_what_others_write_into_the_gateways_status_is_undone() -> None:
+    """Although no link changes and the agent goes on; a foreign field stays."""
+    server, source = Server(), object()
+    report = GatewayReport(antrea_clusters=("west",), tunnel_mtu=1400)
+    publisher = LinkPublisher(server, traffic=0.01)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        publisher.want(GATEWAY, lambda: (UP,), source, report)
+        until(lambda: len(server.writes) == 1)
+        desired = dict(server.status)
+        for changed in ({}, {**desired, "links": [links.to_json(DOWN)], "tunnelMTU": 9000}, {"other": 1}):
+            server.status = changed
+            until(lambda: {**server.status, **desired} == server.status)
+            assert server.status == {**changed, **desired}
+    finally:
+        publisher.stop()
+
+
+@pytest.mark.usefixtures("_soon")
+def test_a_field_of_links_that_the_api_server_drops_is_sent_once() -> None:
+    """Its definition of a Gateway is that of an earlier version; the rest goes on."""
+    server, source = Server(), object()
+    server.without = "roundTripMicros"
+    publisher = LinkPublisher(server, traffic=0.01)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        publisher.want(GATEWAY, lambda: (replace(UP, round_trip_micros=5),), source)
+        until(lambda: server.reads > 3)
+        assert len(server.writes) == 1
+        publisher.want(GATEWAY, lambda: (DOWN,), object())
+        until(lambda: links.read(server.status["links"]) == (DOWN,))
     finally:
         publisher.stop()
 

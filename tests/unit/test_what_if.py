@@ -16,8 +16,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.actions import ToGroup
-from flows.flow import Flow, Match
+from flows.actions import Output, ToGroup
+from flows.flow import Bucket, Flow, Group, GroupType, Match
 from flows.pipeline import Env, NextHop
 from flows.pipeline.groups import next_hop_groups
 from flows.simulator import Packet, SimulatedSwitch
@@ -380,6 +380,20 @@ def test_shares_are_what_the_switch_does(
         part = told.get(port, Fraction(0))
         assert abs(count / number - part) < 0.2
         assert (part in {0, 1}) <= (Fraction(count, number) == part)
+
+
+def test_groups_that_lead_to_each_other_end() -> None:
+    """Loops of groups, or of watched groups, deliver nothing, as in the switch; indirect groups always do."""
+    loop = [Group(n, GroupType.INDIRECT, (Bucket(0, (ToGroup(3 - n),)),)) for n in (1, 2)]
+    watching = [
+        Group(n, GroupType.SELECT, (Bucket(0, (Output(9),), watch_group=7 - n, weight=1),)) for n in (3, 4)
+    ]
+    indirect = Group(5, GroupType.INDIRECT, (Bucket(0, (Output(9),), watch_port=9),))
+    groups = {group.group_id: group for group in (*loop, *watching, indirect)}
+    for number, ports in ((1, []), (3, []), (5, [9])):
+        assert list(shares(groups, number, lambda _: False)) == ports
+        switch = SimulatedSwitch.of([Flow(0, 1, Match(), (ToGroup(number),))], groups.values())
+        assert [port for port, _ in switch.walk(PACKET, live=frozenset()).outputs] == ports
 
 
 # --- the command

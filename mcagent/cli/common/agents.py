@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mcagent.api.codec import from_json
 from mcagent.api.status import Status
-from mcagent.cli.common.asking import MAX_ANSWER, STATUS, ask, ask_agent, ask_socket, ask_tls, document
+from mcagent.cli.common.asking import MAX_ANSWER, STATUS, TIMEOUT, ask, ask_agent, ask_socket, ask_tls, document
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.model.errors import InputError, McagentError
+from mcagent.model.objects import Kind
 from mcagent.supervised import attempt
 
 if TYPE_CHECKING:
@@ -146,13 +147,16 @@ class LocalAgent:
 
     settings: Settings
 
-    def nodes(self) -> tuple[str, ...]:
+    def nodes(self, timeout: float = TIMEOUT) -> tuple[str, ...]:
         """Return this Node's name."""
-        return (str(ask_agent(self.settings)["node"]),)
+        status = from_json(Status, ask_agent(self.settings, timeout=timeout), "the agent")
+        if not status.node:
+            raise McagentError("what answers as the agent of this Node does not name a Node")
+        return (status.node,)
 
     def ask(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
         """Return a page."""
-        if node != str(ask_agent(self.settings, timeout=timeout)["node"]):
+        if (node,) != self.nodes(timeout):
             raise McagentError("ask it through the API server: give a kubeconfig (--kubeconfig)")
         return ask_agent(self.settings, page, timeout)
 
@@ -212,17 +216,22 @@ class ClusterAgents:
 
     def nodes(self) -> tuple[str, ...]:
         """Return all Nodes of the cluster, with an agent's Pod or without. Raises SourceError."""
-        self._pods.clear()
-        self._addresses.clear()
-        pods = self.client.request("GET", "/api/v1/pods", {"labelSelector": SELECTOR, "limit": "20000"})
-        for pod in pods.get("items") or ():
-            meta, node = pod["metadata"], pod.get("spec", {}).get("nodeName")
-            if node and pod.get("status", {}).get("phase") == "Running" and not meta.get("deletionTimestamp"):
-                self._pods[node] = (meta["namespace"], meta["name"])
-        for node in self.client.request("GET", "/api/v1/nodes", {"limit": "20000"}).get("items") or ():
-            addresses = node.get("status", {}).get("addresses") or ()
-            internal = (address["address"] for address in addresses if address.get("type") == "InternalIP")
-            self._addresses[node["metadata"]["name"]] = next(internal, "")
+        from mcagent.kube.sources.lister import Lister
+        from mcagent.model.api.kubernetes import ApiNode, ApiPod
+        from mcagent.model.parsing.decode import read_as
+
+        selectors = {"labelSelector": SELECTOR}
+        pods, _ = Lister(self.client, Kind.POD, "/api/v1/pods", selectors, keep=partial(read_as, ApiPod)).read()
+        nodes, _ = Lister(self.client, Kind.NODE, "/api/v1/nodes", keep=partial(read_as, ApiNode)).read()
+        self._pods = {
+            pod.spec.node_name: (pod.namespace, pod.name)
+            for pod in pods
+            if pod.spec.node_name and pod.status.phase == "Running" and not pod.is_deleting
+        }
+        self._addresses = {
+            node.name: next((item.address for item in node.status.addresses if item.type == "InternalIP"), "")
+            for node in nodes
+        }
         return tuple(sorted({*self._pods, *self._addresses}))
 
     def ask(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:

@@ -69,11 +69,16 @@ def uninstall(
     sets = _sets(cluster, removal)
     _refuse(cluster, removal, sets, other)
     gone, helms = _objects(cluster, removal, shared=not other)
+    release, where = (release_of(helms[0]), namespace_of(helms[0])) if helms else ("", "")
+    command = f"helm uninstall {release} --namespace {where or removal.site.namespace}"
+    if removal.crds and helms:
+        raise AdminError(
+            f"--crds: a Helm release needs them: uninstall without --crds, then {command}, then --crds"
+        )
     agents = node_cleanup.agent_nodes(cluster, removal.site.namespace) if _MEMBERS in removal.roles else []
     nodes = agents if removal.nodes else []
     if not dry_run:
         consent(losses.of_uninstalling(cluster, len(agents), crds=removal.crds))
-    named = _MEMBERS in removal.roles and _undo_dns(cluster, dry_run=dry_run)
     if dry_run:
         _report(cluster, removal, sets, nodes, gone)
     else:
@@ -84,12 +89,9 @@ def uninstall(
         _remove(cluster, gone, timeout)
         if _LEADERS in removal.roles and not helms:
             _release(cluster, _WITH_FINALIZER, removal.site.leader_namespace)
+    named = _MEMBERS in removal.roles and _undo_dns(cluster, dry_run=dry_run)  # after the Services of these names
     if helms:
-        release, where = release_of(helms[0]), namespace_of(helms[0]) or removal.site.namespace
-        command = f"helm uninstall {release} --namespace {where}"
         cluster.report(f"left to Helm, which has installed them: {len(helms)} objects ({command})")
-    if removal.crds and helms:
-        raise AdminError("--crds: the controllers need them until Helm has removed the release; repeat this then")
     if removal.crds:
         _remove_crds(cluster, dry_run=dry_run, timeout=timeout)
     if not (sets or nodes or gone or helms or named or removal.crds):

@@ -7,11 +7,11 @@ which have the same ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from mcagent.controller.machinery.reconciler import Json
-from mcagent.model.api.base import Condition, SharedConditions, condition_of
+from mcagent.model.api.base import Condition, condition_of
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
@@ -43,6 +43,7 @@ def condition(
     return fields | {name: text for name, text in (("reason", reason), ("message", message)) if text}
 
 
-def others(status: SharedConditions, *kinds: str) -> list[Json]:
-    """Return the conditions of types other than `kinds`, as they were read."""
-    return [dict(entry) for entry in status.entries if entry.get("type") not in kinds]
+def by_type(conditions: Iterable[Json], owned: Iterable[str] = ()) -> dict[str, Json | None]:
+    """Return conditions by their types, and None for the other types in `owned` (`Wanted.conditions`)."""
+    present = {fields["type"]: fields for fields in conditions}
+    return {**present, **{kind: None for kind in owned if kind not in present}}

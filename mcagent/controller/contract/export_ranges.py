@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mcagent.api.codec import convert
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim
 from mcagent.controller.contract.ranges import range_of
 from mcagent.model.api.base import ApiObject
@@ -95,7 +96,7 @@ def read_record(text: str | None, cls: type[_Record]) -> _Record | None:
     if not text or len(text) > _MAX_TEXT:
         return None
     try:
-        return msgspec.json.decode(text, type=cls)
+        return convert(cls, msgspec.json.decode(text))
     except (msgspec.DecodeError, RecursionError):
         return None
 

@@ -18,7 +18,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
-from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, time_of, time_text
+from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, by_type, condition, time_of, time_text
 from mcagent.controller.contract.health import health_condition, read_health
 from mcagent.controller.contract.instances import refused_instance
 from mcagent.controller.leader.claims import publishes_key
@@ -175,15 +175,16 @@ class ClusterSetStatus:
             "totalClusters": len(statuses),
             "readyClusters": ready,
             "observedGeneration": cluster_set.metadata.generation,
-            "conditions": [
-                _overall(conditions, statuses, ready, now),
-                consistent,
-                _limited(view, area, members, conditions, now, limits=self._settings.limits),
-                health_condition(conditions, health.summary, now),
-            ],
             "clusterStatuses": statuses,
         }
-        step = Wanted(ref=ref, body=_cluster_id(cluster_set, view), status=status, create=False)
+        own = [
+            _overall(conditions, statuses, ready, now),
+            consistent,
+            _limited(view, area, members, conditions, now, limits=self._settings.limits),
+            health_condition(conditions, health.summary, now),
+        ]
+        body = _cluster_id(cluster_set, view)
+        step = Wanted(ref=ref, body=body, status=status, conditions=by_type(own), create=False)
         return DesiredObjects(steps=[step], events=events, again=min(again, default=None))
 
     def _ready(

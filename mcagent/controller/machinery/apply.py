@@ -100,11 +100,26 @@ def plan(
     patch = _difference(body, present, RAW.get(step.ref.kind, ()))
     if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
         return Write(verb=Verb.PATCH, ref=step.ref, body=_versioned(patch, present))
-    if step.status is not None:
-        patch = _difference({"status": step.status}, present)
+    if step.status is not None or step.conditions:
+        patch = _status_difference(step, present)
         if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
             return Write(verb=Verb.STATUS, ref=step.ref, body=_versioned(patch, present))
     return None
+
+
+def _status_difference(step: Wanted, present: Json) -> Any:
+    """Return the merge patch of a status, or _SAME. Conditions of other types follow, as they are."""
+    status = dict(step.status or {})
+    if step.conditions:
+        foreign = _value_at(present, ("status", "conditions")) or ()
+        status["conditions"] = [
+            *filter(None, step.conditions.values()),
+            *(entry for entry in foreign if entry.get("type") not in step.conditions),
+        ]
+    patch = _difference({"status": status}, present)
+    if patch is not _SAME and "conditions" in patch["status"]:
+        patch["status"]["conditions"] = status["conditions"]  # with what is null in those of others
+    return patch
 
 
 _IDENTITY = frozenset({"apiVersion", "kind", "status"})

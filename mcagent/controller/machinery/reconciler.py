@@ -16,7 +16,7 @@ The rules that the engine keeps, and that reconcilers may rely on:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -169,13 +169,16 @@ class Wanted:
 
     `body` holds metadata (labels, annotations, finalizers, ...) and the content without `status`; a field that is
     None must be absent. `status`, if given, is written through the status subresource by the same rule. In lists
-    every item counts, so a list is owned whole, as are policies (`apply.RAW`). `create` False: only changed if
-    it is there. `refuse` judges the present object (raw JSON); its refusal becomes the failure of this write.
+    every item counts, so a list is owned whole, as are policies (`apply.RAW`). `conditions`: those of the status
+    that are owned, by type (None: none of this type); those of other types stay as they are. `create` False: only
+    changed if it is there. `refuse` judges the present object (raw JSON); its refusal becomes the failure of this
+    write.
     """
 
     ref: Ref
     body: Json = field(default_factory=dict)
     status: Json | None = None
+    conditions: Mapping[str, Json | None] = field(default_factory=dict)
     create: bool = True
     refuse: Callable[[Json], Refusal | None] = field(default=lambda _present: None, compare=False)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cluster_uid import DUPLICATE, is_refusal
-from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, others
-from mcagent.controller.contract.health import HEALTHY, health_condition
+from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, by_type, condition
+from mcagent.controller.contract.health import health_condition
 from mcagent.controller.contract.instances import is_waiting
 from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import (
@@ -109,9 +109,19 @@ class MemberClusterSet:
         token = token_state(leader, cluster_set.namespace, now) if leader is not None else None
         if token is not None and token[0] == FALSE:
             events.append(Event(subject=str(ref), reason=token[1], message=token[2]))
-        written = _status(cluster_set, (status, reason, message), token, now)
-        written["conditions"].insert(1, health_condition(before, health.summary, now, unknown=unknown))
-        status_step = Wanted(ref=ref, body=body, status=written, create=False)
+        own = [
+            condition(before, "Ready", status, reason=reason, message=message, now=now),
+            health_condition(before, health.summary, now, unknown=unknown),
+            *range_conditions(cluster_set, now),
+            *token_conditions(cluster_set, token, now),
+        ]
+        status_step = Wanted(
+            ref=ref,
+            body=body,
+            status=_status(cluster_set, (status, reason, message), now),
+            conditions=by_type(own, (EXPORT_RANGE, POD_RANGE, LEADER_TOKEN)),
+            create=False,
+        )
         again = math.inf if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
         again = min(again, health.wake)
         return DesiredObjects(steps=[status_step], events=events, again=again if math.isfinite(again) else None)
@@ -149,15 +159,11 @@ def _state(
     return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(dropped_fields)}" if dropped_fields else ""
 
 
-def _status(
-    cluster_set: ClusterSet, ready: tuple[str, str, str], token: tuple[str, str, str] | None, now: float
-) -> Json:
-    """Return the status. Its only cluster is the leader, because members read no announcements."""
+def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) -> Json:
+    """Return the status without conditions. Its only cluster is the leader: members read no announcements."""
     status, reason, message = ready
     connected = TRUE if status == TRUE else FALSE
-    before = cluster_set.status.conditions
     last = cluster_set.conditions_of(cluster_set.leader_id)
-    own = condition(before, "Ready", status, reason=reason, message=message, now=now)
     conditions = [
         condition(last, "Ready", status, reason=reason, message=message, now=now),
         condition(last, "IsLeader", connected if status != UNKNOWN else UNKNOWN, now=now),
@@ -167,12 +173,6 @@ def _status(
         "totalClusters": 1,
         "readyClusters": 1 if status == TRUE else 0,
         "observedGeneration": cluster_set.metadata.generation,
-        "conditions": [
-            own,
-            *range_conditions(cluster_set, now),
-            *token_conditions(cluster_set, token, now),
-            *others(cluster_set.status, "Ready", HEALTHY, EXPORT_RANGE, POD_RANGE, LEADER_TOKEN),
-        ],
         "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
     }
 
@@ -186,7 +186,9 @@ def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, no
     message = f"ClusterSet {chosen.name} is older: a cluster is a member of one ClusterSet at a time"
     before = cluster_set.status.conditions
     ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
-    status = {"totalClusters": 0, "readyClusters": 0, "conditions": [ready, *others(cluster_set.status, "Ready")]}
+    step = Wanted(
+        ref=ref, status={"totalClusters": 0, "readyClusters": 0}, conditions={"Ready": ready}, create=False
+    )
     is_new = not condition_of(before, "Ready").status
     events = [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if is_new else []
-    return DesiredObjects(steps=[Wanted(ref=ref, status=status, create=False)], events=events)
+    return DesiredObjects(steps=[step], events=events)

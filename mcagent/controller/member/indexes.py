@@ -9,8 +9,11 @@ from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import block_of
 from mcagent.controller.contract.services import import_target
 from mcagent.controller.machinery.reconciler import Index, Side
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode, ApiService
 from mcagent.model.api.multicluster import ResourceImport
+
+API_SERVER = "default/kubernetes"  # the Service whose endpoints are this cluster's API servers
 
 
 def service_of(endpoint_slice: ApiEndpointSlice) -> str:
@@ -67,3 +70,13 @@ IMPORTS_BY_NAMESPACE = Index("imports-by-namespace", ResourceImport, Side.LEADER
 IMPORTS_BY_BLOCK = Index("imports-by-block", ResourceImport, Side.LEADER, _by_block)
 # All under "ClusterInfo".
 CLUSTER_INFOS = Index("imports-of-cluster-info", ResourceImport, Side.LEADER, _cluster_infos)
+
+
+def addresses_of(obj: ApiObject | None) -> frozenset[str]:
+    """Return the addresses of a Node, or of an EndpointSlice of this cluster's API servers; of others none."""
+    match obj:
+        case ApiNode():
+            return frozenset(item.address for item in obj.status.addresses) - {""}
+        case ApiEndpointSlice() if API_SERVER in SLICES_BY_SERVICE.values(obj):
+            return frozenset(text for endpoint in obj.endpoints for text in endpoint.addresses) - {""}
+    return frozenset()

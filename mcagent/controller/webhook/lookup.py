@@ -43,7 +43,7 @@ class ClusterLookup:
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[ResourceImport]:
         """Return the cached ResourceImports with one of these values in the index `cidr_claims.GRANTED`.
 
-        None if this controller is a member's, or does not reconcile the namespace.
+        None are cached if this controller is a member's, or does not reconcile the namespace.
         """
         if not self._cache.has_index(GRANTED):
             return ()

@@ -150,12 +150,6 @@ class Condition(ApiPart, frozen=True):
 NO_CONDITION = Condition()
 
 
-class Conditions(ApiPart, frozen=True):
-    """A status that holds nothing but conditions."""
-
-    conditions: tuple[Condition, ...] = ()
-
-
 class SharedConditions(ApiPart, frozen=True):
     """A status whose conditions several controllers write: kept as they were read, and written so."""
 

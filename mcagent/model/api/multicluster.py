@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, field
 
-from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart, Condition, Conditions, SharedConditions
+from mcagent.model.api.base import NO_FIELDS, ApiObject, ApiPart, Condition, SharedConditions
 from mcagent.model.api.kubernetes import ApiServiceSpec, PortNumber, ServiceFields, Subsets
 from mcagent.model.objects import Kind
 
@@ -214,7 +214,7 @@ class ResourceExport(ApiObject, frozen=True):
     KIND: ClassVar[Kind] = Kind.RESOURCE_EXPORT
 
     spec: ResourceExportSpec = ResourceExportSpec()
-    status: Conditions = Conditions()
+    status: SharedConditions = SharedConditions()
 
 
 class ServiceImportSpec(ServiceFields, frozen=True):

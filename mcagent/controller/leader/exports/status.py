@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS
-from mcagent.controller.contract.conditions import FALSE, TRUE, condition
+from mcagent.controller.contract.conditions import FALSE, TRUE, by_type, condition
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 
 CONFLICT = "ConvergeFailure"  # the only reason that Antrea's leader uses
+_TYPES = ("Succeeded", "Failure", "Conflict")
 FAILED = "ResourceExport can't be converged to ResourceImport"
 
 
@@ -61,7 +62,7 @@ def _condition(
 
 
 def _status(export: ResourceExport, conditions: list[Json]) -> Wanted:
-    return Wanted(ref=export_ref(export), status={"conditions": conditions}, create=False)
+    return Wanted(ref=export_ref(export), conditions=by_type(conditions, _TYPES), create=False)
 
 
 def released(export: ResourceExport) -> list[Wanted]:

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, claims_of, collide, gateway_claim
 from mcagent.controller.machinery.reconciler import Index, Leader, Side, View
-from mcagent.controller.member.indexes import SLICES_BY_SERVICE
+from mcagent.controller.member.indexes import API_SERVER, SLICES_BY_SERVICE, addresses_of
 from mcagent.core.addresses.rules import parts_outside
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
+from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiClusterInfoImport, ClusterInfo, ResourceImport
 from mcagent.model.net import host_network, parse_address, parse_network
 from mcagent.model.parsing.granted import (
@@ -27,7 +27,6 @@ from mcagent.model.parsing.granted import (
     to_microseconds,
 )
 
-API_SERVER = "default/kubernetes"  # the Service whose endpoints are this cluster's API servers
 MAX_PARTS = 64  # of a Pod CIDR around API servers
 
 
@@ -119,16 +118,6 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
                 messages[claim.text] = f"{claim} of cluster {cluster_id} is ignored: {address.text} is {owner}"
                 break
     return messages
-
-
-def addresses_of(obj: ApiObject | None) -> frozenset[str]:
-    """Return the addresses of a Node, or of an EndpointSlice of this cluster's API servers; of others none."""
-    match obj:
-        case ApiNode():
-            return frozenset(item.address for item in obj.status.addresses) - {""}
-        case ApiEndpointSlice() if API_SERVER in SLICES_BY_SERVICE.values(obj):
-            return frozenset(text for endpoint in obj.endpoints for text in endpoint.addresses) - {""}
-    return frozenset()
 
 
 def _api_servers(view: View) -> Iterable[CidrClaim]:

@@ -27,11 +27,11 @@ from mcagent.controller.contract.cidr_claims import (
     pairs,
     without,
 )
-from mcagent.controller.contract.conditions import FALSE, TRUE, condition, others
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Leader, ObjectChange, Ref, View, Wanted
 from mcagent.controller.member.exports import published, published_settings
-from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
+from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE, addresses_of
 from mcagent.controller.member.membership import (
     cluster_set_of,
     concerns_membership,
@@ -43,7 +43,6 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.networks.cidr_claims import (
     NODES_BY_PREFIX,
-    addresses_of,
     divided,
     granted_times,
     protected,
@@ -54,7 +53,7 @@ from mcagent.controller.member.networks.cidr_claims import (
 from mcagent.controller.member.published import export_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import objects
-from mcagent.model.api.base import ApiObject, Metadata, SharedConditions
+from mcagent.model.api.base import ApiObject, Metadata
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
 from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
@@ -162,10 +161,8 @@ class ClusterInfoImports:
         reason = problems[0][0] if problems else "Imported"
         notes = [f"Pod CIDR {cidr} is imported without the addresses of API servers in it" for cidr in parts]
         message = "; ".join([*(text for _, text in problems), *notes[:_SHOWN]])
-        before = present.status if present is not None else SharedConditions()
-        ready = condition(
-            before.conditions, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now
-        )
+        before = present.status.conditions if present is not None else ()
+        ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
         meta = {
             "labels": managed_labels(),
             "annotations": {
@@ -180,8 +177,7 @@ class ClusterInfoImports:
         }
         spec = complete(info)
         spec["gatewayInfos"] = spec["gatewayInfos"] or []
-        status = {"conditions": [ready, *others(before, "Ready")]}
-        import_step = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status=status)
+        import_step = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, conditions={"Ready": ready})
         return DesiredObjects(
             steps=[import_step],
             events=[Event(subject=str(ref), reason=reason, message=text) for reason, text in problems],

@@ -28,11 +28,17 @@ from mcagent.controller.contract.services import (
 )
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
 from mcagent.controller.member.exports import export_ref
-from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS, SLICES_BY_SERVICE
+from mcagent.controller.member.indexes import (
+    API_SERVER,
+    CLUSTER_INFOS,
+    NODES_BY_ADDRESS,
+    SLICES_BY_SERVICE,
+    addresses_of,
+)
 from mcagent.controller.member.services.backends import cluster_ips, pod_ip_subsets
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService
+from mcagent.model.api.kubernetes import ApiService
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
@@ -233,11 +239,8 @@ def accept(
 
 
 def _api_servers(view: View) -> frozenset[str]:
-    endpoint_slice = view.get(
-        Ref(kind=Kind.ENDPOINT_SLICE, namespace="default", name="kubernetes"), ApiEndpointSlice
-    )
-    endpoints = endpoint_slice.endpoints if endpoint_slice is not None else ()
-    return frozenset(text for endpoint in endpoints for text in endpoint.addresses)
+    slices = view.indexed(SLICES_BY_SERVICE, API_SERVER)
+    return frozenset(text for endpoint_slice in slices for text in addresses_of(endpoint_slice))
 
 
 def _named(addresses: list[str]) -> str:

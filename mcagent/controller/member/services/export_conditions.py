@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import FALSE, TRUE, condition, others
+from mcagent.controller.contract.conditions import FALSE, TRUE, by_type, condition
 from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
 from mcagent.controller.member.membership import import_ref
 from mcagent.model.api.base import Condition, condition_of
@@ -52,7 +52,7 @@ def export_status(
     stamp = {"message": "", "observedGeneration": export.metadata.generation}
     own = [stamp | fields for fields in (valid, *conditions)]
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
-    return Wanted(ref=ref, status={"conditions": [*own, *others(export.status, *_TYPES)]}, create=False)
+    return Wanted(ref=ref, conditions=by_type(own, _TYPES), create=False)
 
 
 def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
@@ -64,11 +64,7 @@ def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
     why = "this cluster is in no ClusterSet: the Service is not exported"
     ready = stamp | condition(before, "Ready", FALSE, reason=NO_CLUSTER_SET, message=why, now=now)
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
-    return Wanted(
-        ref=ref,
-        status={"conditions": [ready, *others(export.status, "Ready", "Conflict", ADDRESS_CONDITION)]},
-        create=False,
-    )
+    return Wanted(ref=ref, conditions=by_type([ready], ("Conflict", ADDRESS_CONDITION)), create=False)
 
 
 def leaders_conditions(

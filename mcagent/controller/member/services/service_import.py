@@ -13,7 +13,7 @@ from itertools import islice
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
-from mcagent.controller.contract.ranges import blocks_of
+from mcagent.controller.contract.ranges import block_of, blocks_of
 from mcagent.controller.contract.services import ServiceSpec, import_target
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -34,6 +34,7 @@ from mcagent.controller.member.indexes import (
     IMPORTS_BY_TARGET,
     NODES_BY_ADDRESS,
     SLICES_BY_SERVICE,
+    addresses_of,
     service_of,
 )
 from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_for, joined_leader
@@ -136,7 +137,7 @@ class ServiceImports:
                 return self.all_keys(view) if concerns_membership(change) else []
             case changed:
                 keys = {owner_of(change.new), owner_of(change.old), *self._next(change, view)}
-                return (keys | self._exported(changed, view)) - {""}
+                return (keys | self._exported(changed, view) | _with_endpoints(change, view)) - {""}
 
     def _exported(self, obj: ApiObject, view: View) -> set[str]:
         """Return the import of a Service that this cluster exports, for the Service or a slice of it."""
@@ -267,6 +268,17 @@ class ServiceImports:
             return DesiredObjects(steps=steps, events=events)
         steps.append(objects.service_import)
         return DesiredObjects(steps=steps, events=events)
+
+
+def _with_endpoints(change: ObjectChange, view: View) -> set[str]:
+    """Return the imports with endpoints at addresses that a Node or an API server of this cluster got or lost."""
+    addresses = addresses_of(change.old) ^ addresses_of(change.new)
+    near = (endpoints for block in map(block_of, addresses) for endpoints in view.indexed(IMPORTS_BY_BLOCK, block))
+    return {
+        import_target(endpoints)
+        for endpoints in near
+        if any(item.ip in addresses for subset in endpoints.spec.endpoints.subsets for item in subset.addresses)
+    }
 
 
 def _oldest_first(view: View) -> list[str]:
