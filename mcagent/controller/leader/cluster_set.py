@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from mcagent.controller.contract import names
+from mcagent.controller.contract import area_holder, names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
@@ -43,6 +43,7 @@ from mcagent.model.parsing.field import listed, printable
 READY = "Ready"
 UNIQUE = "UniqueClusterID"  # of mcagent: False while another cluster tries to use a member's cluster ID
 CONSISTENT = "Consistent"  # of mcagent: IDs are unique, CIDRs do not overlap, and all clusters or none encrypt
+ONE_CONTROLLER = "OneController"  # of mcagent: False while the controller of another namespace wants to lead it
 LIMITED = "CIDRsLimited"  # of mcagent: each member has a list of CIDRs that it may claim
 _LOST = "No MemberClusterAnnounce update after"
 _SHOWN = 5  # overlaps that are named in a message
@@ -183,6 +184,11 @@ class ClusterSetStatus:
             ],
             "clusterStatuses": statuses,
         }
+        if second := area_holder.message(cluster_set):
+            reason = area_holder.SECOND_CONTROLLER
+            status["conditions"].append(
+                condition(conditions, ONE_CONTROLLER, FALSE, reason=reason, message=second, now=now)
+            )
         step = Wanted(ref=ref, body=_cluster_id(cluster_set, view), status=status, create=False)
         return DesiredObjects(steps=[step], events=events, again=min(again, default=None))
 
