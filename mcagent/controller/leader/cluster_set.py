@@ -286,15 +286,14 @@ def _duplicate(announce: MemberClusterAnnounce) -> str:
     """Return the message on a second cluster with the ID of a member; "" if there is none."""
     own, refused = uids(announce)
     if copy := refused_instance(announce):
-        return (
-            f"two clusters use cluster ID {announce.cluster_id}, one a copy of the other: controller {copy} was "
-            "refused"
-        )
-    if not own or not refused or own == refused:
+        clusters = f", one a copy of the other: controller {copy} was refused"
+    elif own and refused and own != refused:
+        clusters = f": the member has UID {own}, the refused one {refused} (of their Namespaces kube-system)"
+    else:
         return ""
     return (
-        f"two clusters use cluster ID {announce.cluster_id}: the member has UID {own}, the refused one {refused} "
-        "(of their Namespaces kube-system)"
+        f"two clusters use cluster ID {announce.cluster_id}{clusters}. If the refused one replaces the member: "
+        f"kubectl delete memberclusterannounce -n {announce.namespace} {announce.name}"
     )
 
 
