@@ -110,7 +110,7 @@ class ControllerSettings:
         return replace(
             self,
             member=replace(self.member, namespace=namespace, home=home),
-            leader=replace(self.leader, namespace=namespace),
+            leader=replace(self.leader, namespace=namespace, home=home),
         )
 
     def accounts(self, home: str) -> Accounts:

@@ -20,6 +20,7 @@ from pathlib import Path
 from mcagent import supervised
 from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.config import ControllerRole, ControllerSettings
+from mcagent.controller.contract.area_holder import released
 from mcagent.controller.contract.health import unhealthy_by_reason
 from mcagent.controller.discovered import complete, own_namespace, with_cluster_uid
 from mcagent.controller.machinery.engine import Engine, EngineTiming
@@ -92,7 +93,8 @@ class Controller:
         settings = replace(settings, member=replace(settings.member, instance=str(uuid.uuid4())))
         self.role, self.settings = role, settings
         home = settings.pod_namespace or own_namespace()
-        self.namespace = namespace = settings.read_namespace(home)
+        self._home, self.namespace = home, settings.read_namespace(home)
+        namespace = self.namespace
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         name = settings.webhook_service or f"mcagent-{role}"
         client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
@@ -132,7 +134,7 @@ class Controller:
             also=NEEDED if role is ControllerRole.LEADER and settings.webhook_port else (),
             permit=self._permit,
             record=self._record,
-            last=self._last_writes if role is ControllerRole.MEMBER else lambda _view: (),
+            last=self._last_writes,
             timing=EngineTiming(workers=settings.workers, resync=settings.resync_period),
         )
         self.webhook: WebhookServer | None = None
@@ -188,6 +190,8 @@ class Controller:
         return unhealthy_by_reason(self.engine.view.list(ClusterSet, namespace=self.namespace or None))
 
     def _last_writes(self, view: View) -> Sequence[Wanted]:
+        if self.role is ControllerRole.LEADER:
+            return list(released(view, self.namespace or None, self._home))
         from mcagent.controller.member.announce import released_announcement
 
         return released_announcement(view, self.settings.member)

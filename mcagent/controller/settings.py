@@ -196,8 +196,9 @@ class MemberLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderSettings(ClusterSetSettings):
-    """The keys that the reconcilers of a leader need."""
+    """The keys that the reconcilers of a leader need. `home`: the controller's own namespace; "": not known."""
 
+    home: str = ""
     limits: MemberLimits = MemberLimits()
     # fmt: off
     imported_traffic: Annotated[str, Key("importedTraffic", kinds.traffic(),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from mcagent.agent.config import Settings
 from mcagent.api.doctor import NodeReport
 from mcagent.api.status import Status
-from mcagent.controller.admin.fields import items_at
+from mcagent.controller.admin.fields import items_at, text_at
 from mcagent.core.fragments.tunnel_guard import tunnel_port
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
@@ -22,6 +22,7 @@ from mcagent.model.parsing.decode import read_as
 from mcagent.model.plan import Desired
 
 TIMEOUT = 10.0  # seconds for one request
+PAGE = 5000  # objects of one request
 OURS = {"labelSelector": "app.kubernetes.io/name=mcagent"}
 Progress = Callable[[str], None]
 Readings = Mapping[Callable[[Any], Any], Any]
@@ -112,13 +113,19 @@ class ExaminedCluster(Subject):
     def items(self, path: str, query: Mapping[str, str] | None = None) -> list[RawObject]:
         """Return the items of a list; none if the server does not know the kind. Raises SourceError."""
         self.progress(path.rpartition("/")[2])
-        try:
-            answer = self.client.request("GET", path, {"limit": "20000", **(query or {})}, timeout=TIMEOUT)
-        except ApiRefusalError as error:
-            if error.code == 404:
-                return []
-            raise
-        return items_at(answer, "items")
+        items: list[RawObject] = []
+        page = {"limit": str(PAGE), **(query or {})}
+        while True:
+            try:
+                answer = self.client.request("GET", path, page, timeout=TIMEOUT)
+            except ApiRefusalError as error:
+                if error.code == 404:
+                    return []
+                raise
+            items += items_at(answer, "items")
+            if not (token := text_at(answer, "metadata", "continue")):
+                return items
+            page["continue"] = token
 
     def objects(self, cls: type[Obj]) -> list[Obj]:
         """Return all objects of a kind as structs; none if the server lacks the kind. Raises SourceError."""

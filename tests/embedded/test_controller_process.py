@@ -179,6 +179,23 @@ def ready(objects: Objects, namespace: str) -> bool:
     return any((item["type"], item["status"]) == ("Ready", "True") for item in conditions)
 
 
+def test_a_leader_that_stops_lets_a_controller_of_another_namespace_lead(cluster: Callable[..., Cluster]) -> None:
+    """With the rights of the manifests, it marks its ClusterSet while it runs."""
+    leader = cluster(ControllerRole.LEADER)
+    spec = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    leader.objects.put(Kind.CLUSTER_SET, "blue", COMMON_AREA, spec=spec)
+
+    def holder() -> str | None:
+        found = leader.objects.get(Kind.CLUSTER_SET, "blue", COMMON_AREA)
+        return (found["metadata"].get("annotations") or {}).get("mcagent.io/controller")
+
+    leading = leader.start()
+    until(lambda: holder() == COMMON_AREA, timeout=20)
+    leader.controllers.remove(leading)
+    leading.stop()
+    assert holder() is None
+
+
 def test_a_service_is_imported_behind_the_webhooks_and_withdrawn(cluster: Callable[..., Cluster]) -> None:
     """From nothing to an imported Service and back, with the manifests' webhooks in force."""
     leader = cluster(ControllerRole.LEADER)

@@ -226,6 +226,26 @@ def test_what_helm_installed_is_helms(site: Site) -> None:
     assert site.names(DAEMONS) == []
 
 
+def test_a_second_installation_in_another_namespace_is_refused(site: Site) -> None:
+    """It would take the rights of the first one, and its controller work on the same objects."""
+    binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/mcagent-agent"
+
+    def bound() -> list[str]:
+        return [subject["namespace"] for subject in site.client.request("GET", binding)["subjects"]]
+
+    assert site.run(*AGENTS, "--apply", "--no-wait")[0] == 0
+    for arguments in (("--apply", "--no-wait"), ("--dry-run",)):
+        code, said = site.run(*AGENTS, "-n", "default", *arguments)
+        assert code == 1
+        assert (
+            f"ClusterRoleBinding mcagent-agent is that of namespace {HOME}, where this part is installed" in said
+        )
+    assert bound() == [HOME]
+    assert site.names(DAEMONS.replace(HOME, "default")) == []
+    assert site.run(*AGENTS, "-n", "default", "--apply", "--no-wait", "--force")[0] == 0
+    assert bound() == ["default"]
+
+
 def test_what_was_configured_stays_when_it_is_applied_again(site: Site) -> None:
     """An upgrade keeps the cluster's ID and every key that was set; a key that is given again changes alone."""
     again = ("deploy", "--without", "member", "--without", "crds", "--apply", "--no-wait")

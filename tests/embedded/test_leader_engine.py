@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from devtools.apiserver.faults import Fault, FaultKind
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.machinery.engine import Engine
-from mcagent.controller.settings import LeaderSettings
+from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
@@ -33,7 +34,7 @@ class World:
 
     def __init__(self, api: ApiServer, client: Client, timeout: float) -> None:
         self.api, self.client, self.objects = api, client, Objects(api)
-        self._settings = LeaderSettings(
+        self.settings = LeaderSettings(
             namespace=COMMON_AREA, heartbeat_timeout=timeout, allowed_endpoint_cidrs=("10.0.0.0/8",)
         )
         self.engine = self.start()
@@ -41,7 +42,7 @@ class World:
     def start(self) -> Engine:
         """Start an engine anew."""
         engine = Engine(
-            leader_reconcilers(self._settings), self.client, namespace=COMMON_AREA, member=False, timing=QUICK
+            leader_reconcilers(self.settings), self.client, namespace=COMMON_AREA, member=False, timing=QUICK
         )
         engine.start()
         return engine
@@ -76,6 +77,10 @@ class World:
         found = self.get(Kind.RESOURCE_EXPORT, name) or {}
         conditions = found.get("status", {}).get("conditions") or [{}]
         return str(conditions[-1].get("type", ""))
+
+    def annotations(self) -> dict[str, str]:
+        """Return those of the ClusterSet."""
+        return dict(self.get(Kind.CLUSTER_SET, "clusterset1")["metadata"].get("annotations") or {})
 
     def ready(self) -> int:
         """Return how many members are Ready."""
@@ -125,6 +130,28 @@ def test_a_leader_of_one_namespace_leaves_others_alone(world: World) -> None:
     world.put(service("east"))
     until(lambda: world.verdict("east-default-nginx-service") == "Succeeded")
     assert not [write for write in world.settled() if "mcs-b" in write]
+
+
+def test_two_controllers_with_different_limits_do_not_write_in_turn(world: World) -> None:
+    """Those of two namespaces: the one that is refused has a limit of one endpoint, which has no effect."""
+    world.engine.stop()
+    limits = [MemberLimits(), MemberLimits(max_endpoints=1)]
+    engines = []
+    for home, limit in zip(("first", "second"), limits, strict=True):
+        world.settings = replace(world.settings, home=home, limits=limit)
+        engines.append(world.start())
+        until(lambda: world.annotations().get("mcagent.io/controller"))
+    try:
+        world.put(service("east"), endpoints("east", ["10.1.0.1", "10.1.0.2"]))
+        until(lambda: world.addresses() == ["10.1.0.1", "10.1.0.2"])
+        until(lambda: world.annotations().get("mcagent.io/refused-controller"))
+        marked = {key: text for key, text in world.annotations().items() if "controller" in key}
+        assert marked == {"mcagent.io/controller": "first", "mcagent.io/refused-controller": "second"}
+        written = [write for write in world.settled() if write.endswith("resourceimports/default-nginx-endpoints")]
+        assert not written  # it was created, and never changed
+    finally:
+        for engine in engines:
+            engine.stop()
 
 
 def test_from_exports_to_imports_and_back(world: World) -> None:

@@ -101,6 +101,7 @@ def test_both_clusters_and_the_leader_say_that_there_is_a_copy() -> None:
     assert f"kubectl delete memberclusterannounce -n {AREA} {ANNOUNCE}" in event.message
     unique = east_of(world)["UniqueClusterID"]
     assert (unique["status"], unique["reason"]) == DUPLICATE
+    assert f"kubectl delete memberclusterannounce -n {AREA} {ANNOUNCE}" in unique["message"]
     assert conditions_of(world.north.get(Kind.CLUSTER_SET, AREA, SET))["Consistent"] == DUPLICATE
 
 

@@ -134,6 +134,13 @@ def leaders_set(reason: str) -> ClusterSet:
     return read_as(ClusterSet, {"metadata": {"name": "cs"}, "spec": spec, "status": {"clusterStatuses": [member]}})
 
 
+def led_twice() -> ClusterSet:
+    """Return the ClusterSet of a leader with controllers in two namespaces."""
+    notes = {"mcagent.io/controller": "area", "mcagent.io/refused-controller": "other"}
+    meta = {"name": "cs", "namespace": "area", "annotations": notes}
+    return read_as(ClusterSet, {"metadata": meta, "spec": {"clusterID": "l", "leaders": [{"clusterID": "l"}]}})
+
+
 def duplicate(name: str) -> RawObject:
     """Return an Event about a second cluster with the ID of the ClusterSet's member."""
     involved = {"kind": "ClusterSet", "namespace": "kube-system", "name": name}
@@ -289,6 +296,7 @@ def claim(address: str, port: int) -> ClaimedSocket:
 
 FAULTS = {
     "a Service at a tunnel port": (cluster(claims=(claim("192.168.1.11", 6081),)), {"ServiceClaimsTunnel"}),
+    "two controllers of one ClusterSet": (cluster(cluster_sets=[led_twice()]), {"SecondController"}),
     "a Service at a BFD port": (cluster(claims=(claim("192.168.1.11", 3784),)), {"ServiceClaimsTunnel"}),
     "a node port that is the tunnel port": (cluster(claims=(claim("", 6081),)), {"ServiceClaimsTunnel"}),
     "no agents": (cluster(pods=[]), {"NoAgents"}),

@@ -53,6 +53,27 @@ def test_a_pod_outside_of_its_nodes_cidrs_is_told() -> None:
     assert told([pod("a", "w2", "10.2.1.5")], W1, W2)[0] == "PodsOutsideCIDRs"  # of another Node
 
 
+class Pages:
+    """A client of an API server that answers lists in pages of one object."""
+
+    def __init__(self, *objects: RawObject) -> None:
+        self.objects = objects
+
+    def request(self, _method: str, _path: str, query: dict[str, str], **_more: object) -> RawObject:
+        """Return one object, and the token of the next one."""
+        number = int(query.get("continue", "0"))
+        following = str(number + 1) if number + 1 < len(self.objects) else ""
+        return {"metadata": {"continue": following}, "items": [self.objects[number]]}
+
+
+def test_all_pages_of_a_list_are_examined() -> None:
+    """A Pod beyond the first page is not taken for one that is where it should be."""
+    client: Any = Pages(INSIDE, INSIDE, OUTSIDE)
+    readings: dict[Any, Any] = {nodes: [W1, W2]}
+    (finding,) = pod_routing.examine(ExaminedCluster(client, Config(node_name=""), readings=readings))
+    assert (finding.reason, finding.seen.split(",")[0]) == ("PodsOutsideCIDRs", "1 of 3 Pods")
+
+
 @pytest.mark.parametrize(
     "pods",
     [

@@ -123,6 +123,7 @@ def test_both_sides_name_the_two_uids_and_what_to_do() -> None:
     assert (unique["status"], unique["reason"]) == ("False", "DuplicateClusterID")
     assert FIRST in unique["message"]
     assert SECOND in unique["message"]
+    assert remedies[1] in unique["message"]
     assert east_of(world)["Ready"]["status"] == "True"
     consistent = conditions_of(world.north.get(Kind.CLUSTER_SET, AREA, SET))["Consistent"]
     assert consistent == ("False", "DuplicateClusterID")

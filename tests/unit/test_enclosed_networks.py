@@ -102,6 +102,16 @@ def test_only_the_part_of_a_later_network_is_given_up(later: Facts) -> None:
     assert Agent(agent.facilities).routed(later, EAST) == (PARTS, {"PartlyLocal"})
 
 
+@pytest.mark.parametrize("service", [False, True], ids=["Pods", "Services"])
+def test_a_service_cidr_in_use_stays_as_a_pod_cidr_does(service: bool) -> None:
+    """A bridge takes its part; Services at other addresses, and the other CIDR, are reached as before."""
+    cidrs = ("10.2.0.0/16", "10.97.0.0/16") if service else ("10.97.0.0/16", "10.2.0.0/16")
+    agent, info = Agent(), cluster("east", *cidrs)
+    assert agent.routed(Facts(), info) == (networks("10.2.0.0/16"), set())
+    assert agent.routed(BRIDGE, info) == (PARTS, {"PartlyLocal"})
+    assert Agent().routed(BRIDGE, info) == ((), {"OverlapsLocal"})  # it was there before the claim
+
+
 @pytest.mark.parametrize(("first", "reason"), [(BRIDGE, "OverlapsLocal"), (VPN, "RoutedElsewhere")])
 def test_a_later_claim_on_a_network_is_refused_as_a_whole(first: Facts, reason: str) -> None:
     """Whatever else is in use: another cluster's CIDR beside it, and CIDRs of the same cluster."""

@@ -197,6 +197,8 @@ READERS = {
 # Functions that take text apart, but none of others, by reason.
 OWN_TEXT = {
     "keys that controllers make of names": (
+        "controller/leader/area_holder.py:AreaHolder.desired",
+        "controller/leader/area_holder.py:_area",
         "controller/leader/cluster_infos.py:ClusterInfoCopy.desired",
         "controller/leader/cluster_set.py:ClusterSetStatus.desired",
         "controller/leader/label_identities.py:LabelIdentities.desired",

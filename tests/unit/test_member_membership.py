@@ -252,6 +252,28 @@ def test_without_a_cluster_set_what_is_ours_goes_at_start_and_nothing_else() -> 
     }
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["in no ClusterSet", "leaves"])
+def test_what_antrea_imports_stays_unless_this_controller_leaves(leaves: bool) -> None:
+    """Its controller is a member by a ClusterSet of its own namespace, in which this controller does not run."""
+    view = member()
+    service: RawObject = {
+        "kind": "Service",
+        "metadata": {
+            "name": "antrea-mc-theirs",
+            "namespace": "shop",
+            "annotations": {"multicluster.antrea.io/imported-service": "true"},
+        },
+        "spec": {"clusterIP": "10.96.1.1"},
+    }
+    view.local.put(service)
+    view.local.put({"kind": "Endpoints", "metadata": dict(service["metadata"])})
+    if not leaves:
+        the_set(view)["metadata"]["finalizers"].clear()
+    view.local.remove(Kind.CLUSTER_SET, HOME, SET)
+    Controller(view, member_reconcilers(settings())).settle()
+    assert made(view).get("Service", []) == ([] if leaves else ["antrea-mc-theirs"])
+
+
 def test_rejoining_makes_everything_anew() -> None:
     """After leaving and joining again there is what there was before."""
     view, controller = joined()

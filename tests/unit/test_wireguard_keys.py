@@ -99,16 +99,33 @@ def test_a_key_in_use_is_taken_over_when_the_file_is_lost(store: KeyStore) -> No
     ],
 )
 def test_a_damaged_file_is_an_error_and_stays(store: KeyStore, content: bytes, words: str) -> None:
-    """No new identity is made; the error names the file and never its content."""
+    """No rotation begins with it; the error names the file and never its content."""
     store.ensure()
     store.path.write_bytes(content)
-    for use in (store.load, store.ensure, store.prepare_next):
+    for use in (store.load, store.prepare_next):
         with pytest.raises(BackendError, match=words) as told:
             use()
         assert str(store.path) in str(told.value)
         assert "SECRET" not in str(told.value)
         assert not told.value.retryable
     assert store.path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b'{"current": {"privateKey": "SECRET"}}'])
+def test_a_damaged_file_does_not_end_encryption(
+    store: KeyStore, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The key of the device stays, without one a new key is made; the file is kept, and its content not logged."""
+    private = store.ensure().current.private
+    store.path.write_bytes(content)
+    keys = store.ensure(lambda: private)
+    assert (keys.current.private, keys) == (private, store.load())
+    kept = store.path.with_name(f"{store.path.name}.damaged")
+    assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (content, 0o600)
+    assert str(kept) in caplog.text
+    assert "SECRET" not in caplog.text
+    store.path.write_bytes(content)
+    assert store.ensure().current.private != private
 
 
 def test_a_file_that_others_may_have_read_is_refused(store: KeyStore) -> None:

@@ -62,12 +62,15 @@ def deploy(
 
     `withdrawn`: objects that an earlier configuration needed; those of mcagent are deleted.
 
-    Nothing is written if the API server is too old, a kind is missing, or an object belongs to a Helm release.
-    Raises McagentError.
+    Nothing is written if the API server is too old, a kind is missing, an object belongs to a Helm release, or,
+    without `force`, a part runs in another namespace. Raises McagentError.
     """
     cluster.require_supported_version()
     kinds = {(obj["spec"]["group"], obj["spec"]["names"]["kind"]) for obj in objects if obj["kind"] == CRD}
     before = {shown(obj): _present(cluster, obj, kinds) for obj in (*objects, *withdrawn)}
+    if not force:
+        for obj in objects:
+            _require_same_namespace(obj, before[shown(obj)])
     absent = {obj["metadata"]["name"] for obj in objects if obj["kind"] == NAMESPACE and not before[shown(obj)]}
     for obj in objects:
         name, present = shown(obj), before[shown(obj)]
@@ -127,6 +130,24 @@ def _present(cluster: Cluster, obj: RawObject, kinds: Set[tuple[str, str]]) -> R
     if release := release_of(present):
         raise AdminError(f'{shown(obj)} belongs to the Helm release "{release}": use helm upgrade')
     return present
+
+
+def _require_same_namespace(obj: RawObject, present: RawObject | None) -> None:
+    """Raise AdminError if the cluster-wide rights of a part belong to accounts of another namespace.
+
+    That part runs there: two controllers or agents would work on the same objects, and the first lose its rights.
+    """
+    namespaces, bound = (_account_namespaces(binding) for binding in (obj, present or {}))
+    if namespaces and bound and not namespaces & bound:
+        raise AdminError(
+            f"{shown(obj)} is that of namespace {', '.join(sorted(bound))}, where this part is installed: give "
+            "that namespace, or run mcagent uninstall there first (--force moves the rights, and leaves the rest)"
+        )
+
+
+def _account_namespaces(binding: RawObject) -> set[str]:
+    subjects = binding.get("subjects") if binding.get("kind") == "ClusterRoleBinding" else None
+    return {subject["namespace"] for subject in subjects or () if subject.get("namespace")}
 
 
 def _apply(cluster: Cluster, obj: RawObject, *, force: bool, dry_run: bool) -> RawObject:

@@ -9,7 +9,7 @@ from typing import Any
 from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
-from mcagent.controller.contract import names
+from mcagent.controller.contract import area_holder, names
 from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.export_ranges import read_ranges
 from mcagent.controller.contract.health import HEALTHY
@@ -84,6 +84,7 @@ def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
     messages += [f"virtual Pod CIDR {pods.message}"] if pods.type else []
     token = condition_of(obj.status.conditions, LEADER_TOKEN)
     messages += [token.message] if token.is_false else []
+    messages.append(area_holder.message(obj))
     healthy = condition_of(obj.status.conditions, HEALTHY)
     messages += _health_messages(ready, healthy)
     rows = [(*own, _state(ready, healthy), age(obj, now), "; ".join(filter(None, messages)))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mcagent.controller.leader.area_holder import AreaHolder, Guarded
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.leader.cluster_set import ClusterSetStatus
 from mcagent.controller.leader.export_ranges import ExportRanges
@@ -16,7 +17,7 @@ from mcagent.controller.settings import LeaderSettings
 
 def leader_reconcilers(settings: LeaderSettings) -> list[Reconciler]:
     """Return all reconcilers of a leader, in no particular order."""
-    return [
+    reconcilers: list[Reconciler] = [
         Members(settings),
         ClusterSetStatus(settings),
         ExportRanges(settings),
@@ -27,3 +28,4 @@ def leader_reconcilers(settings: LeaderSettings) -> list[Reconciler]:
         PolicyCopies(KUBERNETES),
         OtherExports(),
     ]
+    return [AreaHolder(settings), *(Guarded(reconciler, settings.home) for reconciler in reconcilers)]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from mcagent.controller.contract import names
+from mcagent.controller.contract import area_holder, names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.cluster_uid import DUPLICATE, uids
@@ -43,6 +43,7 @@ from mcagent.model.parsing.field import listed, printable
 READY = "Ready"
 UNIQUE = "UniqueClusterID"  # of mcagent: False while another cluster tries to use a member's cluster ID
 CONSISTENT = "Consistent"  # of mcagent: IDs are unique, CIDRs do not overlap, and all clusters or none encrypt
+ONE_CONTROLLER = "OneController"  # of mcagent: False while the controller of another namespace wants to lead it
 LIMITED = "CIDRsLimited"  # of mcagent: each member has a list of CIDRs that it may claim
 _LOST = "No MemberClusterAnnounce update after"
 _SHOWN = 5  # overlaps that are named in a message
@@ -183,8 +184,12 @@ class ClusterSetStatus:
             _limited(view, area, members, conditions, now, limits=self._settings.limits),
             health_condition(conditions, health.summary, now),
         ]
+        if second := area_holder.message(cluster_set):
+            reason = area_holder.SECOND_CONTROLLER
+            own.append(condition(conditions, ONE_CONTROLLER, FALSE, reason=reason, message=second, now=now))
+        owned = by_type(own, (ONE_CONTROLLER,))
         body = _cluster_id(cluster_set, view)
-        step = Wanted(ref=ref, body=body, status=status, conditions=by_type(own), create=False)
+        step = Wanted(ref=ref, body=body, status=status, conditions=owned, create=False)
         return DesiredObjects(steps=[step], events=events, again=min(again, default=None))
 
     def _ready(
@@ -281,15 +286,14 @@ def _duplicate(announce: MemberClusterAnnounce) -> str:
     """Return the message on a second cluster with the ID of a member; "" if there is none."""
     own, refused = uids(announce)
     if copy := refused_instance(announce):
-        return (
-            f"two clusters use cluster ID {announce.cluster_id}, one a copy of the other: controller {copy} was "
-            "refused"
-        )
-    if not own or not refused or own == refused:
+        clusters = f", one a copy of the other: controller {copy} was refused"
+    elif own and refused and own != refused:
+        clusters = f": the member has UID {own}, the refused one {refused} (of their Namespaces kube-system)"
+    else:
         return ""
     return (
-        f"two clusters use cluster ID {announce.cluster_id}: the member has UID {own}, the refused one {refused} "
-        "(of their Namespaces kube-system)"
+        f"two clusters use cluster ID {announce.cluster_id}{clusters}. If the refused one replaces the member: "
+        f"kubectl delete memberclusterannounce -n {announce.namespace} {announce.name}"
     )
 
 

@@ -2,8 +2,9 @@
 
 A key is "Kind/namespace/name" of one object. It deletes imported Services, their EndpointSlices and
 ServiceImports, ClusterInfoImports, LabelIdentities, imported policies and Gateways that bear this controller's
-marks (Services and policies also Antrea's). It runs while the ClusterSet is being deleted, and at start if there
-is none. ServiceExports belong to users and stay: their condition Ready becomes False.
+marks. It runs while the ClusterSet is being deleted, then also for Services and policies that Antrea's controller
+imported, and at start if there is none: Antrea's controller may be a member by a ClusterSet of another namespace.
+ServiceExports belong to users and stay: their condition Ready becomes False.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from mcagent.controller.contract import names
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
-from mcagent.controller.member.membership import is_joined, is_managed
+from mcagent.controller.member.membership import cluster_set_of, is_joined, is_managed
 from mcagent.controller.member.policies.consent import written_kinds
 from mcagent.controller.member.policies.policy_imports import is_imported_policy
 from mcagent.controller.member.services.export_conditions import withdrawn
@@ -99,13 +100,14 @@ def owned(view: View, kinds: Iterable[Kind]) -> Iterator[ApiObject]:
 
 
 def _is_ours(obj: ApiObject, view: View) -> bool:
+    is_marked = is_managed(obj) or cluster_set_of(view) is not None
     match obj.KIND:
         case Kind.SERVICE:
-            return bool(owner_of(obj)) and is_imported(obj)
+            return bool(owner_of(obj)) and is_imported(obj) and is_marked
         case Kind.ENDPOINT_SLICE:
             return obj.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY
     if isinstance(obj, PolicyObject):
-        return is_imported_policy(obj)
+        return is_imported_policy(obj) and is_marked
     if not is_managed(obj):
         return False
     return obj.KIND in (Kind.SERVICE_IMPORT, Kind.LABEL_IDENTITY) or obj.namespace == view.namespace

@@ -41,7 +41,7 @@ from mcagent.model.problem import Problem, Severity
 
 _ENDPOINTS_BEGIN = int(ENDPOINTS.network_address)
 SHOWN = 4  # CIDRs or addresses that a message names
-MAX_PARTS = 128  # of a Pod CIDR around protected networks; each part is a route and flows
+MAX_PARTS = 128  # of a CIDR around networks that are not used; each part is a route and flows
 ANNOTATION_PATH = f"metadata.annotations[{CLAIMS_ANNOTATION}]"
 REFUSED_PODS_PATH = f"metadata.annotations[{REFUSED_PODS_ANNOTATION}]"
 
@@ -156,10 +156,10 @@ class ClusterValidator:
         gateway_networks = {claim.network for claim in gateways}
         for network, path, pod in published:
             excluded = self._protected.inside(network) if pod else ()
-            later = self._later(network) if pod else ()
+            later = self._later(network)
             parts = parts_outside(network, (*(inner for inner, _ in excluded), *later))
-            divisible = pod and len(parts) <= MAX_PARTS
-            refusal = self._refuse(network, divisible=divisible, later=later if divisible else ())
+            divisible = len(parts) <= MAX_PARTS
+            refusal = self._refuse(network, divisible=pod and divisible, later=later if divisible else ())
             if refusal is None and network in gateway_networks:
                 refusal = _refused("IsGateway", network, "it is the cluster's own gateway")
             if refusal is None:

@@ -11,6 +11,7 @@ import binascii
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import stat
 import time
@@ -20,6 +21,8 @@ from pathlib import Path
 
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
+
+log = logging.getLogger(__name__)
 
 KEY_LENGTH = 32  # bytes, private and public (RFC 7748)
 
@@ -46,12 +49,16 @@ class Keys:
         return next((pair.private for pair in pairs if pair is not None and pair.public == public), None)
 
 
+class DamagedKeyFileError(BackendError):
+    """The content of the key file is none: a machine that lost power may leave an empty one."""
+
+
 class KeyStore:
     """The key file at `path`; its directory is created if missing.
 
     Several processes may use it (the agent, `mcagent wireguard rotate`): changes are atomic and made under a lock.
-    Every method raises BackendError, not retryable, for a file that other users can read or own, or that is
-    invalid: while there is a file, no new key is generated in its place.
+    Every method raises BackendError, not retryable, for a file that other users can read or own, and all but
+    `ensure`, which makes another one, for a damaged file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,15 +77,22 @@ class KeyStore:
             try:
                 return _parse(file.read(1 << 16))
             except ValueError as error:
-                hint = "restore it, or remove it to get a new identity"
-                raise self._error("read", f"{error}; {hint}") from None
+                subject = f"key file {self.path}"
+                raise DamagedKeyFileError(
+                    Backend.WIREGUARD, "read", subject, str(error), retryable=False
+                ) from None
 
     def ensure(self, recover: Callable[[], bytes | None] = lambda: None) -> Keys:
-        """Read the keys; generate the first pair if there is no file.
+        """Read the keys; generate the first pair if there is no file, or a damaged one, which is kept beside it.
 
         `recover` may return a private key in use, so that a lost file does not change the public key.
         """
-        return self.load() or self._change(lambda keys: keys, recover)
+        try:
+            keys = self.load()
+        except DamagedKeyFileError:
+            keys = None
+            self._set_aside()
+        return keys or self._change(lambda keys: keys, recover)
 
     def prepare_next(self) -> Keys:
         """Generate the next pair, unless there is one."""
@@ -107,6 +121,19 @@ class KeyStore:
             if after != before:
                 self._write(after)
         return after
+
+    def _set_aside(self) -> None:
+        """Rename a damaged file; another process may have replaced it meanwhile."""
+        with self._locked():
+            try:
+                self.load()
+            except DamagedKeyFileError as error:
+                damaged = self.path.with_name(f"{self.path.name}.damaged")
+                try:
+                    self.path.replace(damaged)
+                except OSError as failure:
+                    raise self._error("replace", failure.strerror or str(failure), retryable=True) from None
+                log.error("%s: another one is made, and this one is now %s", error, damaged)
 
     def _check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
