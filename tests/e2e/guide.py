@@ -1,4 +1,4 @@
-"""The commands of docs/deploy.md, upgrade.md and uninstall.md: they are run as they stand there, all of them."""
+"""Commands of README.md, docs/deploy.md, upgrade.md and uninstall.md: all are run as they stand there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from devtools.nodes import netns
 
 PAGES = tuple(ROOT / f"docs/{name}.md" for name in ("deploy", "upgrade", "uninstall"))
 _YAML_FENCE = re.compile(r"^```yaml\n.*?^```\n", flags=re.MULTILINE | re.DOTALL)
+_CONTINUED = re.compile(r"\s*\\\n\s*")
 _COMMENT = re.compile(r"\s+#.*")
+_CONTEXT = {"--context", "--kube-context"}
 
 CHART = "mcagent deploy/helm/mcagent -n kube-system"
 INSTALL = (  # in the cluster that leads, and in the other one
@@ -33,7 +35,7 @@ def commands(page: str) -> tuple[str, ...]:
     """Return the commands of a page: the lines of its blocks, indented or fenced, without comments."""
     found: list[str] = []
     fenced = False
-    for line in _YAML_FENCE.sub("", page).splitlines():
+    for line in _CONTINUED.sub(" ", _YAML_FENCE.sub("", page)).splitlines():
         if line.startswith("```"):
             fenced = not fenced
         elif fenced or line.startswith("    "):
@@ -61,6 +63,7 @@ class Guide:
     lab: K8sLab
     helm: Path
     known: tuple[str, ...] = field(default_factory=every_command)
+    directory: Path = ROOT  # where commands run
     ran: set[str] = field(default_factory=set)
 
     def run(self, cluster: Cluster, command: str, *more: str, timeout: float = 180.0) -> str:
@@ -68,8 +71,9 @@ class Guide:
         assert command in self.known, f"no page has the command {command!r}"
         program, *arguments = shlex.split(command)
         programs: Mapping[str, Path] = {"mcagent": MCAGENT, "helm": self.helm, "kubectl": require()["kubectl"]}
-        kubeconfig = kubeconfig_of_all(self.lab) if "--context" in arguments else self.lab.kubeconfig(cluster)
-        argv = [*self.lab.beside(cluster), "env", f"--chdir={ROOT}", f"KUBECONFIG={kubeconfig}"]
+        contexts = not _CONTEXT.isdisjoint(arguments)
+        kubeconfig = kubeconfig_of_all(self.lab) if contexts else self.lab.kubeconfig(cluster)
+        argv = [*self.lab.beside(cluster), "env", f"--chdir={self.directory}", f"KUBECONFIG={kubeconfig}"]
         done = netns.run([*argv, str(programs[program]), *arguments, *more], timeout=timeout)
         self.ran.add(command)
         return done.stdout + done.stderr

@@ -45,8 +45,9 @@ def complete_contexts(parsed_args: argparse.Namespace, **_arguments: object) -> 
     import yaml
 
     try:
-        document = yaml.safe_load(Path(_kubeconfig(parsed_args)).read_text())
-        return [str(item["name"]) for item in document["contexts"]]
+        files = map(Path, _kubeconfig(parsed_args).split(os.pathsep))
+        documents = [yaml.safe_load(file.read_text()) for file in files if file.is_file()]
+        return [str(item["name"]) for document in documents for item in document["contexts"]]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return []
 
@@ -71,8 +72,8 @@ def _kubeconfig(args: argparse.Namespace) -> str:
 
 
 def usual_kubeconfig() -> str:
-    """Return the file that kubectl would use, or "" for the credentials of the Pod."""
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    """Return the file, or files, that kubectl would use, or "" for the credentials of the Pod."""
+    named = os.environ.get("KUBECONFIG", "").strip(os.pathsep)
     usual = Path.home() / ".kube" / "config"
     return named or (str(usual) if usual.is_file() else "")
 
