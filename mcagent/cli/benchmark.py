@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if args.part:
         return _end(args, limit)
     if not args.source or not args.target:
-        raise InputError("mcagent benchmark", "", "--from and --to are needed: contexts of the kubeconfig")
+        raise InputError("benchmark", "", "--from and --to are needed: contexts of the kubeconfig")
     with terminable(), _prepared(args) as pods:
         _agreed(args, limit)
         rows = _measure(args, *pods)
@@ -113,7 +113,7 @@ def _end(args: argparse.Namespace, limit: int) -> int:
 
     token = os.environ.get(TOKEN, "")
     if not token or not args.address:
-        raise InputError("mcagent benchmark", "", f"{args.part} needs an address, and a token in {TOKEN}")
+        raise InputError("benchmark", "", f"{args.part} needs an address, and a token in {TOKEN}")
     if args.part == "serve":
         ends.serve(args.address, args.port, token, args.seconds + _SPARE)
         return exit_codes.OK
@@ -141,7 +141,7 @@ def _agreed(args: argparse.Namespace, limit: int) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("mcagent benchmark", "", "stdin is not a terminal: confirm with --yes")
+        raise InputError("benchmark", "", "stdin is not a terminal: confirm with --yes")
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise McagentError("nothing was started")

@@ -744,6 +744,8 @@ def test_leave_asks_while_services_are_shared(
     site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)), "--no-wait")
     site.put(Kind.SERVICE_EXPORT, "web", {}, "kube-system")
     monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n") if answer is not None else StringIO())
+    code, _, err = site.run("clusterset", "leave", "--clusterset", "blu")
+    assert (code, err) == (1, "mcagent clusterset: namespace kube-system has no ClusterSet blu; it has blue\n")
     code, out, err = site.run("clusterset", "leave", "--clusterset", "blue")
     assert "lose 1 Service of this cluster, and it loses 0 Services of others" in out + err
     assert code == (0 if answer == "yes" else 1)
@@ -855,7 +857,10 @@ def test_get_shows_what_a_leader_says(site: Site) -> None:
     assert "resourceimport/default-nginx-service" in out.splitlines()
     code, out, _ = site.run("get", "resourceexport/west-default-nginx-service", "east-clusterinfo", "-o", "name")
     assert out.splitlines() == ["resourceexport/east-clusterinfo", "resourceexport/west-default-nginx-service"]
-    assert site.run("get", "re", "east-clusterinfo", "none")[0] == 1
+    code, _, err = site.run("get", "re", "east-clusterinfo", "east-clusterinf")
+    assert code == 1
+    assert err.endswith('there is no resourceexport east-clusterinf (did you mean "east-clusterinfo"?)\n')
+    assert "; there are east-clusterinfo, " in site.run("get", "re", "none")[2]
 
 
 def test_get_clusterset_names_unreachable_clusters(site: Site, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def _join(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     from mcagent.controller.admin import cluster_sets, losses
+    from mcagent.model.objects import Kind
 
     if args.action == "join":
         return _run_join(args)
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.yes and args.action == "destroy":
             instead = "Let them leave first (there: mcagent clusterset leave)"
             confirm(losses.of_destroying(cluster, args.namespace, args.clusterset), "Destroy it?", instead=instead)
-        elif not args.yes:
+        elif not args.yes and cluster.get(Kind.CLUSTER_SET, args.namespace, args.clusterset) is not None:
             confirm(losses.of_leaving(cluster), f"Leave ClusterSet {args.clusterset}?")
         cluster_sets.leave(cluster, args.namespace, args.clusterset, timeout=args.timeout)
     return exit_codes.OK

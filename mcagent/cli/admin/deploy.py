@@ -161,6 +161,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
     """Return what the flags say of the cluster. Raises InputError."""
     import yaml
 
+    from mcagent.config.reader import yaml_fault
     from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
 
     config: dict[Part, dict[str, Any]] = {part: {} for part in CONFIGURED}
@@ -172,7 +173,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         try:
             parsed = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise InputError("--set", path, f'"{value}" is not YAML: {" ".join(str(error).split())}') from None
+            raise InputError("--set", path, f'"{value}" is not YAML: {yaml_fault(error)}') from None
         *sections, last = key.split(".")
         into = config[Part(role)]
         for section in sections:

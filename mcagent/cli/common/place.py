@@ -90,6 +90,20 @@ def open_place(args: argparse.Namespace, command: str) -> Agents:
     named = args.all or args.context or _named_kubeconfig(args) or getattr(args, "nodes", None)
     if not named and is_node(args, settings):
         return LocalAgent(settings)
+    return _agents_of_cluster(args, command, settings)
+
+
+def open_reached(args: argparse.Namespace, command: str) -> Agents:
+    """Return as many agents as there are: the cluster's with a kubeconfig, else this Node's. Raises likewise."""
+    if args.agents is not None:
+        return read_list(args.agents)
+    settings = load_settings(args, node_needed=False)
+    if not (_named_kubeconfig(args) or usual_kubeconfig()) and is_node(args, settings):
+        return LocalAgent(settings)
+    return _agents_of_cluster(args, command, settings)
+
+
+def _agents_of_cluster(args: argparse.Namespace, command: str, settings: Settings) -> Agents:
     from mcagent.kube.client import Client
 
     client = Client(kubeconfig_of(args, command, settings), args.context)

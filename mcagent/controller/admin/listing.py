@@ -29,6 +29,7 @@ from mcagent.model.api.multicluster import (
     ResourceExport,
     ResourceImport,
 )
+from mcagent.model.keys.values import did_you_mean
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as, read_object
@@ -228,10 +229,12 @@ def objects(
     listing = LISTINGS[what]
     selected = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
     if object_names:
+        present = sorted({obj["metadata"]["name"] for obj in selected})
         selected = [obj for obj in selected if obj["metadata"]["name"] in object_names]
         for name in object_names:
-            if not any(obj["metadata"]["name"] == name for obj in selected):
-                raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}")
+            if name not in present:
+                hint = did_you_mean(name, present) or f"; there are {', '.join(present[:20]) or 'none'}"
+                raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}{hint}")
     if cluster_id:
         selected = [obj for obj in selected if read_as(ResourceExport, obj).spec.cluster_id == cluster_id]
     return selected
