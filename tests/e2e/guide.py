@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devtools.k8s import mcs_suite
-from devtools.k8s.demo import MCAGENT
-from devtools.k8s.lab import ROOT, STATE, K8sLab
+from devtools.k8s.demo import MCAGENT, kubeconfig_of_all
+from devtools.k8s.lab import ROOT, K8sLab
 from devtools.k8s.machine import Machine
 from devtools.k8s.programs import require
 from devtools.lab.topology import Cluster
@@ -46,14 +44,6 @@ def commands(page: str) -> tuple[str, ...]:
 def every_command() -> tuple[str, ...]:
     """Return the commands of all pages."""
     return tuple(command for page in PAGES for command in commands(page.read_text(encoding="utf-8")))
-
-
-def kubeconfig_of_all(lab: K8sLab) -> Path:
-    """Write a kubeconfig with a context for each cluster, named like it."""
-    path = STATE / "all.kubeconfig"
-    each = {one.name: json.loads(lab.kubeconfig(one).read_text()) for one in lab.topology.clusters}
-    path.write_text(json.dumps(mcs_suite.kubeconfig(each)))
-    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
