@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from mcagent.api.codec import from_json
 from mcagent.api.status import Status
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
+from mcagent.cli.common.confirming import add_yes_flag
+from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
 from mcagent.cli.common.signals import terminable
 from mcagent.cli.common.tables import size, table
 from mcagent.model.errors import InputError, McagentError
@@ -72,11 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", default="1Gbit", metavar="RATE", help="as 500Mbit; 0: none [%(default)s]")
     parser.add_argument("--port", type=int, default=_PORT, metavar="PORT", help="of the servers [%(default)s]")
     parser.add_argument("--no-underlay", action="store_true", help="no Pods on the Nodes' network")
-    parser.add_argument("--namespace", default="kube-system", metavar="NAME", help="of the Pods [%(default)s]")
+    add_namespace_flag(parser, "of the Pods", "kube-system")
     parser.add_argument("--image", default="", metavar="IMAGE", help="of the Pods [that of the agents]")
-    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="[$KUBECONFIG, else ~/.kube/config]")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    add_yes_flag(parser)
+    add_output_flag(parser)
+    add_cluster_flags(parser, contexts=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.place import PLACE, add_place_flags, require_node, show_statuses
 from mcagent.cli.common.setting_flags import load_settings
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.cli.drain import RefusedError, add_grace, local_target, wait_drained, wait_translated
 from mcagent.core.failover.draining import Phase
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.usage = "%(prog)s {show,rotate} [NODE ...] [flags]"
     parser.add_argument("action", choices=["show", "rotate"], help="what to do")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
+    add_output_flag(parser, more=" of `show`")
     parser.add_argument(
         "--settle",
         type=float,

@@ -27,6 +27,7 @@ from mcagent.cli.common.agents import (
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import open_reached
 from mcagent.cli.common.setting_flags import read_flags
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.model.config import Config
 from mcagent.model.errors import InputError, McagentError, SourceError
 
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", default="", metavar="NAME", help="where it begins [the Node of the Pod]")
     live = f"send N real probes (default 3, at most {MOST_PROBES}) and show where they were last seen"
     parser.add_argument("--live", type=int, nargs="?", const=3, default=0, metavar="N", help=live)
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="[%(default)s]")
+    add_output_flag(parser)
     parser.add_argument(
         "--remote-context", default="", metavar="NAME", help="the other cluster, of the kubeconfig"
     )
