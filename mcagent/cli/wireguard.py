@@ -30,7 +30,6 @@ examples:
   mcagent wireguard show --context east         from a workstation, of all Nodes
   mcagent wireguard show -o json | jq '.peers[] | select(.state != "established")'
   mcagent wireguard rotate                      on the gateway Node itself (in the agent's container)
-  mcagent wireguard rotate --cancel             take back a key that is announced, not in use yet
 
 `rotate` makes a key, lets the agent publish it beside the one in use, and waits until the other clusters have
 learned it (--settle). Where another gateway of the cluster is live, this one then hands over to it (as with
@@ -40,8 +39,7 @@ lost. Run again after an end in between, it goes on.
 
 {PLACE}
 `show` names for every peer that never shook hands, or has not for three minutes, what can be the cause, the
-surest first; and the gateways that are not used at all (they publish no key, or one that is taken). Its exit code
-is 1 then, or if an agent does not answer.
+surest first; and gateways without a usable key. Its exit code is 1 then, or if an agent does not answer.
 
 {exit_codes.EXPLAINED}
 """

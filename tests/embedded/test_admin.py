@@ -245,7 +245,8 @@ def test_a_token_can_bound_its_member(site: Site) -> None:
     }
     _, out, _ = site.run("membertoken", "get", "-n", AREA)
     row = out.splitlines()[1].split()
-    assert row[2:7] == ["east", "10.97.0.0/16,10.20.0.0/14", "192.0.2.0/28", "shop,pay", "50"]
+    assert row[2:4] == ["east", "NeverExpires"]
+    assert row[7:11] == ["10.97.0.0/16,10.20.0.0/14", "192.0.2.0/28", "shop,pay", "50"]
 
 
 @pytest.mark.parametrize(
@@ -920,7 +921,7 @@ def test_get_shows_tokens_without_secrets(site: Site) -> None:
         assert "east" in out
         assert secret["data"]["token"] not in out
     code, out, _ = site.run("get", "membertoken")
-    assert out.splitlines()[1].split()[:3] == [AREA, "east", "east"]
+    assert out.splitlines()[1].split()[:4] == [AREA, "east", "east", "NeverExpires"]
 
 
 def test_get_of_what_is_not_there(site: Site) -> None:

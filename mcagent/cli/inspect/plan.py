@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   mcagent plan --config /etc/mcagent/agent.yaml --node-name node-1
-  mcagent plan --node-name node-1 --source dir:/etc/mcagent/manifests -o json
-  mcagent plan --node-name node-1 --source dir:/tmp/manifests --offline      # needs no Node, no root
+  mcagent plan --node-name node-1 --source dir:/etc/mcagent/manifests --offline -o json   # needs no Node, no root
   mcagent plan --node-name node-1 --exit-code && echo "the dataplane is as it should be"
   mcagent plan --node-name node-1 --what-if 'gateway node-2 down'
   mcagent plan --node-name node-1 --what-if 'node node-2 drained' --what-if 'cluster east removed' -o json
