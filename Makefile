@@ -19,7 +19,9 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 leftovers: setup ## Remove what interrupted runs left: labs, namespaces, temporary directories; print what is free
 	@-$(PY) -m devtools.leftovers
 
-demo: leftovers ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
+demo: ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
+	@.ci/setup demo
+	@-$(PY) -m devtools.leftovers
 	@devtools/mclab demo $(DEMO)
 
 quick: lint unit ## Static checks and unit tests: two minutes

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from devtools.errors import LabError
 from devtools.k8s import conformance, external, mcs_suite
-from devtools.k8s.demo import Demo
+from devtools.k8s.demo import MCAGENT, Demo, kubeconfig_of_all
 from devtools.k8s.lab import K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
-from devtools.k8s.programs import mcagent_images
+from devtools.k8s.programs import mcagent_images, require
 from devtools.lab.progress import Progress
 
 EXAMPLES = """examples:
@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   devtools/mck8s demo --same-cidrs                           # clusters with identical CIDRs
   devtools/mck8s kubectl east get nodes -o wide
   devtools/mck8s exec east-w1 -- ip route
+  devtools/mck8s shell                                       # mcagent, kubectl, contexts: the README's commands
   devtools/mck8s conformance --suite mcs-api/conformance.test             # up, join, the MCS API's suite, down
   devtools/mck8s down
 """
@@ -53,10 +54,15 @@ def main(argv: list[str] | None = None) -> int:
     execute = actions.add_parser("exec", help="a command on a Node")
     execute.add_argument("node")
     execute.add_argument("command", nargs=argparse.REMAINDER)
+    shell = actions.add_parser(
+        "shell", help="a shell beside the clusters, with mcagent, kubectl and their contexts"
+    )
+    shell.add_argument("command", nargs=argparse.REMAINDER, help="in place of a shell: -- helm list")
     args = parser.parse_args(argv)
     say = Progress()
     try:
         if args.action == "up":
+            args.image = args.image or _present_images(say)
             lab = K8sLab(_plan(args), say)
             lab.up()
             lab.keep()
@@ -72,9 +78,14 @@ def main(argv: list[str] | None = None) -> int:
         elif args.action == "kubectl":
             argv = lab.kubectl_command(lab.topology.cluster(args.cluster), *args.arguments)
             os.execvp(argv[0], argv)  # noqa: S606  (no shell is wanted)
+        elif args.action == "shell":
+            command = _words(args.command) or [os.environ.get("SHELL", "/bin/bash")]
+            path = os.pathsep.join((str(MCAGENT.parent), str(require()["kubectl"].parent), os.environ["PATH"]))
+            os.environ |= {"KUBECONFIG": str(kubeconfig_of_all(lab)), "PATH": path}
+            argv = [*lab.beside(lab.topology.clusters[0]), *command]
+            os.execvp(argv[0], argv)  # noqa: S606  (no shell is wanted)
         elif args.action == "exec":
-            command = args.command[1:] if args.command[:1] == ["--"] else args.command
-            argv = lab.machine(lab.topology.node(args.node)[1]).command(command)
+            argv = lab.machine(lab.topology.node(args.node)[1]).command(_words(args.command))
             os.execvp(argv[0], argv)  # noqa: S606  (no shell is wanted)
         else:
             for cluster in lab.topology.clusters:
@@ -83,6 +94,19 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def _words(command: list[str]) -> list[str]:
+    return command[1:] if command[:1] == ["--"] else command
+
+
+def _present_images(say: Progress) -> list[str]:
+    """Return the archives of mcagent's images; without them the clusters have none, and it is said."""
+    try:
+        return list(mcagent_images())
+    except LabError as error:
+        say.line(say.paint(f"the Nodes have no image of mcagent: {error}", "33"))
+        return []
 
 
 def _add_plan(parser: argparse.ArgumentParser, *, cnis: str, modes: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from devtools.k8s import workloads
+from devtools.k8s import mcs_suite, workloads
 from devtools.k8s.lab import ROOT, STATE, K8sLab
 from devtools.k8s.traffic import clients
 from devtools.lab.progress import Progress
@@ -33,6 +33,14 @@ JOINED = 120.0  # seconds
 ASKED = 60
 HELD = 50  # connections
 HOLD = 8.0  # seconds after the loss
+
+
+def kubeconfig_of_all(lab: K8sLab) -> Path:
+    """Write a kubeconfig with a context for each cluster, named like it, and return its path."""
+    path = STATE / "all.kubeconfig"
+    each = {one.name: json.loads(lab.kubeconfig(one).read_text()) for one in lab.topology.clusters}
+    path.write_text(json.dumps(mcs_suite.kubeconfig(each)))
+    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

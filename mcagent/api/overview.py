@@ -25,7 +25,10 @@ class ClusterState(CamelRecord, frozen=True):
 
 
 class ClusterSetState(CamelRecord, frozen=True):
-    """A ClusterSet in which this cluster is a member or the leader (`role`)."""
+    """A ClusterSet in which this cluster is a member or the leader (`role`).
+
+    `token`: of a member, when its token of the leader is renewed and expires; "" if it does not say.
+    """
 
     namespace: str = ""
     name: str = ""
@@ -33,6 +36,7 @@ class ClusterSetState(CamelRecord, frozen=True):
     role: str = ""
     ready: bool | None = None
     clusters: tuple[ClusterState, ...] = ()
+    token: str = ""
 
 
 class GatewayState(CamelRecord, frozen=True):

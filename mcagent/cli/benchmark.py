@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from mcagent.api.codec import from_json
 from mcagent.api.status import Status
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
+from mcagent.cli.common.confirming import add_yes_flag
+from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
 from mcagent.cli.common.signals import terminable
 from mcagent.cli.common.tables import size, table
 from mcagent.model.errors import InputError, McagentError
@@ -72,11 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", default="1Gbit", metavar="RATE", help="as 500Mbit; 0: none [%(default)s]")
     parser.add_argument("--port", type=int, default=_PORT, metavar="PORT", help="of the servers [%(default)s]")
     parser.add_argument("--no-underlay", action="store_true", help="no Pods on the Nodes' network")
-    parser.add_argument("--namespace", default="kube-system", metavar="NAME", help="of the Pods [%(default)s]")
+    add_namespace_flag(parser, "of the Pods", "kube-system")
     parser.add_argument("--image", default="", metavar="IMAGE", help="of the Pods [that of the agents]")
-    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="[$KUBECONFIG, else ~/.kube/config]")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    add_yes_flag(parser)
+    add_output_flag(parser)
+    add_cluster_flags(parser, contexts=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.part:
         return _end(args, limit)
     if not args.source or not args.target:
-        raise InputError("mcagent benchmark", "", "--from and --to are needed: contexts of the kubeconfig")
+        raise InputError("benchmark", "", "--from and --to are needed: contexts of the kubeconfig")
     with terminable(), _prepared(args) as pods:
         _agreed(args, limit)
         rows = _measure(args, *pods)
@@ -113,7 +115,7 @@ def _end(args: argparse.Namespace, limit: int) -> int:
 
     token = os.environ.get(TOKEN, "")
     if not token or not args.address:
-        raise InputError("mcagent benchmark", "", f"{args.part} needs an address, and a token in {TOKEN}")
+        raise InputError("benchmark", "", f"{args.part} needs an address, and a token in {TOKEN}")
     if args.part == "serve":
         ends.serve(args.address, args.port, token, args.seconds + _SPARE)
         return exit_codes.OK
@@ -141,7 +143,7 @@ def _agreed(args: argparse.Namespace, limit: int) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("mcagent benchmark", "", "stdin is not a terminal: confirm with --yes")
+        raise InputError("benchmark", "", "stdin is not a terminal: confirm with --yes")
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise McagentError("nothing was started")

@@ -21,9 +21,10 @@ from mcagent.api.status import DrainReport, DrainStatus, Status, TranslatedConne
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.agents import Agents, add_agent_flags, agents_of, ask_node
 from mcagent.cli.common.asking import CONNECTIONS, ask, ask_agent
-from mcagent.cli.common.cluster_flags import add_context_flag, complete_nodes, usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_cluster_flags, complete_nodes, usual_kubeconfig
 from mcagent.cli.common.place import require_known
-from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.core.failover.draining import NO_GATEWAY, Phase
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import object_path
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long for the drain [%(default)g]"
     )
     parser.add_argument("--no-wait", action="store_true", help="ask for the drain, and do not wait for its end")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the result")
+    add_output_flag(parser)
     add_agent_flags(parser)
 
 
@@ -87,8 +88,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     node = parser.add_argument("node", nargs="?", metavar="NODE", help="the Node's name")
     node.completer = complete_nodes  # type: ignore[attr-defined]  # argcomplete
     parser.add_argument("--local", action="store_true", help="this very Node, through its Open vSwitch database")
-    add_context_flag(parser)
-    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
+    add_cluster_flags(parser)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -150,7 +150,7 @@ def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
         sys.stderr.close()
         return exit_codes.FAILED
     except (McagentError, OSError) as error:
-        print(f"{program}: {_words(error)}", file=sys.stderr)
+        print(f"{program}: {_words(error).removeprefix(f'{program.rsplit(maxsplit=1)[-1]}: ')}", file=sys.stderr)
         return exit_codes.of_error(error)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
+from mcagent.cli.common.shared_flags import add_all_flag, add_output_flag
 from mcagent.cli.common.tables import table
 from mcagent.observe.version import version
 
@@ -29,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what to print."""
     parser.description = "Print the version of mcagent."
     parser.epilog = _EPILOG
-    parser.add_argument("--all", action="store_true", help="ask the Pods of the cluster, too")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="[%(default)s]")
+    add_all_flag(parser)
+    add_output_flag(parser)
     parser.add_argument(
         "--timeout", type=float, default=10.0, metavar="SECONDS", help="wait so long for a Pod [%(default)g]"
     )

@@ -15,6 +15,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.place import PLACE, add_place_flags, require_node, show_statuses
 from mcagent.cli.common.setting_flags import load_settings
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.cli.drain import RefusedError, add_grace, local_target, wait_drained, wait_translated
 from mcagent.core.failover.draining import Phase
@@ -29,7 +30,6 @@ examples:
   mcagent wireguard show --context east         from a workstation, of all Nodes
   mcagent wireguard show -o json | jq '.peers[] | select(.state != "established")'
   mcagent wireguard rotate                      on the gateway Node itself (in the agent's container)
-  mcagent wireguard rotate --cancel             take back a key that is announced, not in use yet
 
 `rotate` makes a key, lets the agent publish it beside the one in use, and waits until the other clusters have
 learned it (--settle). Where another gateway of the cluster is live, this one then hands over to it (as with
@@ -39,8 +39,7 @@ lost. Run again after an end in between, it goes on.
 
 {PLACE}
 `show` names for every peer that never shook hands, or has not for three minutes, what can be the cause, the
-surest first; and the gateways that are not used at all (they publish no key, or one that is taken). Its exit code
-is 1 then, or if an agent does not answer.
+surest first; and gateways without a usable key. Its exit code is 1 then, or if an agent does not answer.
 
 {exit_codes.EXPLAINED}
 """
@@ -52,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.usage = "%(prog)s {show,rotate} [NODE ...] [flags]"
     parser.add_argument("action", choices=["show", "rotate"], help="what to do")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
+    add_output_flag(parser, more=" of `show`")
     parser.add_argument(
         "--settle",
         type=float,

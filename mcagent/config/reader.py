@@ -128,15 +128,23 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return, unused-ignore]
 
 
+def yaml_fault(error: yaml.YAMLError) -> str:
+    """Return what is wrong with a text that is not YAML, and in which line, without the loader's name for it."""
+    fault = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be parsed"
+    mark = getattr(error, "problem_mark", None)
+    return f"line {mark.line + 1}: {fault}" if mark else str(fault)
+
+
 def _read_file(parsed: ParsedConfig, file: ConfigSource) -> None:
     subject = f"configuration {file}"
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
     except (OSError, UnicodeDecodeError) as error:
-        parsed.errors.append(InputError(subject, "", f"cannot be read: {error}"))
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        parsed.errors.append(InputError(subject, "", f"cannot be read: {reason}"))
         return
     except yaml.YAMLError as error:
-        parsed.errors.append(InputError(subject, "", f"is not YAML: {' '.join(str(error).split())}"))
+        parsed.errors.append(InputError(subject, "", f"is not YAML: {yaml_fault(error)}"))
         return
     if content is None:
         return

@@ -39,8 +39,9 @@ _REREAD = 1.0  # seconds for which the authorization is not read again: that cos
 class Credentials:
     """Where an API server is, connections to it, and who we are there, as they were read once.
 
-    `kubeconfig` is a path, or its content; "" means the Pod's service account (in-cluster). `context` "" means
-    the current one. Raises SourceError when they cannot be read, whose text never holds one of them.
+    `kubeconfig` is a path, or paths as in $KUBECONFIG, merged as by kubectl, or its content; "" means the Pod's
+    service account (in-cluster). `context` "" means the current one. Raises SourceError when they cannot be read,
+    whose text never holds one of them.
     """
 
     def __init__(self, kubeconfig: str | RawObject, context: str) -> None:
@@ -107,10 +108,9 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> tuple[Any, Any]
             config.load_kube_config_from_dict(kubeconfig, **options)
         elif kubeconfig:
             source = f"kubeconfig {kubeconfig}"
-            if not Path(kubeconfig).is_file():
+            if not any(map(os.path.isfile, kubeconfig.split(os.pathsep))):
                 raise SourceError(f"{source}: no such file")
-            if context:
-                _check_context(kubeconfig, context)
+            options["context"] = _context_of(kubeconfig, context) or None
             config.load_kube_config(config_file=kubeconfig, **options)
         elif "KUBERNETES_SERVICE_HOST" not in os.environ:
             raise SourceError(
@@ -128,15 +128,23 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> tuple[Any, Any]
         raise SourceError(f"{source}: cannot be used: {_reason(err)}") from None
 
 
-def _check_context(kubeconfig: str, context: str) -> None:
-    """Raise SourceError with the contexts of a kubeconfig, if it has no such one."""
+def _context_of(kubeconfig: str, context: str) -> str:
+    """Return the context that kubectl would use; of several files it is that of the first which names one.
+
+    Raises SourceError with the contexts of the kubeconfig, if it has no such one.
+    """
     import yaml
 
-    document = yaml.safe_load(Path(kubeconfig).read_text())
-    names = [str(item["name"]) for item in document["contexts"]]
+    files = [Path(name) for name in kubeconfig.split(os.pathsep) if Path(name).is_file()]
+    documents = [yaml.safe_load(file.read_text()) for file in files]
+    if not context:
+        current = (document.get("current-context") for document in documents)
+        return str(next(filter(None, current), ""))
+    names = [str(item["name"]) for document in documents for item in document.get("contexts") or ()]
     if context not in names:
         hint = did_you_mean(context, names) or f"; it has {', '.join(names) or 'none'}"
         raise SourceError(f'kubeconfig {kubeconfig}: has no context "{context}"{hint}')
+    return context
 
 
 def _socket_options() -> list[tuple[int, int, int]]:

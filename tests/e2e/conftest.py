@@ -75,6 +75,7 @@ def world(request: pytest.FixtureRequest, helm: Path, suite: Suite) -> Iterator[
         pytest.skip(str(error))
     say = Progress()
     lab = K8sLab(Plan(cnis=cnis, proxy_modes=modes, archives=archives), say)
+    lab.require_free()
     try:
         lab.up()
         bare = {one.node.name: dataplane_of(one.machine) for one in lab.nodes()}

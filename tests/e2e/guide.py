@@ -1,17 +1,15 @@
-"""The commands of docs/deploy.md, upgrade.md and uninstall.md: they are run as they stand there, all of them."""
+"""Commands of README.md, docs/deploy.md, upgrade.md and uninstall.md: all are run as they stand there."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devtools.k8s import mcs_suite
-from devtools.k8s.demo import MCAGENT
-from devtools.k8s.lab import ROOT, STATE, K8sLab
+from devtools.k8s.demo import MCAGENT, kubeconfig_of_all
+from devtools.k8s.lab import ROOT, K8sLab
 from devtools.k8s.machine import Machine
 from devtools.k8s.programs import require
 from devtools.lab.topology import Cluster
@@ -19,7 +17,9 @@ from devtools.nodes import netns
 
 PAGES = tuple(ROOT / f"docs/{name}.md" for name in ("deploy", "upgrade", "uninstall"))
 _YAML_FENCE = re.compile(r"^```yaml\n.*?^```\n", flags=re.MULTILINE | re.DOTALL)
+_CONTINUED = re.compile(r"\s*\\\n\s*")
 _COMMENT = re.compile(r"\s+#.*")
+_CONTEXT = {"--context", "--kube-context"}
 
 CHART = "mcagent deploy/helm/mcagent -n kube-system"
 INSTALL = (  # in the cluster that leads, and in the other one
@@ -33,7 +33,7 @@ def commands(page: str) -> tuple[str, ...]:
     """Return the commands of a page: the lines of its blocks, indented or fenced, without comments."""
     found: list[str] = []
     fenced = False
-    for line in _YAML_FENCE.sub("", page).splitlines():
+    for line in _CONTINUED.sub(" ", _YAML_FENCE.sub("", page)).splitlines():
         if line.startswith("```"):
             fenced = not fenced
         elif fenced or line.startswith("    "):
@@ -46,14 +46,6 @@ def every_command() -> tuple[str, ...]:
     return tuple(command for page in PAGES for command in commands(page.read_text(encoding="utf-8")))
 
 
-def kubeconfig_of_all(lab: K8sLab) -> Path:
-    """Write a kubeconfig with a context for each cluster, named like it."""
-    path = STATE / "all.kubeconfig"
-    each = {one.name: json.loads(lab.kubeconfig(one).read_text()) for one in lab.topology.clusters}
-    path.write_text(json.dumps(mcs_suite.kubeconfig(each)))
-    return path
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
     """Runs commands of the pages beside the API server of a cluster, and keeps which were run."""
@@ -61,6 +53,7 @@ class Guide:
     lab: K8sLab
     helm: Path
     known: tuple[str, ...] = field(default_factory=every_command)
+    directory: Path = ROOT  # where commands run
     ran: set[str] = field(default_factory=set)
 
     def run(self, cluster: Cluster, command: str, *more: str, timeout: float = 180.0) -> str:
@@ -68,8 +61,9 @@ class Guide:
         assert command in self.known, f"no page has the command {command!r}"
         program, *arguments = shlex.split(command)
         programs: Mapping[str, Path] = {"mcagent": MCAGENT, "helm": self.helm, "kubectl": require()["kubectl"]}
-        kubeconfig = kubeconfig_of_all(self.lab) if "--context" in arguments else self.lab.kubeconfig(cluster)
-        argv = [*self.lab.beside(cluster), "env", f"--chdir={ROOT}", f"KUBECONFIG={kubeconfig}"]
+        contexts = not _CONTEXT.isdisjoint(arguments)
+        kubeconfig = kubeconfig_of_all(self.lab) if contexts else self.lab.kubeconfig(cluster)
+        argv = [*self.lab.beside(cluster), "env", f"--chdir={self.directory}", f"KUBECONFIG={kubeconfig}"]
         done = netns.run([*argv, str(programs[program]), *arguments, *more], timeout=timeout)
         self.ran.add(command)
         return done.stdout + done.stderr

@@ -11,12 +11,11 @@ import pytest
 
 from devtools.errors import LabError
 from devtools.k8s import workloads
-from devtools.k8s.demo import IMPORTED, MCAGENT
+from devtools.k8s.demo import IMPORTED, MCAGENT, kubeconfig_of_all
 from devtools.k8s.node import K8sCni
 from devtools.nodes import netns
 from mcagent.cli.benchmarking.pods import LABEL
 from mcagent.cli.common import exit_codes
-from tests.e2e.guide import kubeconfig_of_all
 from tests.e2e.world import World, until
 
 Operator = Callable[..., tuple[int, dict[str, Any]]]

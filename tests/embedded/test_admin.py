@@ -245,7 +245,8 @@ def test_a_token_can_bound_its_member(site: Site) -> None:
     }
     _, out, _ = site.run("membertoken", "get", "-n", AREA)
     row = out.splitlines()[1].split()
-    assert row[2:7] == ["east", "10.97.0.0/16,10.20.0.0/14", "192.0.2.0/28", "shop,pay", "50"]
+    assert row[2:4] == ["east", "NeverExpires"]
+    assert row[7:11] == ["10.97.0.0/16,10.20.0.0/14", "192.0.2.0/28", "shop,pay", "50"]
 
 
 @pytest.mark.parametrize(
@@ -744,6 +745,8 @@ def test_leave_asks_while_services_are_shared(
     site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)), "--no-wait")
     site.put(Kind.SERVICE_EXPORT, "web", {}, "kube-system")
     monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n") if answer is not None else StringIO())
+    code, _, err = site.run("clusterset", "leave", "--clusterset", "blu")
+    assert (code, err) == (1, "mcagent clusterset: namespace kube-system has no ClusterSet blu; it has blue\n")
     code, out, err = site.run("clusterset", "leave", "--clusterset", "blue")
     assert "lose 1 Service of this cluster, and it loses 0 Services of others" in out + err
     assert code == (0 if answer == "yes" else 1)
@@ -855,7 +858,10 @@ def test_get_shows_what_a_leader_says(site: Site) -> None:
     assert "resourceimport/default-nginx-service" in out.splitlines()
     code, out, _ = site.run("get", "resourceexport/west-default-nginx-service", "east-clusterinfo", "-o", "name")
     assert out.splitlines() == ["resourceexport/east-clusterinfo", "resourceexport/west-default-nginx-service"]
-    assert site.run("get", "re", "east-clusterinfo", "none")[0] == 1
+    code, _, err = site.run("get", "re", "east-clusterinfo", "east-clusterinf")
+    assert code == 1
+    assert err.endswith('there is no resourceexport east-clusterinf (did you mean "east-clusterinfo"?)\n')
+    assert "; there are east-clusterinfo, " in site.run("get", "re", "none")[2]
 
 
 def test_get_clusterset_names_unreachable_clusters(site: Site, tmp_path: Path) -> None:
@@ -915,7 +921,7 @@ def test_get_shows_tokens_without_secrets(site: Site) -> None:
         assert "east" in out
         assert secret["data"]["token"] not in out
     code, out, _ = site.run("get", "membertoken")
-    assert out.splitlines()[1].split()[:3] == [AREA, "east", "east"]
+    assert out.splitlines()[1].split()[:4] == [AREA, "east", "east", "NeverExpires"]
 
 
 def test_get_of_what_is_not_there(site: Site) -> None:

@@ -370,6 +370,23 @@ def test_uninstall_asks_where_agents_run(site: Site, monkeypatch: pytest.MonkeyP
     assert site.names(DAEMONS) == []
 
 
+def test_uninstall_asks_where_services_are_shared(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the agents are no Pods: the ClusterSet is left, and with it other clusters lose Services."""
+    site.controller("kube-system", "member")
+    exports = "/apis/multicluster.x-k8s.io/v1alpha1/namespaces/default/serviceexports"
+    sets = f"/apis/{GROUP}/v1alpha2/namespaces/kube-system/clustersets"
+    leader = {"clusterID": "north", "server": "https://192.0.2.1", "secret": "t"}
+    site.post(exports, "ServiceExport", "web")
+    site.post(sets, "ClusterSet", "blue", spec={"clusterID": "east", "leaders": [leader]})
+    monkeypatch.setattr("sys.stdin", StringIO())
+    code, said = site.run("uninstall", "--timeout", "5")
+    assert (code, "Other clusters lose 1 Service of this cluster" in said) == (1, True)
+    assert site.client.request("GET", sets)["items"]
+    code, said = site.run("uninstall", "--timeout", "5", "--yes")
+    assert code == 0, said
+    assert not site.client.request("GET", sets)["items"]
+
+
 class Terminal(StringIO):
     """Input from a terminal."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import stat
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from mcagent.controller.admin import expiring_tokens
+from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.member_tokens import TokenClaims, claims_of, longest_life
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
@@ -78,6 +80,11 @@ def test_a_token_expires_and_is_bound_to_a_secret_without_data(leader: Site, tmp
     code, out, err = leader.run(*CREATE, "-o", str(file), "--expires", "36h")
     assert code == 0, err
     token, claims = written(file)
+    code, out, _ = leader.run("membertoken", "get", "east", "-n", AREA, "-o", "json")
+    life = json.loads(out)["token"]
+    assert (life["state"], life["lifeSeconds"], life["estimated"]) == ("Valid", 36 * 3600, False)
+    assert abs((time_of(life["expires"]) or 0.0) - claims.expires) <= 5.0
+    assert abs((time_of(life["renewal"]) or 0.0) - claims.renewal) <= 5.0
     assert (claims.account, claims.namespace) == ("east", AREA)
     assert claims.expires - claims.issued == longest_life("east", claims.anchor) == 36 * 3600
     assert "data" not in (leader.get(Kind.SECRET, claims.anchor) or {"data": ""})

@@ -19,6 +19,7 @@ from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from devtools.lab.certificates import server_identity
 from mcagent.agent.config import load
 from mcagent.agent.object_reader import ObjectReader
+from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.core.imported_services import NEEDS
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
@@ -608,6 +609,22 @@ def test_an_unknown_context_is_answered_with_those_of_the_kubeconfig(tmp_path: P
         Client(str(file), "nope")
     assert str(refused.value) == f'kubeconfig {file}: has no context "nope"; it has east, west'
     Client(str(file), "west").close()
+
+
+def test_several_kubeconfigs_are_merged_as_by_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$KUBECONFIG may name several: all contexts can be used, and the current one is that of the first file."""
+    for number, name in enumerate(("east", "west"), start=1):
+        document = json.dumps(token_kubeconfig(f"http://127.0.0.1:{number}", b"", "t"))
+        for old in ("c", "u", "x"):
+            document = document.replace(f'"{old}"', f'"{name}-{old}"')
+        (tmp_path / name).write_text(document)
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none:{tmp_path}/east:{tmp_path}/west")
+    for context, server in (("", 1), ("east-x", 1), ("west-x", 2)):
+        client = Client(usual_kubeconfig(), context)
+        client.close()
+        assert client.server == f"http://127.0.0.1:{server}"
+    with pytest.raises(SourceError, match='has no context "nope"; it has east-x, west-x'):
+        Client(usual_kubeconfig(), "nope")
 
 
 def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:

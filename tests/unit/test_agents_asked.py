@@ -287,9 +287,10 @@ def workstation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 AGENT_COMMANDS = ("status", "gateways", "wireguard show", "top --once", "plan --node-name a", "doctor")
+TRACE = "trace --from 10.1.1.2 --to 10.2.1.2:80"
 
 
-@pytest.mark.parametrize("line", [*AGENT_COMMANDS, "page /status", "wireguard rotate"])
+@pytest.mark.parametrize("line", [*AGENT_COMMANDS, TRACE, "page /status", "wireguard rotate"])
 def test_without_node_and_kubeconfig_a_command_says_what_to_type(
     workstation: Path, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -215,6 +215,17 @@ def test_an_error_of_a_file_names_the_file_first(tmp_path: Path, capsys: pytest.
     missing = str(tmp_path / "join.yaml")
     assert main(["clusterset", "join", "-f", missing]) == 1
     assert capsys.readouterr().err == f"mcagent clusterset: {missing}: No such file or directory\n"
+    assert main(["config", "check", missing]) == 2
+    refused = f"mcagent config: configuration {missing}: cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err == refused
+
+
+def test_a_command_names_itself_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the error is about its input."""
+    assert main(["benchmark"]) == 2
+    assert capsys.readouterr().err == "mcagent benchmark: --from and --to are needed: contexts of the kubeconfig\n"
+    assert main(["mc", "jion"]) == 2
+    assert capsys.readouterr().err.startswith("mcagent mc: jion: no such command of antctl mc; known are ")
 
 
 def test_help_groups_all_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,9 @@ def test_contexts_are_those_of_the_kubeconfig(
     for command in ("get", "doctor --all", "drain", "gateways", "plan", "top", "status", "uninstall"):
         assert completions(f"mcagent {command} --context ") == ["east", "west"]
     assert completions(f"mcagent status --kubeconfig {kubeconfig} --context w") == ["west"]
+    (tmp_path / "other").write_text("contexts: [{name: north}]")
+    monkeypatch.setenv("KUBECONFIG", f"{kubeconfig}:{tmp_path / 'other'}")
+    assert completions("mcagent get --context ") == ["east", "west", "north"]
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert completions("mcagent get --context ") == []
 

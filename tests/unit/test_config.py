@@ -178,7 +178,8 @@ def test_every_finding_is_told_at_once(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("mtu: 1400\nmtu: 1300\n", 'key "mtu" is given twice'),
-        ("mtu: [1400\n", "is not YAML"),
+        ("mtu: [1400\n", "is not YAML: line 2: expected ',' or ']', but got '<stream end>'"),
+        ("mtu: \0\n", "is not YAML: special characters are not allowed"),
         ("- mtu\n", "must be a mapping"),
         ("mtu: 1400\nmulticluster: {mtu: 1300}\n", "at top level and below multicluster"),
     ],
@@ -186,6 +187,13 @@ def test_every_finding_is_told_at_once(tmp_path: Path) -> None:
 def test_files_that_say_two_things_or_nothing_are_refused(tmp_path: Path, text: str, reason: str) -> None:
     """A file is never half understood."""
     assert reason in refused(tmp_path, text)[0][1]
+
+
+def test_a_file_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    """In words, not with the decoder's."""
+    (tmp_path / "agent.yaml").write_bytes(b'clusterID: "\xff"\n')
+    with pytest.raises(ConfigError, match=r"agent\.yaml: cannot be read: it is not UTF-8$"):
+        load(tmp_path / "agent.yaml", {"MCAGENT_NODE_NAME": "n1"}, {})
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from mcagent.controller.admin import join_config
 from mcagent.controller.admin.listing import rows
 from mcagent.controller.contract.commands import bind_account, let_read_token
 from mcagent.kube.errors import status_error
@@ -32,6 +33,21 @@ def test_the_members_commands_let_its_controller_read_one_secret() -> None:
         "--role=mcagent-leader-token",
         "--serviceaccount=kube-system:mcagent-controller",
     }
+
+
+@pytest.mark.parametrize(
+    ("server", "local"),
+    [
+        ("https://127.0.0.1:40123", True),
+        ("https://[::1]:6443", True),
+        ("https://localhost:6443/k8s", True),
+        ("https://192.0.2.1:6443", False),
+        ("https://api.east.example.com", False),
+    ],
+)
+def test_an_api_server_that_members_do_not_reach_is_recognised(server: str, local: bool) -> None:
+    """A kubeconfig of kind, or of a tunnel, has an address of the administrator's machine."""
+    assert join_config.is_local(server) is local
 
 
 def test_the_leader_answers_an_unannotated_account_with_the_command() -> None:

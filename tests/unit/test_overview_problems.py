@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mcagent.cli.common.overview_text import text
 from mcagent.controller.admin.overview import OverviewInput, overview
 from mcagent.model.api.multicluster import ApiServiceExport, ClusterSet
 from mcagent.model.parsing.decode import read_as
@@ -35,6 +36,27 @@ def test_the_leader_shows_a_second_cluster_with_the_id_of_a_member() -> None:
     }
     leaders = read_as(ClusterSet, {"metadata": {"name": "set"}, "spec": spec, "status": status})
     assert problems(OverviewInput(cluster_sets=[leaders])) == [("east: a copy", True)]
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        (condition("LeaderToken", "True", "TokenValid", "expires at …"), []),
+        (condition("LeaderToken", "False", "TokenNotRenewed", "is not renewed"), [("is not renewed", False)]),
+        (condition("LeaderToken", "False", "TokenExpired", "expired"), [("expired", True)]),
+    ],
+)
+def test_a_member_shows_the_life_of_its_token(token: dict[str, str], expected: list[tuple[str, bool]]) -> None:
+    """Always when it ends; as a problem from the first renewal that fails."""
+    ready = condition("Ready", "True")
+    status: Any = {"conditions": [ready, token], "clusterStatuses": [{"clusterID": "east", "conditions": [ready]}]}
+    spec = {"clusterID": "east", "leaders": [{"clusterID": "north", "server": "https://192.0.2.1"}]}
+    member = read_as(ClusterSet, {"metadata": {"name": "set"}, "spec": spec, "status": status})
+    objects = OverviewInput(cluster_sets=[member])
+    assert problems(objects) == expected
+    shown = overview(objects)
+    assert shown.cluster_sets[0].token == token["message"]
+    assert f"set         {token['message']}" in text(shown, 0.0).splitlines()
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,24 @@ def test_every_package_that_the_product_imports_is_declared() -> None:
     assert needed == declared
 
 
+DEMO = ("lab", "nodes", "traffic", "apiserver", "realapi")
+
+
+def test_the_demo_needs_no_package_of_the_tests() -> None:
+    """`make demo` installs what mcagent needs and no more (.ci/setup demo)."""
+    assert re.findall(r"^demo:.*\n\t@(.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE) == [
+        ".ci/setup demo"
+    ]
+    devtools = ROOT / "devtools"
+    files = [devtools / "leftovers.py", *(file for name in DEMO for file in (devtools / name).rglob("*.py"))]
+    imported = {package for file in files for package in imports(ast.parse(file.read_text()))}
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    declared = {normalised(re.split(r"[^-\w.]", requirement)[0]) for requirement in dependencies}
+    others = imported - PRODUCT - {"devtools"} - sys.stdlib_module_names
+    distributions = packages_distributions()
+    assert {normalised(name) for package in others for name in distributions[package]} <= declared
+
+
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.confirming import add_yes_flag, confirm
+from mcagent.cli.common.shared_flags import add_namespace_flag
 
 _EPILOG = """\
 examples:
@@ -60,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser, meaning: str, default: str | None) -> None:
-    shown = f"{meaning} [{default}]" if default else meaning
-    parser.add_argument("-n", "--namespace", required=default is None, default=default, help=shown)
+    add_namespace_flag(parser, meaning, default)
     add_cluster_flags(parser)
 
 
@@ -74,7 +74,7 @@ def _join(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--config-file", type=Path, metavar="FILE", help="join config (from `init -j`)")
     parser.add_argument("--clusterset", default="", metavar="ID", help="the ClusterSet's name on the leader")
     parser.add_argument("--clusterid", default="", metavar="ID", help="of this cluster")
-    parser.add_argument("-n", "--namespace", default="", help="where the member's controller runs [kube-system]")
+    add_namespace_flag(parser, "where the member's controller runs [kube-system]")
     parser.add_argument("--leader-clusterid", default="", metavar="ID", help="of the leader cluster")
     parser.add_argument("--leader-namespace", default="", metavar="NAMESPACE", help="the Common Area")
     parser.add_argument("--leader-apiserver", default="", metavar="URL", help="of the leader's API server")
@@ -92,6 +92,7 @@ def _join(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     from mcagent.controller.admin import cluster_sets, losses
+    from mcagent.model.objects import Kind
 
     if args.action == "join":
         return _run_join(args)
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.yes and args.action == "destroy":
             instead = "Let them leave first (there: mcagent clusterset leave)"
             confirm(losses.of_destroying(cluster, args.namespace, args.clusterset), "Destroy it?", instead=instead)
-        elif not args.yes:
+        elif not args.yes and cluster.get(Kind.CLUSTER_SET, args.namespace, args.clusterset) is not None:
             confirm(losses.of_leaving(cluster), f"Leave ClusterSet {args.clusterset}?")
         cluster_sets.leave(cluster, args.namespace, args.clusterset, timeout=args.timeout)
     return exit_codes.OK

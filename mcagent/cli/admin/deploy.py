@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
 from mcagent.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROLE.config.KEY=VALUE",
         help="a key of docs/configuration.md, as in the chart's values; VALUE is YAML; may be repeated",
     )
-    parser.add_argument(
-        "-o", "--output", choices=["yaml", "json"], default="yaml", help="printed as [%(default)s]"
-    )
+    add_output_flag(parser, ("yaml", "json"))
     parser.add_argument("--apply", action="store_true", help="apply the objects instead of printing them")
     parser.add_argument(
         "--reset-config", action="store_true", help="drop the configuration that an earlier installation was given"
@@ -83,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_place_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the role of a cluster, and where its parts are."""
     parser.add_argument("--role", choices=["member", "leader", "all"], default="member", help="[%(default)s]")
-    parser.add_argument("-n", "--namespace", default="kube-system", help="of agents and member [%(default)s]")
+    add_namespace_flag(parser, "of agents and member", "kube-system")
     parser.add_argument(
         "--leader-namespace",
         default="antrea-multicluster",
@@ -161,6 +160,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
     """Return what the flags say of the cluster. Raises InputError."""
     import yaml
 
+    from mcagent.config.reader import yaml_fault
     from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
 
     config: dict[Part, dict[str, Any]] = {part: {} for part in CONFIGURED}
@@ -172,7 +172,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         try:
             parsed = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise InputError("--set", path, f'"{value}" is not YAML: {" ".join(str(error).split())}') from None
+            raise InputError("--set", path, f'"{value}" is not YAML: {yaml_fault(error)}') from None
         *sections, last = key.split(".")
         into = config[Part(role)]
         for section in sections:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
 from mcagent.cli.common.tables import table
 from mcagent.model.errors import InputError, McagentError
 
@@ -41,16 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_argument("what", metavar="KIND[,KIND][/NAME]", help="what to show: see below")
     kinds.completer = _complete_kinds  # type: ignore[attr-defined]  # argcomplete
     parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="[all]")
-    parser.add_argument("-n", "--namespace", default="", help="[all]")
+    add_namespace_flag(parser, "[all]")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the same as no --namespace")
     parser.add_argument("--clusterid", default="", metavar="ID", help="only exports of this cluster")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=["table", "wide", "name", "json", "yaml"],
-        default="table",
-        help="wide: the table without cuts; name: KIND/NAME lines [%(default)s]",
-    )
+    forms = ("table", "wide", "name", "json", "yaml")
+    add_output_flag(parser, forms, "; wide: the table without cuts; name: KIND/NAME lines")
     add_cluster_flags(parser)
 
 

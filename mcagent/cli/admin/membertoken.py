@@ -8,6 +8,7 @@ from pathlib import Path
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.confirming import add_yes_flag, confirm
+from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
 
 _EPILOG = """\
 examples:
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _expires(create)
     get = actions.add_parser("get", help="show tokens")
     get.add_argument("name", nargs="?", default="", metavar="NAME", help="[all]")
-    get.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table", help="[%(default)s]")
+    add_output_flag(get, ("table", "json", "yaml"))
     get.add_argument(
         "--secret-file", type=Path, metavar="FILE", help="write the Secret for the member here, once more"
     )
@@ -92,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("name", metavar="NAME", help="of all three")
     add_yes_flag(delete)
     for action in (create, get, rotate, delete):
-        action.add_argument("-n", "--namespace", required=True, help="the Common Area")
+        add_namespace_flag(action, "the Common Area", None)
         add_cluster_flags(action)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
 
 _EPILOG = """\
 examples:
@@ -29,13 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("action", choices=["check"], help="what to do")
     parser.add_argument("role", choices=[*_NAMESPACES], help="what the cluster is")
-    parser.add_argument(
-        "--namespace",
-        default="",
-        metavar="NAMESPACE",
-        help="of Antrea's controller [antrea-multicluster, kube-system]",
-    )
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    add_namespace_flag(parser, "of Antrea's controller [antrea-multicluster, kube-system]")
+    add_output_flag(parser)
     add_cluster_flags(parser)
 
 

@@ -22,8 +22,8 @@ yourself before where the ConfigMap is not kube-system/coredns); the ClusterSet 
 controllers run, so that no finalizer stays; a Pod on each Node waits for the agent to end and runs mcagent
 cleanup there; then webhooks, controllers, Open vSwitch, rights; the CRDs last. It refuses while other clusters are
 members of the leader that is to go, keeps what the other role of this cluster needs, and can be repeated. Where
-agents run, or with --crds, it says what is lost, and asks; without a terminal it needs --yes. After `helm install`
-it does what Helm does not: run `helm uninstall` then.
+agents run, Services are shared, or with --crds, it says what is lost, and asks; without a terminal it needs --yes.
+After `helm install` it does what Helm does not: run `helm uninstall` then.
 """
 
 

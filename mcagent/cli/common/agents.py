@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mcagent.api.codec import from_json
 from mcagent.api.status import Status
 from mcagent.cli.common.asking import MAX_ANSWER, STATUS, TIMEOUT, ask, ask_agent, ask_socket, ask_tls, document
-from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.model.errors import InputError, McagentError
 from mcagent.model.objects import Kind
 from mcagent.supervised import attempt
@@ -306,18 +305,6 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
         help="CA of the agents' certificates (tlsCertDirectory); `insecure`: do not verify them",
     )
     group.add_argument("--agents-port", type=int, default=PORT, metavar="PORT", help="for HTTPS [%(default)s]")
-
-
-def open_agents(args: argparse.Namespace, settings: Callable[[], Settings]) -> Agents:
-    """Return the agents that the flags name. `settings`: of this Node. Raises InputError, SourceError, OSError."""
-    if args.agents is not None:
-        return read_list(args.agents)
-    kubeconfig = args.kubeconfig or usual_kubeconfig()
-    if not kubeconfig:
-        return LocalAgent(settings())
-    from mcagent.kube.client import Client
-
-    return agents_of(Client(kubeconfig, args.context), authority=args.agents_ca, port=args.agents_port)
 
 
 def agents_of(

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
 _PATIENCE = 2.0  # seconds that a shell waits for the API server
 
 
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare which cluster a command works on."""
+def add_cluster_flags(parser: argparse.ArgumentParser, *, several: bool = False, contexts: bool = True) -> None:
+    """Declare which cluster a command works on.
+
+    `several`: --context may be repeated, and its value is a list; without `contexts` the command has other flags
+    for them.
+    """
     group = parser.add_argument_group("the cluster")
     group.add_argument(
         "--kubeconfig", metavar="FILE", default="", help="[$KUBECONFIG, else ~/.kube/config, else that of the Pod]"
     )
-    add_context_flag(group)
+    if contexts:
+        _add_context_flag(group, several=several)
 
 
-def add_context_flag(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
-    """Declare the context of the kubeconfig; `several`: the flag may be repeated, and its value is a list."""
+def _add_context_flag(parser: argparse._ActionsContainer, *, several: bool) -> None:
     if several:
         flag = parser.add_argument(
             "--context",
@@ -45,8 +49,9 @@ def complete_contexts(parsed_args: argparse.Namespace, **_arguments: object) -> 
     import yaml
 
     try:
-        document = yaml.safe_load(Path(_kubeconfig(parsed_args)).read_text())
-        return [str(item["name"]) for item in document["contexts"]]
+        files = map(Path, (parsed_args.kubeconfig or usual_kubeconfig()).split(os.pathsep))
+        documents = [yaml.safe_load(file.read_text()) for file in files if file.is_file()]
+        return [str(item["name"]) for document in documents for item in document["contexts"]]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return []
 
@@ -57,22 +62,16 @@ def complete_nodes(parsed_args: argparse.Namespace, **_arguments: object) -> lis
     from mcagent.model.errors import McagentError
 
     try:
-        client = Client(_kubeconfig(parsed_args), parsed_args.context)
+        client = Client(parsed_args.kubeconfig or usual_kubeconfig(), parsed_args.context)
         nodes = client.request("GET", "/api/v1/nodes", {"limit": "500"}, timeout=_PATIENCE).get("items") or ()
     except McagentError:
         return []
     return [node["metadata"]["name"] for node in nodes]
 
 
-def _kubeconfig(args: argparse.Namespace) -> str:
-    """Return the kubeconfig of a command line, whose flag may be that of a configuration key."""
-    named_file = getattr(args, "kubeconfig", "") or getattr(args, "key:kubeconfig", "")
-    return named_file or usual_kubeconfig()
-
-
 def usual_kubeconfig() -> str:
-    """Return the file that kubectl would use, or "" for the credentials of the Pod."""
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    """Return the file, or files, that kubectl would use, or "" for the credentials of the Pod."""
+    named = os.environ.get("KUBECONFIG", "").strip(os.pathsep)
     usual = Path.home() / ".kube" / "config"
     return named or (str(usual) if usual.is_file() else "")
 

@@ -38,6 +38,10 @@ def _lines(overview: Overview, now: float) -> Iterator[str]:
         for cluster in item.clusters
     ]
     yield from _section(("CLUSTERSET", "THIS CLUSTER", "ROLE", "CLUSTER", "CONNECTED", "SINCE"), clusters)
+    yield from _section(
+        ("CLUSTERSET", "TOKEN OF THE LEADER"),
+        [(item.name, item.token) for item in overview.cluster_sets if item.token],
+    )
     gateways = [
         (
             gateway.node,

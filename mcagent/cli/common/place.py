@@ -25,8 +25,9 @@ from mcagent.cli.common.agents import (
     read_statuses,
 )
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.cluster_flags import add_context_flag, complete_nodes, usual_kubeconfig
-from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, read_flags, value_of_flag
+from mcagent.cli.common.cluster_flags import add_cluster_flags, complete_nodes, usual_kubeconfig
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings, read_flags
+from mcagent.cli.common.shared_flags import add_all_flag
 from mcagent.model.errors import McagentError
 
 PLACE = """\
@@ -43,10 +44,15 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
     """Declare which agents are asked, and how they are reached."""
     nodes = parser.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="of the cluster [all]")
     nodes.completer = complete_nodes  # type: ignore[attr-defined]  # argcomplete
-    parser.add_argument("-A", "--all", action="store_true", help="all Nodes of the cluster [on a Node: this one]")
-    add_context_flag(parser)
+    add_reach_flags(parser)
+
+
+def add_reach_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare how agents are reached: this Node's, or all of a cluster."""
+    add_all_flag(parser)
+    add_cluster_flags(parser)
     add_agent_flags(parser)
-    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
+    add_config_flag(parser)
 
 
 def is_node(args: argparse.Namespace, settings: Settings) -> bool:
@@ -57,18 +63,13 @@ def is_node(args: argparse.Namespace, settings: Settings) -> bool:
 
 def kubeconfig_of(args: argparse.Namespace, command: str, settings: Settings) -> str:
     """Return the kubeconfig of a command that is not on a Node; "": the Pod's account. Raises NotHereError."""
-    kubeconfig = _named_kubeconfig(args) or settings.kubeconfig or usual_kubeconfig()
+    kubeconfig = args.kubeconfig or settings.kubeconfig or usual_kubeconfig()
     if not kubeconfig and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise NotHereError(
             "this machine is no Node with an agent, and has no kubeconfig: give one (--kubeconfig, KUBECONFIG or "
             f"~/.kube/config), or run it on a Node: {in_a_pod(command)}"
         )
-    return kubeconfig
-
-
-def _named_kubeconfig(args: argparse.Namespace) -> str:
-    """Return the kubeconfig of the command line, whose flag may be that of a configuration key; "": none."""
-    return str(getattr(args, "kubeconfig", "") or value_of_flag(args, "kubeconfig") or "")
+    return str(kubeconfig)
 
 
 def in_a_pod(command: str) -> str:
@@ -87,9 +88,23 @@ def open_place(args: argparse.Namespace, command: str) -> Agents:
     if args.agents is not None:
         return read_list(args.agents)
     settings = load_settings(args, node_needed=False)
-    named = args.all or args.context or _named_kubeconfig(args) or getattr(args, "nodes", None)
+    named = args.all or args.context or args.kubeconfig or getattr(args, "nodes", None)
     if not named and is_node(args, settings):
         return LocalAgent(settings)
+    return _agents_of_cluster(args, command, settings)
+
+
+def open_reached(args: argparse.Namespace, command: str) -> Agents:
+    """Return as many agents as there are: the cluster's with a kubeconfig, else this Node's. Raises likewise."""
+    if args.agents is not None:
+        return read_list(args.agents)
+    settings = load_settings(args, node_needed=False)
+    if not (args.kubeconfig or usual_kubeconfig()) and is_node(args, settings):
+        return LocalAgent(settings)
+    return _agents_of_cluster(args, command, settings)
+
+
+def _agents_of_cluster(args: argparse.Namespace, command: str, settings: Settings) -> Agents:
     from mcagent.kube.client import Client
 
     client = Client(kubeconfig_of(args, command, settings), args.context)

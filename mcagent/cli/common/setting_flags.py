@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,20 @@ from mcagent.config.schema import Schema
 from mcagent.model.keys.key import Key
 
 _PREFIX = "key:"
-KUBECONFIG = ("FILE", "[that of the configuration, else $KUBECONFIG, else ~/.kube/config, else that of the Pod]")
 
 
 def add_config_flag(parser: argparse.ArgumentParser, own: Mapping[str, tuple[str, str]] | None = None) -> None:
     """Declare --config, and the flags of the agent's keys `own`: metavar and help text by path of the key.
 
-    The flags of the other keys, which these commands had once, end with a message that says what replaces them.
+    The flags of the other keys, which these commands had once, end with a message that says what replaces them,
+    unless the command has declared a flag of that name.
     """
     _add_file_flag(parser, SCHEMA)
     own = own or {}
     for key in SCHEMA.keys:
         if key.path in own:
             _add_key_flag(parser, key, *own[key.path])
-        else:
+        elif key.flag not in parser._option_string_actions:
             parser.add_argument(
                 key.flag, action=_RemovedFlag, dest=argparse.SUPPRESS, const=key, nargs="?", help=argparse.SUPPRESS
             )
@@ -129,8 +130,9 @@ def read_flags(args: argparse.Namespace, schema: Schema) -> tuple[Path | None, d
 def load_settings(args: argparse.Namespace, *, node_needed: bool = True, strict: bool = False) -> Settings:
     """Return the configuration from the parsed flags, the environment and the file. Raises ConfigError.
 
-    Unless `node_needed`, a missing name of the Node is no error: the file that all Nodes share has none. Unless
-    `strict`, unknown variables are reported only: other tools may have variables with the same prefix.
+    A flag --kubeconfig replaces that of the configuration. Unless `node_needed`, a missing name of the Node is no
+    error: the file that all Nodes share has none. Unless `strict`, unknown variables are reported only: other
+    tools may have variables with the same prefix.
     """
     file, flags = read_flags(args, SCHEMA)
     environ = dict(os.environ)
@@ -140,7 +142,9 @@ def load_settings(args: argparse.Namespace, *, node_needed: bool = True, strict:
         for name, reason in unknown_variables(SCHEMA, environ).items():
             del environ[name]
             print(f"environment {name} is ignored: {reason}", file=sys.stderr)
-    return load(file, environ, flags)
+    settings = load(file, environ, flags)
+    kubeconfig = getattr(args, "kubeconfig", "")
+    return replace(settings, kubeconfig=kubeconfig) if kubeconfig else settings
 
 
 def value_of_flag(args: argparse.Namespace, path: str) -> str:

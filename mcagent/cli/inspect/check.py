@@ -8,9 +8,10 @@ import socket
 from typing import TYPE_CHECKING
 
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import is_node
-from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.model.errors import McagentError
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check what an installation needs: of this Node, or of clusters."
     parser.epilog = _EPILOG
     parser.add_argument("--pre", action="store_true", required=True, help="before the installation")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    add_output_flag(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
     parser.add_argument("--node", action="store_true", help="this machine, also if it has a kubeconfig")
-    add_context_flag(parser, several=True)
-    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
+    add_cluster_flags(parser, several=True)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:

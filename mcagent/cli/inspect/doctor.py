@@ -18,9 +18,10 @@ from msgspec import structs
 from mcagent.api.codec import to_json
 from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import is_node, kubeconfig_of
-from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.shared_flags import add_all_flag, add_output_flag
 from mcagent.model.errors import McagentError
 
 if TYPE_CHECKING:
@@ -52,12 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Diagnose this Node or whole clusters: what is wrong, why it matters, and what to type next."
     )
     parser.epilog = _EPILOG
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    add_output_flag(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
-    parser.add_argument(
-        "--all", action="store_true", help="the cluster of the kubeconfig: its API and all of its Nodes"
-    )
-    add_context_flag(parser, several=True)
+    add_all_flag(parser)
+    add_cluster_flags(parser, several=True)
     parser.add_argument(
         "--bundle", type=Path, metavar="FILE.tgz", help="write everything for a bug report there, without secrets"
     )
@@ -70,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "CAP_SYS_ADMIN and CAP_NET_RAW",
     )
     add_agent_flags(parser)
-    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from mcagent.api.codec import to_json
 from mcagent.api.status import DrainStatus, GatewayStatus, Probes, Status
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.place import PLACE, add_place_flags, show_statuses
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import table
 
 _EPILOG = f"""\
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Show which gateways Nodes have for each cluster: live or why not, since when, who decided."
     )
     parser.epilog = _EPILOG
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    add_output_flag(parser)
     parser.add_argument("--history", action="store_true", help="the last ten transitions of each, too")
     add_place_flags(parser)
 

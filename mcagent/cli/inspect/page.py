@@ -8,9 +8,10 @@ import sys
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.cluster_flags import add_context_flag, usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import require_node
-from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, value_of_flag
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.shared_flags import add_namespace_flag
 from mcagent.model.errors import InputError
 
 _EPILOG = """\
@@ -35,10 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--account", metavar="NAME", help="print a token of this ServiceAccount, and create it if needed"
     )
-    add_context_flag(parser)
-    add_config_flag(
-        parser, {"kubeconfig": KUBECONFIG, "namespace": ("NAME", "of the ServiceAccount [kube-system]")}
-    )
+    add_namespace_flag(parser, "of the ServiceAccount", "kube-system")
+    add_cluster_flags(parser)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,9 +60,9 @@ def _token(args: argparse.Namespace) -> str:
     from mcagent.controller.admin.page_account import token
     from mcagent.kube.client import Client
 
-    client = Client(value_of_flag(args, "kubeconfig") or usual_kubeconfig(), args.context)
+    client = Client(args.kubeconfig or usual_kubeconfig(), args.context)
     try:
         cluster = Cluster(client, lambda line: print(line, file=sys.stderr, flush=True))
-        return token(cluster, value_of_flag(args, "namespace") or "kube-system", args.account)
+        return token(cluster, args.namespace, args.account)
     finally:
         client.close()

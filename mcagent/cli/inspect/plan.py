@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from mcagent.api.codec import to_json
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.cluster_flags import add_context_flag
+from mcagent.cli.common.cluster_flags import add_cluster_flags
 from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
 from mcagent.cli.common.place import NotHereError, is_node, kubeconfig_of, require_known
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings, value_of_flag
+from mcagent.cli.common.shared_flags import add_output_flag
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   mcagent plan --config /etc/mcagent/agent.yaml --node-name node-1
-  mcagent plan --node-name node-1 --source dir:/etc/mcagent/manifests -o json
-  mcagent plan --node-name node-1 --source dir:/tmp/manifests --offline      # needs no Node, no root
+  mcagent plan --node-name node-1 --source dir:/etc/mcagent/manifests --offline -o json   # needs no Node, no root
   mcagent plan --node-name node-1 --exit-code && echo "the dataplane is as it should be"
   mcagent plan --node-name node-1 --what-if 'gateway node-2 down'
   mcagent plan --node-name node-1 --what-if 'node node-2 drained' --what-if 'cluster east removed' -o json
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Show what the agent would change now, or after an event (--what-if). Change nothing."
     parser.epilog = _EPILOG
     parser.usage = "%(prog)s [flags]"
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the plan")
+    add_output_flag(parser)
     parser.add_argument("--offline", action="store_true", help="do not read the Node: plan for an empty one")
     parser.add_argument("--desired", action="store_true", help="print the whole desired state instead of steps")
     parser.add_argument("--exit-code", action="store_true", help="end with 1 when there is something to change")
@@ -70,13 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with these, count this Node's open connections (needs root)",
     )
-    add_context_flag(parser)
+    add_cluster_flags(parser)
     add_config_flag(
         parser,
         {
             "nodeName": ("NAME", "the Node [nodeName of the configuration]"),
             "source": ("SOURCE", "kube, or dir:/PATH: a directory of manifests [source of the configuration]"),
-            "kubeconfig": ("FILE", "for the source kube [kubeconfig of the configuration, else that of the Pod]"),
         },
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import table
 from mcagent.model.parsing.field import listed
 
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from-cluster", default="", metavar="ID", help="the sender's cluster [each that may be]"
     )
     for action in (rules, explain):
-        action.add_argument("-o", "--output", choices=["text", "json"], default="text", help="[%(default)s]")
+        add_output_flag(action)
         add_manifests_flag(action, "manifests that count as if applied")
         action.add_argument("--local", action="store_true", help="only these manifests: ask no API server")
         action.add_argument(

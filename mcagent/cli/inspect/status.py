@@ -13,10 +13,11 @@ from mcagent.api.status import ExportStatus, GatewayStatus, Status, TunnelStatus
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.cluster_flags import add_context_flag
+from mcagent.cli.common.cluster_flags import add_cluster_flags
 from mcagent.cli.common.live import every, interval_of, show
 from mcagent.cli.common.place import is_node, kubeconfig_of
-from mcagent.cli.common.setting_flags import KUBECONFIG, add_config_flag, load_settings, value_of_flag
+from mcagent.cli.common.setting_flags import add_config_flag, load_settings
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.core.causes import remedy
 from mcagent.model.errors import McagentError
@@ -39,17 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the form of the answer, and the configuration that says where the agent listens."""
     parser.description = "Show the status of this Node's agent, or of a whole cluster."
     parser.epilog = _EPILOG
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    add_output_flag(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="of --watch [%(default)s]")
-    add_context_flag(parser)
-    add_config_flag(parser, {"kubeconfig": KUBECONFIG})
+    add_cluster_flags(parser)
+    add_config_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
     settings = load_settings(args, node_needed=False)
-    kubeconfig = value_of_flag(args, "kubeconfig")
     as_json = args.output == "json"
 
     def of_agent() -> tuple[bool, str]:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     def of_cluster() -> tuple[bool, str]:
         return _cluster(kubeconfig_of(args, "mcagent status", settings), args.context, as_json=as_json)
 
-    picture = of_agent if is_node(args, settings) and not (kubeconfig or args.context) else of_cluster
+    picture = of_agent if is_node(args, settings) and not (args.kubeconfig or args.context) else of_cluster
 
     if args.watch:
         show(_tried(picture) for _ in every(interval_of(args.interval)))

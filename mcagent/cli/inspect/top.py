@@ -15,10 +15,10 @@ from typing import Any
 
 from mcagent.api.status import Status
 from mcagent.cli.common import exit_codes
-from mcagent.cli.common.agents import Agents, add_agent_flags, ask_nodes, read_statuses
-from mcagent.cli.common.cluster_flags import add_cluster_flags
+from mcagent.cli.common.agents import Agents, ask_nodes, read_statuses
 from mcagent.cli.common.live import every, interval_of, show
-from mcagent.cli.common.place import PLACE, open_place
+from mcagent.cli.common.place import PLACE, add_reach_flags, open_place
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.model.errors import McagentError
 
@@ -35,9 +35,8 @@ examples:
 Traffic of tunnels with other clusters' gateways, and (--local) with Nodes of this cluster, in both directions. IN
 is what came from there. DROP are packets that Open vSwitch could neither send nor take. A counter that begins
 anew with its tunnel counts from nothing. Without a terminal one table follows the other.
-Rates of tunnels are averages of 10 seconds, because Open vSwitch updates their counters every 5 seconds: the first
-table appears after that time. On the userspace datapath Open vSwitch 3.1 counts each sent packet twice
-(docs/operations.md).
+Rates of tunnels are averages of 10 seconds, because Open vSwitch updates their counters every 5 seconds. On the
+userspace datapath Open vSwitch 3.1 counts each sent packet twice (docs/operations.md).
 By service: connections that other clusters, all together, open to exported Services, gateway by gateway. Bytes are
 counted by tunnel alone: one flow carries what belongs to the connections of all Services.
 The exit code is 1 when no agent answers.
@@ -82,11 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local", action="store_true", help="tunnels to Nodes of this cluster, too")
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="between two tables [%(default)s]")
     parser.add_argument("--once", action="store_true", help="one table")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="json: a line each time")
-    parser.add_argument("-A", "--all", action="store_true", help="all Nodes of the cluster [on a Node: this one]")
-    add_cluster_flags(parser)
-    add_agent_flags(parser)
-    parser.add_argument("--config", metavar="FILE", help="the agent's configuration, of this Node's agent")
+    add_output_flag(parser, more="; json: a line each time")
+    add_reach_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,16 +22,16 @@ from mcagent.cli.common.agents import (
     ask_all,
     ask_node,
     ask_nodes,
-    open_agents,
     read_statuses,
 )
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
-from mcagent.cli.common.setting_flags import load_settings, read_flags
+from mcagent.cli.common.place import open_reached
+from mcagent.cli.common.setting_flags import read_flags
+from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.model.config import Config
 from mcagent.model.errors import InputError, McagentError, SourceError
 
 if TYPE_CHECKING:
-    from mcagent.agent.config import Settings
     from mcagent.api.status import Status
     from mcagent.kube.client import Client
     from mcagent.trace.path import PathTracer
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", default="", metavar="NAME", help="where it begins [the Node of the Pod]")
     live = f"send N real probes (default 3, at most {MOST_PROBES}) and show where they were last seen"
     parser.add_argument("--live", type=int, nargs="?", const=3, default=0, metavar="N", help=live)
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="[%(default)s]")
+    add_output_flag(parser)
     parser.add_argument(
         "--remote-context", default="", metavar="NAME", help="the other cluster, of the kubeconfig"
     )
@@ -172,14 +172,11 @@ class _AgentDirectory:
         from mcagent.kube.client import Client
         from mcagent.trace.simulated_tracer import ClusterObjects
 
-        def settings() -> Settings:
-            return load_settings(args, node_needed=False)
-
         self._clusters: list[Agents] = []
         self._agents: dict[str, Agents] = {}  # by Node
         self.statuses: dict[str, Status] = {}
         self.errors: dict[str, str] = {}
-        self._ask_for_status(open_agents(args, settings))
+        self._ask_for_status(open_reached(args, "mcagent trace"))
         self._own = tuple(self._agents)
         own, other = args.kubeconfig or usual_kubeconfig(), None
         if args.remote_context or args.remote_kubeconfig:

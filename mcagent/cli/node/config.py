@@ -12,6 +12,7 @@ import yaml
 from mcagent.agent.config import KEYS, SCHEMA, Settings
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_key_flags, load_settings
+from mcagent.cli.common.shared_flags import add_output_flag
 
 _EPILOG = """\
 examples:
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("action", choices=["check", "show"], help="report errors, or print the effective values")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the same as --config FILE")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
+    add_output_flag(parser, more=" of `show`")
     add_key_flags(parser)
 
 

@@ -66,6 +66,8 @@ def init(
         if file is not None:
             join_config.write(file, join_config.text(config_of(created, cluster.server)), secret=False)
             cluster.report(f"join config for members written to {file}")
+            if join_config.is_local(cluster.server):
+                cluster.report(f"edit it: members do not reach the leader's API server at {cluster.server}")
 
 
 def config_of(cluster_set: RawObject, server: str) -> JoinConfig:

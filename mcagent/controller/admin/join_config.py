@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, fields, replace
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -120,6 +122,15 @@ def text(config: JoinConfig) -> str:
     comments = [f'#{key}: "" # {hint}' for key, hint in hints.items() if key not in values]
     head = yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND} | values, sort_keys=False)
     return "\n".join((head.rstrip(), *comments)) + "\n"
+
+
+def is_local(server: str) -> bool:
+    """Tell whether only this machine reaches the server of a URL, as in kubeconfigs of kind and of tunnels."""
+    host = urlsplit(server).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def write(path: Path, content: str, *, secret: bool) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcagent.controller.admin import token_life
 from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
@@ -29,6 +31,7 @@ from mcagent.model.api.multicluster import (
     ResourceExport,
     ResourceImport,
 )
+from mcagent.model.keys.values import did_you_mean
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as, read_object
@@ -210,7 +213,10 @@ LISTINGS: Mapping[str, Listing] = {
     ),
     MEMBER_TOKEN: Listing(
         kind=Kind.SERVICE_ACCOUNT,
-        head=("NAMESPACE", "NAME", "CLUSTER", "CIDRS", "ALLOWED GATEWAYS", "NAMESPACES", "MAX EXPORTS", "AGE"),
+        head=(
+            *("NAMESPACE", "NAME", "CLUSTER", "TOKEN", "TOKEN AGE", "RENEWAL", "EXPIRES"),
+            *("CIDRS", "ALLOWED GATEWAYS", "NAMESPACES", "MAX EXPORTS", "AGE"),
+        ),
         rows=_token,
     ),
 }
@@ -227,12 +233,14 @@ def objects(
 ) -> list[RawObject]:
     """Return the objects to show, all if there are no names. Raises McagentError if a named one does not exist."""
     listing = LISTINGS[what]
-    selected = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
+    selected = cluster.objects(listing.kind, namespace) if what != MEMBER_TOKEN else _tokens(cluster, namespace)
     if object_names:
+        present = sorted({obj["metadata"]["name"] for obj in selected})
         selected = [obj for obj in selected if obj["metadata"]["name"] in object_names]
         for name in object_names:
-            if not any(obj["metadata"]["name"] == name for obj in selected):
-                raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}")
+            if name not in present:
+                hint = did_you_mean(name, present) or f"; there are {', '.join(present[:20]) or 'none'}"
+                raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}{hint}")
     if cluster_id:
         selected = [obj for obj in selected if read_as(ResourceExport, obj).spec.cluster_id == cluster_id]
     return selected
@@ -243,8 +251,12 @@ def rows(what: str, found: Sequence[RawObject], now: float, *, wide: bool = Fals
     listing = LISTINGS[what]
     objects = (read_object(listing.kind, obj) for obj in found)
     limit = _WIDE if wide else _CELL
-    return [
-        tuple(printable(cell if wide else _message(cell), limit) for cell in row)
-        for obj in objects
-        for row in listing.rows(obj, now)
-    ]
+    cells = [row for obj in objects for row in listing.rows(obj, now)]
+    if what == MEMBER_TOKEN:
+        pairs = zip(cells, found, strict=True)  # each account has one row
+        cells = [(*row[:3], *token_life.cells(obj, now), *row[3:]) for row, obj in pairs]
+    return [tuple(printable(cell if wide else _message(cell), limit) for cell in row) for row in cells]
+
+
+def _tokens(cluster: Cluster, namespace: str) -> list[RawObject]:
+    return token_life.with_life(cluster, tokens(cluster, namespace), time.time())

@@ -45,10 +45,16 @@ def of_token(cluster: Cluster, namespace: str, name: str) -> list[str]:
     return [f"Cluster {cluster_id}, a member with {_services(own)} exported, has no access without this token."]
 
 
-def of_uninstalling(cluster: Cluster, agents: int, *, crds: bool) -> list[str]:
-    """Return what ends with an installation that has so many agents to remove. Raises SourceError."""
-    losses = [f"{agents} Nodes lose their connections to other clusters.", *of_leaving(cluster)] if agents else []
-    return [*losses, "The CRDs go with all objects stored under them."] if crds else losses
+def of_uninstalling(cluster: Cluster, agents: int, *, leaves: bool, crds: bool) -> list[str]:
+    """Return what ends with an installation that has so many agents to remove. Raises SourceError.
+
+    `leaves`: whether this member leaves its ClusterSet.
+    """
+    return [
+        *([f"{agents} Nodes lose their connections to other clusters."] if agents else []),
+        *(of_leaving(cluster) if agents or leaves else []),
+        *(["The CRDs go with all objects stored under them."] if crds else []),
+    ]
 
 
 def _exports(cluster: Cluster, namespace: str) -> list[dict[str, dict[str, object]]]:

@@ -18,6 +18,7 @@ from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.leader.cluster_set import UNIQUE
+from mcagent.controller.member.leader_token import EXPIRED, LEADER_TOKEN
 from mcagent.core.health import HealthFinding, HealthReason, judge_link, read_finding
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import Condition, condition_of
@@ -124,6 +125,7 @@ def _cluster_set(cluster_set: ClusterSet) -> ClusterSetState:
             )
             for cluster_id, condition in states
         ),
+        token=printable(condition_of(cluster_set.status.conditions, LEADER_TOKEN).message, _SHOWN),
     )
 
 
@@ -215,6 +217,11 @@ def _set_problems(cluster_sets: Sequence[ClusterSet]) -> Iterator[OverviewProble
                 continue
             text = printable(f"{cluster_id}{condition.message or 'not ready, or not known'}", _SHOWN)
             yield OverviewProblem(subject=cluster_set.subject, message=text, do="mcagent get clusterset")
+        token = condition_of(cluster_set.status.conditions, LEADER_TOKEN)
+        if token.is_false:
+            text, expired = printable(token.message, _SHOWN), token.reason == EXPIRED
+            do = "mcagent membertoken rotate --help (on the leader)"
+            yield OverviewProblem(subject=cluster_set.subject, message=text, do=do, error=expired)
         for status in cluster_set.status.cluster_statuses:
             unique = condition_of(status.conditions, UNIQUE)
             if unique.is_false:

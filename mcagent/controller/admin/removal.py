@@ -78,7 +78,8 @@ def uninstall(
     agents = node_cleanup.agent_nodes(cluster, removal.site.namespace) if _MEMBERS in removal.roles else []
     nodes = agents if removal.nodes else []
     if not dry_run:
-        consent(losses.of_uninstalling(cluster, len(agents), crds=removal.crds))
+        leaves = _MEMBERS in removal.roles and bool(sets)
+        consent(losses.of_uninstalling(cluster, len(agents), leaves=leaves, crds=removal.crds))
     if dry_run:
         _report(cluster, removal, sets, nodes, gone)
     else:

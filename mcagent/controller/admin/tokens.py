@@ -119,7 +119,7 @@ def rotate(cluster: Cluster, namespace: str, name: str, file: Path, *, lifetime:
     """
     account = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
     if account is None or not bound_cluster(read_as(ServiceAccount, account)):
-        raise AdminError(f"there is no member token {namespace}/{name}: mcagent membertoken get -n {namespace}")
+        raise AdminError(_no_token(namespace, name))
     if lifetime is not None:
         expiring_tokens.check_enforced(cluster)
     earlier = expiring_tokens.anchors(cluster, namespace, name)
@@ -245,7 +245,7 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
     objects = {kind: cluster.get(kind, namespace, name) for kind in _MADE}
     anchors = expiring_tokens.anchors(cluster, namespace, name)
     if not anchors and not any(objects.values()):
-        raise AdminError(f"there is no member token {namespace}/{name}")
+        raise AdminError(_no_token(namespace, name))
     _end_renewal(cluster, namespace, name)  # first: afterwards no token has a successor
     for kind, obj in objects.items():
         if obj is not None and made_by_command(obj):
@@ -259,6 +259,10 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
         raise AdminError(
             f"the token still has its rights: kubectl delete rolebinding {name} -n {namespace} revokes them"
         )
+
+
+def _no_token(namespace: str, name: str) -> str:
+    return f"there is no member token {namespace}/{name}: mcagent membertoken get -n {namespace} lists them"
 
 
 def tokens(cluster: Cluster, namespace: str = "") -> list[RawObject]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from mcagent.model.parsing.document import decode
 
 LONGEST = 64 * 1024  # characters of a token
+RENEWED_AFTER = 2 / 3  # of a token's life
 RANDOM = 20  # characters of an anchor's name: 100 bits
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SUFFIX = re.compile(r"([1-9][0-9]{2,8})\.[a-z0-9]{20}")
@@ -35,7 +36,7 @@ class TokenClaims:
     @property
     def renewal(self) -> float:
         """When a new token is due: after two thirds of the life."""
-        return self.issued + (self.expires - self.issued) * 2 / 3
+        return self.issued + (self.expires - self.issued) * RENEWED_AFTER
 
     @property
     def late(self) -> float:
