@@ -260,6 +260,7 @@ class World:
             snat_ports=(None, None) if self.any_snat_port else snat_ports(datapath, GENEVE),
             identities=self.identities,
             mtu=1450,
+            ended_meter=0xFFFF,
         )
 
     def ordered(self, gateways: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from flows import actions as act
 from flows import fields as f
 from flows.actions import Ct, Goto, Move, Nat, ToGroup, set_bits, set_whole
@@ -70,6 +72,18 @@ def goto(table: PipelineTable) -> Goto:
 def flow(table: PipelineTable, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
     """Build a flow of the pipeline without a cookie; `owners` adds the owner's."""
     return d.PIPELINE.flow(table, priority, terms, actions)
+
+
+def limited(
+    env: Env, table: PipelineTable, new_connection: tuple[Term, ...], following: PipelineTable
+) -> Iterator[Flow]:
+    """Pass packets that would create a conntrack entry through the cluster's meter, if connections are limited.
+
+    Conntrack considers UDP packets new until a reply arrives, so `new_connection` also says that the packet has no
+    entry yet.
+    """
+    if env.connections_limited:
+        yield flow(table, d.NORMAL, new_connection, act.Resubmit(t.NEW_CONNECTIONS.number), goto(following))
 
 
 def drop(table: PipelineTable, priority: int, terms: tuple[Term, ...], why: Category, number: int = 0) -> Flow:

@@ -64,7 +64,6 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     flows = [
         *source.cluster(c),
         *arrive.cluster(c),
-        *policy.cluster(env, c),
         *mapping.cluster(env, c),
     ]
     chosen: Iterable[Group] = ()

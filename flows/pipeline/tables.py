@@ -105,10 +105,9 @@ UN_SNAT = PipelineTable(
 ADMIT_SERVICE = PipelineTable(
     number=23,
     name="AdmitService",
-    purpose="Gateway: limits the conntrack entries that a remote cluster's connections to Services create, by the "
-    "cluster's meter.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, r.CLUSTER),
-    next=(24,),
+    purpose="Gateway: limits the conntrack entries that a remote cluster's connections to Services create.",
+    fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE),
+    next=(24, 73),
 )
 SERVICE = PipelineTable(
     number=24,
@@ -236,9 +235,16 @@ ADMIT = PipelineTable(
     number=71,
     name="Admit",
     purpose="Limits the conntrack entries that a remote cluster's connections to this Node create, here and in "
-    "the kernel, by the cluster's meter.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
-    next=(72,),
+    "the kernel.",
+    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT),
+    next=(72, 73),
+)
+NEW_CONNECTIONS = PipelineTable(
+    number=73,
+    name="NewConnections",
+    purpose="The meters of new connections, one for each remote cluster. AdmitService, Admit and Reject look up "
+    "packets here that would create a conntrack entry, and continue with those that the meter passes.",
+    fields=(r.CLUSTER,),
 )
 ARRIVE_STATE = PipelineTable(
     number=72,
@@ -344,9 +350,9 @@ INGRESS_BASELINE = PipelineTable(
 REJECT = PipelineTable(
     number=68,
     name="Reject",
-    purpose="Limits the rejected connections of a remote cluster by its meter, as Admit does.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
-    next=(69,),
+    purpose="Limits the rejected connections of a remote cluster, as Admit does.",
+    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT),
+    next=(69, 73),
 )
 REJECT_STATE = PipelineTable(
     number=69,
@@ -375,6 +381,6 @@ TABLES = (
     EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT,
     UN_DNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE,
     SNAT_STATE, EXIT, DELIVER, ARRIVE, RELATED, INGRESS_TIERS, INGRESS_NETWORK_POLICY,
-    INGRESS_BASELINE, REJECT, REJECT_STATE, ADMIT, ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, MAP,
-    REAL, OUTPUT,
+    INGRESS_BASELINE, REJECT, REJECT_STATE, ADMIT, NEW_CONNECTIONS, ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED,
+    LOOKUP_RESULT, MAP, REAL, OUTPUT,
 )  # fmt: skip

@@ -39,6 +39,11 @@ class Env:
     fragment_meters: tuple[int, ...] = ()
     fingerprint: int | None = None  # source MAC of answers to probes, which says whose gateway answers
 
+    @property
+    def connections_limited(self) -> bool:
+        """Whether new connections of remote clusters are limited; then each has a `meter`."""
+        return self.ended_meter is not None
+
     def zone(self, zone: Zone) -> int:
         """Return the number of a conntrack zone."""
         return self.ct_zone_base + zone.offset

@@ -285,18 +285,23 @@ def test_nodes_are_closed_unless_they_are_exposed() -> None:
 
 def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
     """On gateways and workers, in front of every new entry of conntrack; with newConnections: 0 there is none."""
-    for on, tables in (("g1", {23, 71}), ("w1", {71})):
-        found = compiled(EAST, WEST, on=on, new_connections=300)
+    for on, tables in (("g1", {23, 68, 71}), ("w1", {68, 71})):
+        found = compiled(EAST, WEST, on=on, new_connections=300, stretched_network_policy=True)
         every = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
         meters = {name: meter for name, each in every.items() for meter in each if meter.rate == 300}
         assert len({m.meter_id for each in every.values() for m in each}) == (6 if on == "g1" else 2)
         assert {m.burst for m in meters.values()} == {600}
         for name, meter in meters.items():
             flows = of(FlowEntry, resources(found, f"cluster/{name}"))
-            assert {f.table for f in flows if f"meter:{meter.meter_id}," in f.actions} == tables
+            (limited,) = (flow for flow in flows if flow.actions == f"meter:{meter.meter_id}")
+            assert (limited.table, limited.match) == (73, f"reg1={limited.cookie & 0xFFFFFF:#x}")
+        entering = [flow for flow in of(FlowEntry, resources(found, "base")) if "resubmit(,73)" in flow.actions]
+        assert {flow.table for flow in entering} == tables
+        assert {flow.actions.partition(",goto_table:")[0] for flow in entering} == {"resubmit(,73)"}
+        assert {flow.match.partition(",")[0] for flow in entering} == {"ct_state=+new-rpl+trk"}
         none = resources(compiled(EAST, WEST, on=on, new_connections=0, fragments=0))
         assert not of(MeterEntry, none)
-        assert not any("meter:" in flow.actions for flow in of(FlowEntry, none))
+        assert not any("meter:" in flow.actions or ",73)" in flow.actions for flow in of(FlowEntry, none))
 
 
 def test_fragments_of_each_cluster_pass_a_meter_before_conntrack() -> None:

@@ -69,12 +69,12 @@ COSTS = {
     "a remote cluster": Cost(
         before=(remote(1),),
         after=(remote(1), remote(2)),
-        gateway=(24, 3, 4, 5),
+        gateway=(23, 3, 4, 5),
         worker=(12, 0, 2, 4),
         why=(
             "its three CIDRs and gateway are looked up once for all origins of packets and for quoted addresses "
-            "(table Owner), and once for routes and ended connections; meters of connections, probes, queries and "
-            "fragments"
+            "(table Owner), and once for routes and ended connections; meters of connections (one flow for all "
+            "tables), probes, queries and fragments"
         ),
     ),
     "a second gateway of a remote cluster": Cost(

@@ -1,4 +1,4 @@
-"""Tables Deliver, Output, Arrive, Related, Admit, ArriveState: to the destination's kernel.
+"""Tables Deliver, Output, Arrive, Related, Admit, NewConnections, ArriveState: to the destination's kernel.
 
 Conntrack (zone ARRIVAL) stores the gateway through which a connection arrived, and the Service that it translated.
 """
@@ -61,6 +61,7 @@ def base(env: Env) -> Iterator[Flow]:
             from_this_node = set_bits(r.INGRESS_PORT, r.HOST_OFPORT)
             yield e.flow(t.ARRIVE, d.NORMAL, (family, e.FROM_REMOTE), from_this_node, track)
         yield e.flow(t.ADMIT, d.ELSE, (family,), e.goto(table))
+        yield from e.limited(env, t.ADMIT, (family, e.NEW, r.MARK_PORT.is_(0)), table)
         yield from store_ingress(env, (family, e.NEW))
         yield from store_ingress(env, (family, e.ESTABLISHED))
         # A request that conntrack considers a reply: conntrack was lost (with the userspace datapath's process),
@@ -127,11 +128,6 @@ def store_ingress(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
-    """Pass packets that would create a conntrack entry through the cluster's meter.
-
-    Conntrack considers UDP packets new until a reply arrives; a packet with a mark has an entry already.
-    """
+    """Limit the packets of a remote cluster that would create a conntrack entry (`entries.limited`)."""
     if c.meter is not None:
-        for family in r.FAMILIES:
-            terms = (family, e.NEW, r.MARK_PORT.is_(0), r.CLUSTER.is_(c.id))
-            yield e.flow(t.ADMIT, d.NORMAL, terms, Meter(c.meter), e.goto(t.ARRIVE_STATE))
+        yield e.flow(t.NEW_CONNECTIONS, d.NORMAL, (r.CLUSTER.is_(c.id),), Meter(c.meter))

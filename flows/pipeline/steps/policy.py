@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from flows import fields as f
-from flows.actions import DROP, Actions, Conjunction, Ct, Meter, Move, Output, set_whole
+from flows.actions import DROP, Actions, Conjunction, Ct, Move, Output, set_whole
 from flows.declare import PipelineTable
 from flows.fields import Term, ct_state, exact
 from flows.flow import Flow, Match
@@ -30,7 +30,6 @@ from flows.pipeline.values import (
     PolicyRule,
     PolicyStage,
     PolicyVerdict,
-    RemoteCluster,
 )
 
 Terms = tuple[Term, ...]
@@ -98,6 +97,7 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(t.EGRESS_TIERS, d.UNJUDGED + 1, terms, pod, e.goto(t.DEPARTURE))
         yield e.flow(t.EGRESS_REJECT, d.NORMAL, (family,), *_REJECTED[PolicyDirection.EGRESS])
         yield e.flow(t.REJECT, d.ELSE, (family,), e.goto(t.REJECT_STATE))
+        yield from e.limited(env, t.REJECT, (family, e.NEW, r.MARK_PORT.is_(0)), t.REJECT_STATE)
         yield e.drop(t.REJECT_STATE, d.SPECIAL, (family, e.INVALID), d.DROP_INVALID, t.REJECT_STATE.number)
         for bit, marks in e.REMEMBER.items():
             commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=marks)
@@ -120,14 +120,6 @@ def _undecidable(table: PipelineTable, family: Term) -> Iterator[Flow]:
     for terms in _UNREADABLE:
         request = (family, e.FIRST, ct_state("-rpl+trk"), *terms)
         yield e.drop(table, d.UNJUDGED, request, d.DROP_INVALID, table.number)
-
-
-def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:
-    """Pass rejected requests through the cluster's meter: they create conntrack entries, too."""
-    if env.identities and c.meter is not None:
-        for family in r.FAMILIES:
-            terms = (family, e.NEW, r.MARK_PORT.is_(0), r.CLUSTER.is_(c.id))
-            yield e.flow(t.REJECT, d.NORMAL, terms, Meter(c.meter), e.goto(t.REJECT_STATE))
 
 
 def pods(p: PodPolicies) -> Iterator[Flow]:

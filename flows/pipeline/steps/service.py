@@ -54,6 +54,7 @@ def base(env: Env) -> Iterator[Flow]:
     ended = d.COOKIES.cookie(d.FOR_CONNECTION)
     for family in r.FAMILIES:
         yield e.flow(t.ADMIT_SERVICE, d.ELSE, (family,), e.goto(t.SERVICE))
+        yield from e.limited(env, t.ADMIT_SERVICE, (family, e.NEW, r.LABEL_SERVICE.is_(0)), t.SERVICE)
         # These have no port. Without the first fragment, the later ones are useless.
         for portless in (exact(f.IP_PROTO, f.IP_ICMP), e.LATER):
             yield e.flow(t.SERVICE, d.EXACT + 2, (family, e.DNATED, portless), *_CONTINUE)
@@ -66,14 +67,11 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
-    """Limit by the cluster's meters packets that would create a conntrack entry, and those of ended connections.
+    """Limit packets of ended connections by a meter of the cluster.
 
-    Without the latter, one cluster could use up the rate at which connections of all others end (`base`).
+    Otherwise one cluster could use up the rate at which connections of all others end (`base`).
     """
     for family in r.FAMILIES:
-        if c.meter is not None:
-            terms = (family, e.NEW, r.LABEL_SERVICE.is_(0), r.CLUSTER.is_(c.id))
-            yield e.flow(t.ADMIT_SERVICE, d.NORMAL, terms, Meter(c.meter), e.goto(t.SERVICE))
         if c.ask_meter is not None:
             ended, to_agent = (
                 (family, e.DNATED, r.CLUSTER.is_(c.id)),

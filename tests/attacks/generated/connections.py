@@ -257,7 +257,7 @@ def _judge_new_connection(attack: FloodPacket) -> str:
     return ""
 
 
-_METER = re.compile(r"meter:\d+,")
+_METER = re.compile(rf"(meter:\d+|resubmit\(,{t.NEW_CONNECTIONS.number}\)),?")
 
 
 def _without_meters(*numbers: int) -> nodes.Weakening:
@@ -353,6 +353,9 @@ FLOODS = AttackClass(
     judge=_judge_new_connection,
     property="a packet of another cluster that makes an entry of conntrack has passed a meter of that cluster",
     protections={
+        "clusters have meters of new connections": partial(
+            nodes.without, _without_meters(t.NEW_CONNECTIONS.number)
+        ),
         "Nodes meter new connections": partial(nodes.without, _without_meters(t.ADMIT.number)),
         "gateways meter new connections to Services": partial(
             nodes.without, _without_meters(t.ADMIT_SERVICE.number)
