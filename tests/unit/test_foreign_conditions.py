@@ -85,7 +85,9 @@ def test_foreign_conditions_are_written_unchanged(conditions: list[Json]) -> Non
     assert as_json(export).get("status", {}).get("conditions", []) == conditions
     refusal = ("NoService", f"there is none {NOW}")
     own = ("Valid", "Ready", "Conflict", "mcagent.io/ExportAddress")
-    check_status_write(export_status(export, refusal, "", [], NOW), export, foreign(conditions, *own))
+    faulty = read_as(ApiServiceExport, with_conditions({**export_of("web"), "spec": 7}, conditions))
+    for written in (export, faulty):
+        check_status_write(export_status(written, refusal, "", [], NOW), written, foreign(conditions, *own))
     step = withdrawn(export, NOW)
     if step is not None:
         check_status_write(step, export, foreign(conditions, *own[1:]))
