@@ -6,18 +6,20 @@ that needs the field refuses the object with a message that names it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from mcagent.model.api import admission, kubernetes, multicluster, policies
 from mcagent.model.api.base import ApiObject, ApiPart, Fault
+from mcagent.model.api.kubernetes import PortNumber
 from mcagent.model.errors import InputError
-from mcagent.model.objects import Kind
-from mcagent.model.parsing.field import printable
+from mcagent.model.objects import IpProtocol, Kind
+from mcagent.model.parsing.field import describe, printable
 
 TYPES: Mapping[Kind, type[ApiObject]] = {
     struct.KIND: struct
@@ -39,20 +41,29 @@ _prepare(ApiPart.__subclasses__())
 
 _Part = TypeVar("_Part", bound=ApiPart)
 _Object = TypeVar("_Object", bound=ApiObject)
-_MOST = 16  # wrong fields of one object that are left out one by one; then all of the field at the top goes
-_PLACE = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`")
-_EXPECTED = re.compile(r"Expected `(?P<type>[^`]*?)(?: \| null)?`(?:, got `(?P<got>[^`]*)`)?")
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+_Wrong = tuple[str, str, str]  # a fault: its path, what is wrong there, and the code of the error
+_MOST = 16  # faults in a list or mapping; with more it is left out
+_LEFT_OUT: Any = object()
 _NAMES = {
-    "str": "a string",
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a mapping",
+    str: "a string",
+    IpProtocol: "a string",
+    int: "an integer",
+    bool: "true or false",
+    tuple: "a list",
 }
-_JSON_TYPES: Mapping[str, type] = {"str": str, "int": int, "bool": bool, "array": list, "object": dict}
+
+
+@cache
+def _fields(cls: type[ApiPart]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields that JSON can have."""
+    return tuple(field for field in msgspec.structs.fields(cls) if field.type != Fault | None)
+
+
+@cache
+def _types(annotation: Any) -> tuple[Any, ...]:
+    """Return the types that an annotation allows, without None."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return tuple(kind for kind in get_args(annotation) if kind is not NoneType) if is_union else (annotation,)
 
 
 def read_as(cls: type[_Object], raw: Mapping[str, Any]) -> _Object:
@@ -75,24 +86,14 @@ def read_object(kind: Kind, raw: Mapping[str, Any]) -> ApiObject:
     return read_as(TYPES[kind], raw)
 
 
-def _without_faults(cls: type[_Part], raw: Mapping[str, Any]) -> tuple[_Part, Sequence[Sequence[str]]]:
-    """Return a struct without what is null, which is the same as absent, and without what has a wrong type.
-
-    Beside it, for each such value: its path, what it should be, and the code of the error.
-    """
+def _without_faults(cls: type[_Part], raw: Mapping[str, Any]) -> tuple[_Part, Sequence[_Wrong]]:
+    """Return a struct without what is null, which is the same as absent, and what is wrong; and the faults."""
     try:
         return msgspec.convert(raw, cls), ()
     except msgspec.ValidationError:
-        value = _without_nulls(raw)
-    faults: list[Sequence[str]] = []
-    for count in range(10 * _MOST):
-        try:
-            return msgspec.convert(value, cls), faults
-        except msgspec.ValidationError as error:
-            path, *fault = _explained(error, value)
-            faults.append(fault)
-            value = _removed(value, path if count < _MOST else path[:1] if path[0] != "metadata" else path[:2])
-    raise AssertionError("a struct without fields was not taken")
+        faults: list[_Wrong] = []
+        part = _part(cls, raw, "", faults)
+        return (cls() if part is _LEFT_OUT else part), faults
 
 
 def _subject(cls: type[ApiObject], raw: Mapping[str, Any]) -> str:
@@ -101,74 +102,78 @@ def _subject(cls: type[ApiObject], raw: Mapping[str, Any]) -> str:
     return f"{kind} {'/'.join(printable(text, 253) for text in texts if text and isinstance(text, str))}"
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list | tuple):
-        return [_without_nulls(item) for item in value]
-    return value
+def _part(cls: type[_Part], raw: Mapping[str, Any], path: str, faults: list[_Wrong]) -> Any:
+    """Return a struct; _LEFT_OUT if it lacks a required field."""
+    present = {key: value for key, value in raw.items() if value is not None}
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(present, cls)
+    values: dict[str, Any] = {}
+    for field in _fields(cls):
+        field_path = f"{path}.{field.encode_name}" if path else field.encode_name
+        value, raw_value = _LEFT_OUT, present.get(field.encode_name)
+        if raw_value is not None:
+            value = _value(field.type, raw_value, field_path, faults)
+        elif field.required:
+            faults.append((field_path, "is missing", "Missing"))
+        if value is not _LEFT_OUT:
+            values[field.name] = value
+        elif field.required:
+            return _LEFT_OUT
+    return cls(**values)
 
 
-def _explained(error: msgspec.ValidationError, value: Any) -> tuple[list[str | int], str, str, str]:
-    """Return the path to remove; the path of the fault as text, what is wrong there, and the code of the error."""
-    text = str(error)
-    place = _PLACE.search(text)
-    expected = _EXPECTED.match(text)
-    path: list[str | int] = []
-    for step in _STEP.finditer(place[1] if place else ""):
-        if step[1] is not None:
-            path.append(step[1])
-        elif step[2] is not None:
-            path.append(int(step[2]))
-        else:
-            inner, json_type = _at(value, path), _JSON_TYPES[expected["type"] if expected else "str"]
-            path.append(next(key for key, item in inner.items() if not isinstance(item, json_type)))
-    if missing := _MISSING.match(text):
-        return path, f"{_shown(path)}.{missing[1]}", "is missing", "Missing"
-    if expected is None:  # the only enumeration
-        return (
-            path,
-            _shown(path),
-            f'must be TCP, UDP or SCTP, is "{printable(_at(value, path))}"',
-            "InvalidProtocol",
-        )
-    return path, _shown(path), *_reason(path, expected)
+def _value(annotation: Any, raw: Any, path: str, faults: list[_Wrong]) -> Any:
+    """Return a value of a type, without what is wrong within; _LEFT_OUT if it is of another type itself."""
+    types = _types(annotation)
+    kind, origin, of = types[0], get_origin(types[0]), get_args(types[0])
+    if isinstance(raw, dict) and origin is None and isinstance(kind, type) and issubclass(kind, ApiPart):
+        return _part(kind, raw, path, faults)
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(raw, annotation)
+    if isinstance(raw, dict) and origin is Mapping:
+        entries = {str(key): item for key, item in raw.items() if item is not None}
+        return _items(of[1], ((key, f".{printable(key)}", item) for key, item in entries.items()), path, faults)
+    if isinstance(raw, list | tuple) and origin is tuple:
+        items = _items(of[0], ((n, f"[{n}]", item) for n, item in enumerate(raw)), path, faults)
+        return items if items is _LEFT_OUT else tuple(items.values())
+    faults.append((path, *_reason(types, path, raw)))
+    return _LEFT_OUT
 
 
-def _reason(path: list[str | int], expected: re.Match[str]) -> tuple[str, str]:
+def _items(
+    annotation: Any, entries: Iterable[tuple[str | int, str, Any]], path: str, faults: list[_Wrong]
+) -> dict[str | int, Any]:
+    """Return the values of a list or mapping by index or key; `entries` have the step to each, too."""
+    items: dict[str | int, Any] = {}
+    before = len(faults)
+    for key, step, raw in entries:
+        value = _value(annotation, raw, path + step, faults)
+        if value is not _LEFT_OUT:
+            items[key] = value
+        if len(faults) - before > _MOST:
+            faults.append((path, f"has more than {_MOST} wrong values", "InvalidValue"))
+            return _LEFT_OUT  # type: ignore[no-any-return]
+    return items
+
+
+def _reason(types: Sequence[Any], path: str, raw: Any) -> tuple[str, str]:
     """Return what is wrong, and the code of the error: of some fields the message says more than their type."""
-    name, got = str(path[-1]) if path else "", expected["got"]
-    if got is None:  # the only range
-        return "not a port: must be from 1 to 65535", "InvalidPort"
-    if got == "null":
+    kind, shown = types[0], describe(raw)
+    if raw is None:
         return "is missing", "Missing"
-    shown = "a boolean" if got == "bool" else "a number" if got in ("int", "float") else _NAMES.get(got, got)
-    allowed_types = " or ".join(_NAMES.get(json_type, json_type) for json_type in expected["type"].split(" | "))
-    if name in ("port", "containerPort"):
+    if kind is IpProtocol and isinstance(raw, str):
+        return f'must be TCP, UDP or SCTP, is "{printable(raw)}"', "InvalidProtocol"
+    if kind == PortNumber and isinstance(raw, int) and not isinstance(raw, bool):
+        return "not a port: must be from 1 to 65535", "InvalidPort"
+    if path.endswith((".port", ".containerPort")):
         return f"must be a port number, is {shown}", "InvalidPort"
-    if name == "creationTimestamp":
+    if path.endswith(".creationTimestamp"):
         return f"must be a time (RFC 3339), is {shown}", "InvalidTime"
-    return f"must be {allowed_types}, is {shown}", "InvalidValue"
+    if get_origin(kind) is Annotated and isinstance(raw, int) and not isinstance(raw, bool):
+        return f"must be at least {get_args(kind)[1].ge}", "InvalidValue"
+    return f"must be {' or '.join(map(_name, types))}, is {shown}", "InvalidValue"
 
 
-def _shown(path: list[str | int]) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return text.removeprefix(".")
-
-
-def _at(value: Any, path: list[str | int]) -> Any:
-    for step in path:
-        value = value[step]
-    return value
-
-
-def _removed(value: Any, path: list[str | int]) -> Any:
-    """Return a value without what stands at a path."""
-    first, remaining = path[0], path[1:]
-    if isinstance(value, dict):
-        if not remaining:
-            return {key: inner for key, inner in value.items() if key != first}
-        return {key: _removed(inner, remaining) if key == first else inner for key, inner in value.items()}
-    if not remaining:
-        return [item for number, item in enumerate(value) if number != first]
-    return [_removed(item, remaining) if number == first else item for number, item in enumerate(value)]
+def _name(kind: Any) -> str:
+    origin = get_origin(kind)
+    return _NAMES.get(get_args(kind)[0] if origin is Annotated else origin or kind, "a mapping")
