@@ -106,6 +106,7 @@ class Controller:
             component=f"mcagent-{role}",
             per_minute=_EVENTS_PER_MINUTE,
             spread=0.5,
+            permit=self._permit,
         )
         self.elector = (
             Elector(

@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from mcagent.core.causes import remedy
@@ -47,6 +47,7 @@ class EventRecorder(BackgroundLoop):
     `component` and `node` say who reports. At most `per_minute` writes a minute; a first write waits up to
     `spread` seconds, so that a thousand Nodes that see the same problem do not all write the Event. The one that
     wrote it renews it every `renewal` seconds or so; the others try to create it then, in case that one is gone.
+    Without a `permit` (0 or less: a replica without the lease, whose problems may be over) nothing is renewed.
     """
 
     def __init__(
@@ -58,13 +59,14 @@ class EventRecorder(BackgroundLoop):
         per_minute: float = 12.0,
         spread: float = 5.0,
         renewal: float = RENEWAL,
+        permit: Callable[[], float] = lambda: math.inf,
     ) -> None:
         super().__init__(self._write_next, name="events", patience=1.0)
         self._client, self._node, self._component = client, node, component
         self._interval, self._spread, self._renewal = 60.0 / per_minute, spread, renewal
         self._free_at = -math.inf  # of the rate limit: when the next write is free
         self._lock = threading.Lock()
-        self._renew_at = time.monotonic() + renewal
+        self._renew_at, self._permit = time.monotonic() + renewal, permit
         self._problems: dict[
             _Item, int
         ] = {}  # with the count of the Event that this recorder wrote; 0: another did
@@ -101,7 +103,8 @@ class EventRecorder(BackgroundLoop):
     def _write_next(self) -> float:
         with self._lock:
             if (now := time.monotonic()) >= self._renew_at:
-                self._waiting = {**dict.fromkeys(sorted(self._problems), 0), **self._waiting}
+                lasting = sorted(self._problems) if self._permit() > 0 else ()
+                self._waiting = {**dict.fromkeys(lasting, 0), **self._waiting}
                 self._renew_at = now + self._renewal * random.uniform(0.8, 1.2)  # noqa: S311 (spreads load)
             # What happened goes before what lasts.
             item = min(self._waiting, key=lambda waiting: not waiting[1], default=None)

@@ -80,14 +80,14 @@ class LinkPublisher(BackgroundLoop):
 
     def _write(self, meta: Meta, links: Sequence[ClusterLink], report: GatewayReport) -> None:
         path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
-        wanted = {"links": [to_json(link) for link in links] or None, **_fields(report)}
-        status = _difference(wanted, _status(self._client.request("GET", path)))
+        desired = {"links": [to_json(link) for link in links] or None, **_fields(report)}
+        status = _difference(desired, _status(self._client.request("GET", path)))
         if not status or status == self._changed:
             return
         change = "application/merge-patch+json"
         answer = self._client.request("PATCH", f"{path}/status", body={"status": status}, content_type=change)
         stored = _status(answer)
-        self._changed = _difference(wanted, stored)
+        self._changed = _difference(desired, stored)
         if links and not stored.get("links"):
             self._dropped = True
             log.info(
@@ -106,9 +106,9 @@ def _status(gateway: object) -> Mapping[str, object]:
     return status if isinstance(status, dict) else {}
 
 
-def _difference(wanted: Mapping[str, object], status: Mapping[str, object]) -> dict[str, object]:
-    """Return the wanted fields that a status has otherwise."""
-    return {name: value for name, value in wanted.items() if status.get(name) != value}
+def _difference(desired: Mapping[str, object], status: Mapping[str, object]) -> dict[str, object]:
+    """Return the desired fields that a status has otherwise."""
+    return {name: value for name, value in desired.items() if status.get(name) != value}
 
 
 def _fields(report: GatewayReport) -> dict[str, object]:

@@ -106,6 +106,17 @@ def test_an_object_that_was_created_again_has_an_event_of_its_own(
     until(lambda: uid in {event["involvedObject"]["uid"] for event in events(client)})
 
 
+def test_a_replica_without_the_lease_renews_nothing(client: Client) -> None:
+    """What it knows may be over: the holder reports it."""
+    permits = iter([1.0, 0.0])
+    recorder = EventRecorder(client, node="n1", spread=0.0, renewal=0.0, permit=lambda: next(permits))
+    recorder.problems([PROBLEM])
+    for _ in range(2):  # not started
+        recorder._write_next()
+    assert recorder.counts() == {"written": 1}
+    assert events(client)[0]["count"] == 1
+
+
 def test_an_event_is_not_renewed_before_its_time(client: Client, make: Callable[..., EventRecorder]) -> None:
     """The thread waits for it."""
     recorder = make("n1")
