@@ -38,8 +38,8 @@ HOLD = 8.0  # seconds after the loss
 def kubeconfig_of_all(lab: K8sLab) -> Path:
     """Write a kubeconfig with a context for each cluster, named like it, and return its path."""
     path = STATE / "all.kubeconfig"
-    each = {one.name: json.loads(lab.kubeconfig(one).read_text()) for one in lab.topology.clusters}
-    path.write_text(json.dumps(mcs_suite.kubeconfig(each)))
+    configs = {cluster.name: json.loads(lab.kubeconfig(cluster).read_text()) for cluster in lab.topology.clusters}
+    path.write_text(json.dumps(mcs_suite.kubeconfig(configs)))
     return path
 
 

@@ -69,7 +69,8 @@ def test_two_clusters_are_joined_by_the_readme_alone(world: World) -> None:
             guide.run(world.asking, command, timeout=330.0)
     assert [command for command in guide.left if not command.startswith(ELSEWHERE)] == []
     # The Nodes cannot pull nginx: Pods and Service get the web server that they have.
-    web = [workloads.pods("Deployment", "nginx", replicas=2), workloads.service("nginx", "nginx")[0]]
+    service, _ = workloads.service("nginx", "nginx", ports=workloads.PORTS[:1])
+    web = [workloads.pods("Deployment", "nginx", replicas=2), service]
     lab.kubectl(world.serving, "apply", "-f", "-", objects=web)
     lab.rolled_out(world.serving, "default", "deployment/nginx")
     lab.kubectl(world.asking, "apply", "-f", "-", objects=[workloads.pods("DaemonSet", "client")])

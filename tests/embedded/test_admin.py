@@ -145,6 +145,7 @@ def test_init_makes_the_leaders_cluster_set_and_the_join_config(site: Site, tmp_
     assert made["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     assert "members may claim CIDRs in 10.0.0.0/8, the private ranges of this cluster's CIDRs" in err
     assert made["metadata"]["annotations"] == CREATED | {names.ALLOWED_CIDRS_ANNOTATION: "10.0.0.0/8"}
+    assert "edit it: members do not reach the leader's API server at http" in err  # it is on the loopback
     config = yaml.safe_load(file.read_text())
     assert config == {
         "apiVersion": "multicluster.antrea.io/v1alpha1",

@@ -112,6 +112,7 @@ def test_lint_has_no_finding(helm: Helm) -> None:
     ("value", "said"),
     [
         ("agent.config.clusterId=x", "additional properties 'clusterId' not allowed"),
+        ("nameOverride=net", "additional properties 'nameOverride' not allowed"),  # docs/deploy.md has the reason
         ("leader.enabled=true,leader.namespace=mc", "choose another leader.namespace"),
         ("agent.enabled=false,member.enabled=false", "nothing to install"),
         ("agent.config.mtu=large", "at '/agent/config/mtu'"),

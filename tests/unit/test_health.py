@@ -30,6 +30,7 @@ from mcagent.core.health import (
     read_finding,
 )
 from mcagent.core.tunnel_probes import ProbeState
+from mcagent.doctor.catalogue import all_checks
 from mcagent.doctor.checks.cluster import cluster_ids
 from mcagent.doctor.checks.cluster import health as health_check
 from mcagent.doctor.checks.cluster import leader as leader_check
@@ -54,6 +55,7 @@ from tests.unit.leader_world import Leader, announce
 from tests.unit.member_world import HOME, SET, member, node, north_of, settings
 from tests.unit.member_world import leader as leader_of
 from tests.unit.memory_objects import START, timestamp, typed
+from tests.unit.test_monitoring import LABELS, RULES
 
 NOW = 1_900_000_000.0
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
@@ -399,10 +401,50 @@ def test_an_announced_finding_is_not_trusted() -> None:
     assert len(finding.message) < 1100
 
 
-def test_the_table_of_the_page_is_whole() -> None:
-    """docs/operations.md has a row for each reason that is an error, and no empty cell."""
+def table_of_the_page() -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the table of faults in docs/operations.md."""
     section = PAGE.partition("## Health")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
-    head, body = rows[0], rows[2:]
-    assert {re.findall("`([A-Za-z]+)`", row[0])[0] for row in body} == set(HealthReason)
+    return rows[0], rows[2:]
+
+
+def test_the_table_of_the_page_is_whole() -> None:
+    """docs/operations.md has a row for each reason in their order, and no empty cell."""
+    head, body = table_of_the_page()
+    assert [re.findall("`([A-Za-z]+)`", row[0])[0] for row in body] == list(HealthReason)
     assert all(len(row) == len(head) and all(cell.strip() for cell in row) for row in body)
+
+
+def test_what_the_table_names_exists() -> None:
+    """Metrics, alerts, and the doctor's reasons, by column."""
+    _, body = table_of_the_page()
+    words = [[set(re.findall(r"`(\w+)`", cell)) for cell in row] for row in body]
+    alerts = {rule["alert"] for rule in RULES if "alert" in rule}
+    assert set().union(*(row[4] for row in words)) <= {*alerts, *LABELS, *HealthReason}  # "as `NoGateway`"
+    causes = {reason for check in all_checks() for reason in check.causes}
+    assert set().union(*(row[5] for row in words)) <= causes
+
+
+@pytest.mark.parametrize("reason", HealthReason)
+def test_each_reason_has_an_alert(reason: HealthReason) -> None:
+    """McagentClusterUnhealthy, or for the two that it leaves out the alert of their row."""
+    (rule,) = (rule for rule in RULES if rule.get("alert") == "McagentClusterUnhealthy")
+    (left_out,) = re.findall(r'reason!~"([^"]*)"', rule["expr"])
+    own = {HealthReason.AWAY: "McagentControllerLeaderAway", HealthReason.DEGRADED: "McagentGatewayDead"}
+    assert (re.fullmatch(left_out, reason) is not None) == (reason in own)
+    _, body = table_of_the_page()
+    if reason in own:
+        assert f"`{own[reason]}`" in body[list(HealthReason).index(reason)][4]
+
+
+def test_a_degraded_link_is_shown_and_is_no_error() -> None:
+    """The row `LinkDegraded`: traffic uses the other tunnels."""
+    world = World(Fault(HealthReason.DEGRADED, {"links": [{**WAYS, "live": 3, "why": "BFD is down"}]}))
+    assert world.conditions()["Healthy"] == ("True", "LinkDegraded")
+    assert "LinkDegraded" not in event_shows(world)
+    assert (get_shows(world), status_shows(world)) == ("", "")
+    assert leader_event_shows(world) == ""
+    raw = leader_after(world).api.get(Kind.CLUSTER_SET, LEADERS_AREA, LEADERS_SET)
+    assert raw is not None
+    of_member = condition_of(typed(raw).conditions_of("east"), HEALTHY)
+    assert (of_member.status, of_member.reason) == ("True", "LinkDegraded")

@@ -65,6 +65,18 @@ def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
         assert used <= left, f"{rule['alert']} names {used - left}, which its expression drops"
 
 
+def test_every_alert_has_an_entry_in_the_documentation() -> None:
+    """With its severity, its meaning and what to do; and none is described that does not exist."""
+    page = (Path(__file__).parents[2] / "docs/alerts.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if "| `Mc" in line
+    ]
+    assert all(len(row) == 4 and all(row) for row in rows)
+    described = {row[0].strip("`"): row[1] for row in rows}
+    assert len(described) == len(rows)
+    assert described == {rule["alert"]: rule["labels"]["severity"] for rule in RULES if "alert" in rule}
+
+
 def test_every_alert_has_a_test_that_it_fires() -> None:
     """tests/prometheus/rules_test.yaml names each of them; `promtool test rules` runs it in tests/embedded."""
     tested = (Path(__file__).parents[1] / "prometheus" / "rules_test.yaml").read_text(encoding="utf-8")
