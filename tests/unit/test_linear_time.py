@@ -228,6 +228,7 @@ OWN_TEXT = {
         "kube/addresses.py:ServerAddresses.note",
         "kube/addresses.py:ServerAddresses.of",
         "kube/credentials.py:_authorization",
+        "kube/credentials.py:_context_of",
         "kube/credentials.py:token_kubeconfig",
         "model/dataplane/wireguard.py:device_names",
     ),
