@@ -1,7 +1,8 @@
 """Credentials of an API server by the official client's rules: kubeconfig, service account, TLS, proxies, tokens.
 
 The only importer of `kubernetes`. What is used of it: reading a configuration, its authorization header, the
-connection pool that `kubernetes.client.rest` sets up for it, and its WebSockets.
+connection pool that `kubernetes.client.rest` sets up for it, and its WebSockets. An access by a bearer token alone
+needs none of it (`bearer`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from mcagent.kube.bearer import BearerAccess, bearer_access
 from mcagent.kube.errors import CredentialsError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
@@ -45,8 +47,15 @@ class Credentials:
     """
 
     def __init__(self, kubeconfig: str | RawObject, context: str) -> None:
-        self._configuration, self.pool = _configuration(kubeconfig, context)
-        server = urlsplit(str(self._configuration.host))
+        self._source = (kubeconfig, context)
+        self._configuration: Any = None  # the official client's; not read for a bearer token
+        self._access = bearer_access(kubeconfig, context)
+        if self._access is not None:
+            self.pool = self._access.pool(maxsize=_CONNECTIONS, socket_options=_socket_options())
+            server = urlsplit(self._access.server)
+        else:
+            self._configuration, self.pool = _configuration(kubeconfig, context)
+            server = urlsplit(str(self._configuration.host))
         self.server = server._replace(netloc=server.netloc.rpartition("@")[2]).geturl()  # is in errors and logs
         self._header: Mapping[str, str] = {}
         self._read_at = float("-inf")
@@ -55,7 +64,8 @@ class Credentials:
         """Return the header that names us; the token is read, or a plug-in run, anew. Raises CredentialsError."""
         now = time.monotonic()
         if now - self._read_at >= _REREAD:
-            self._header, self._read_at = _header(self._configuration), now
+            read = _header(self._configuration) if self._access is None else _bearer_header(self._access)
+            self._header, self._read_at = read, now
         return self._header
 
     def token(self) -> str:
@@ -71,7 +81,8 @@ class Credentials:
         from kubernetes.stream import ws_client
 
         url = ws_client.get_websocket_url(self.server + path, query)
-        return ws_client.WSClient(self._configuration, url, dict(self.header()), capture_all=False)
+        configuration = self._configuration or _configuration(*self._source)[0]
+        return ws_client.WSClient(configuration, url, dict(self.header()), capture_all=False)
 
     def refused(self) -> None:
         """Take that the server did not accept the header: it is read anew for the next request."""
@@ -174,6 +185,14 @@ def _header(configuration: Any) -> Mapping[str, str]:
     except (*_UNUSABLE, config.ConfigException) as err:
         raise CredentialsError(f"the credentials cannot be read: {_reason(err)}") from None
     return {key: _authorization(value) for key, value in values.items()}
+
+
+def _bearer_header(access: BearerAccess) -> Mapping[str, str]:
+    try:
+        value = access.authorization()
+    except _UNUSABLE as err:
+        raise CredentialsError(f"the credentials cannot be read: {_reason(err)}") from None
+    return {"authorization": _authorization(value)} if value else {}
 
 
 def _authorization(value: str) -> str:

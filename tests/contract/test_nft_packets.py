@@ -221,9 +221,12 @@ table ip cni {{
 """
 
 
+@pytest.mark.parametrize("exposed", [False, True])
 @pytest.mark.parametrize("client", ["node", "pod"])
 @pytest.mark.parametrize("server", [SERVER, ROUTED])
-def test_a_reply_arrives_by_the_device_by_which_the_request_left(wires: Wires, client: str, server: str) -> None:
+def test_a_reply_arrives_by_the_device_by_which_the_request_left(
+    wires: Wires, client: str, server: str, exposed: bool
+) -> None:
     """No other cluster answers in the name of a server behind the uplink, neither a Node nor a masqueraded Pod."""
     source = NODE if client == "node" else POD
     netns.execute(wires.node, ["nft", "-f", "-"], stdin=MASQUERADE)
@@ -231,7 +234,8 @@ def test_a_reply_arrives_by_the_device_by_which_the_request_left(wires: Wires, c
     netns.ip(wires.node, "rule", "add", "to", ROUTED, "lookup", "77", "priority", "100")
     netns.add_address(wires.lan, "lo", f"{server}/32")
     netns.add_address(wires.far, "far0", f"{server}/32")
-    make(wires.nft, netfilter(Config(node_name="n"), (ip_network(PODS),), (ip_address(NODE),)))
+    settings = Config(node_name="n", expose_nodes=exposed)
+    make(wires.nft, netfilter(settings, (ip_network(PODS),), (ip_address(NODE),)))
     with (
         wires.udp(getattr(wires, client), source) as asking,
         wires.udp(wires.lan, server, 123) as asked,
@@ -245,10 +249,12 @@ def test_a_reply_arrives_by_the_device_by_which_the_request_left(wires: Wires, c
         assert asking.recvfrom(16) == (b"answer", (server, 123))
 
 
+@pytest.mark.parametrize("exposed", [False, True])
 @pytest.mark.parametrize("client", ["node", "pod"])
-def test_replies_of_another_cluster_arrive(wires: Wires, client: str) -> None:
+def test_replies_of_another_cluster_arrive(wires: Wires, client: str, exposed: bool) -> None:
     """The request left by the host port."""
-    make(wires.nft, netfilter(Config(node_name="n"), (ip_network(PODS),), (ip_address(NODE),)))
+    settings = Config(node_name="n", expose_nodes=exposed)
+    make(wires.nft, netfilter(settings, (ip_network(PODS),), (ip_address(NODE),)))
     with (
         wires.udp(getattr(wires, client), NODE if client == "node" else POD) as asking,
         wires.udp(wires.far, FAR, 123) as asked,

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from mcagent.agent.config import load
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.core.imported_services import NEEDS
+from mcagent.kube import bearer
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.source import EventType, WatchEvent, object_key
@@ -437,12 +439,10 @@ def test_a_token_that_cannot_be_sent_is_nowhere(
 @pytest.fixture
 def in_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ApiServer, Path]]:
     """Give a server with TLS and the surroundings of a Pod; the path is that of the token."""
-    from kubernetes.config import incluster_config
-
     identity, token = server_identity(tmp_path / "pki", ["127.0.0.1"]), tmp_path / "token"
     token.write_text("old")
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(identity.ca))
+    (tmp_path / "ca.crt").write_bytes(identity.ca.read_bytes())
+    monkeypatch.setattr(bearer, "SERVICE_ACCOUNT", tmp_path)
     with ApiServer(tokens=frozenset({"old"}), tls=identity, bookmark_interval=0.1) as api:
         host, _, port = api.address.partition(":")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
@@ -463,7 +463,7 @@ def test_a_pod_reads_with_its_service_account(in_cluster: tuple[ApiServer, Path]
     api.tokens = frozenset({"new"})
     token.unlink()
     api.drop_connections()
-    until(lambda: informer.state().restarts.get("unauthorized", 0) > 1)
+    until(lambda: "a file does not exist" in informer.state().error)
     token.write_text("new")
     put(api, Kind.GATEWAY, "b")
     mirror.wait_names(Kind.GATEWAY, "a", "b")
@@ -590,6 +590,26 @@ def test_a_bad_kubeconfig_is_a_source_error(tmp_path: Path, text: str) -> None:
         Client(str(file))
     with pytest.raises(SourceError, match="no such file"):
         Client(str(tmp_path / "none"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize("way", ["service account", "file", "data"])
+def test_a_server_with_another_authoritys_certificate_gets_no_token(
+    in_cluster: tuple[ApiServer, Path], tmp_path: Path, way: str
+) -> None:
+    """Whatever names the authority; with the right one the server answers."""
+    api, token = in_cluster
+    own = (tmp_path / "ca.crt").read_bytes()
+    other = server_identity(tmp_path / "other", ["127.0.0.1"]).ca.read_bytes()
+    for ca, trusted in ((own, True), (other, False)):
+        (tmp_path / "ca.crt").write_bytes(ca)
+        kubeconfig = token_kubeconfig(f"https://{api.address}", ca if way == "data" else b"", token.read_text())
+        if way == "file":
+            kubeconfig["clusters"][0]["cluster"]["certificate-authority"] = str(tmp_path / "ca.crt")
+        client = Client("" if way == "service account" else kubeconfig)
+        with nullcontext() if trusted else pytest.raises(SourceError, match="certificate"):
+            client.request("GET", "/version", timeout=5)
+        client.close()
 
 
 def test_outside_a_pod_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,12 +275,25 @@ def test_device_and_nft_follow_facts_and_configuration() -> None:
 
 
 def test_nodes_are_closed_unless_they_are_exposed() -> None:
-    """What comes out of the host port for the Node itself meets a chain; `exposeNodes` takes it away."""
-    closed = {chain.name: chain for chain in of(NftChain, resources(compiled(EAST)))}
-    exposed = {chain.name: chain for chain in of(NftChain, resources(compiled(EAST, expose_nodes=True)))}
-    assert closed.keys() - exposed.keys() == {"mct_nodes"}
-    assert closed["mct_nodes"].rules[-1].endswith("counter drop")
-    assert all(exposed[name] == closed[name] for name in exposed)
+    """What comes out of the host port for the Node itself meets a chain; `exposeNodes` opens it for requests.
+
+    A reply or ICMP error about a connection that left by another device is dropped on exposed Nodes, too; on those
+    without nft_fib only the latter.
+    """
+    closed, exposed, without_fib = (
+        {chain.name: chain for chain in of(NftChain, resources(result))}
+        for result in (
+            compiled(EAST),
+            compiled(EAST, expose_nodes=True),
+            compiled(EAST, expose_nodes=True, tunnel_source_check=False),
+        )
+    )
+    rules = closed["mct_nodes"].rules
+    assert rules[-1].endswith("counter drop")
+    assert exposed["mct_nodes"].rules == rules[:3]
+    assert without_fib["mct_nodes"].rules == (rules[0], rules[2])
+    assert "fib" in rules[1]
+    assert all(exposed[name] == closed[name] for name in closed.keys() - {"mct_nodes"})
 
 
 def test_each_cluster_has_a_meter_of_its_new_connections() -> None:

@@ -14,6 +14,8 @@ import yaml
 
 from mcagent.controller.admin import join_config
 from mcagent.controller.machinery.connection import membership
+from mcagent.kube import bearer
+from mcagent.kube.bearer import bearer_access
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import Credentials, token_kubeconfig
 from mcagent.kube.errors import words_of
@@ -60,6 +62,61 @@ def test_what_surrounds_a_token_is_removed(tmp_path: Path, token: str) -> None:
         credentials = Credentials(kubeconfig(**user), "")
         assert credentials.header() == {"authorization": "Bearer t0ken"}
         assert credentials.token() == "t0ken"
+
+
+def test_a_bearer_token_needs_no_official_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in a Pod nor with a kubeconfig: it would take 16 MiB of memory in each agent and controller."""
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    monkeypatch.setattr(bearer, "SERVICE_ACCOUNT", tmp_path)
+    for name, value in (("HOST", "fd00::1"), ("PORT", "443")):
+        monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", value)
+    for name in ("token", "ca.crt"):
+        (tmp_path / name).write_text("t0ken")
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(kubeconfig(tokenFile=str(tmp_path / "token"))))
+    in_pod = Credentials("", "")
+    assert in_pod.server == "https://[fd00::1]:443"
+    assert in_pod.pool.connection_pool_kw["ca_certs"] == str(tmp_path / "ca.crt")
+    for credentials in (in_pod, Credentials(str(file), "x"), Credentials(kubeconfig(token="t0ken"), "")):
+        assert credentials.token() == "t0ken"
+        assert credentials.pool.connection_pool_kw["cert_reqs"] == "CERT_REQUIRED"
+    (tmp_path / "token").write_text("renewed")
+    in_pod.refused()
+    assert in_pod.token() == "renewed"
+
+
+OTHER_ACCESS: dict[str, RawObject] = {
+    "no authority": kubeconfig(f"https://{NOWHERE}", token="t"),
+    "a relative file": with_cluster(**{"certificate-authority": "ca.crt"}),
+    "an authority that is no base64": with_cluster(**{"certificate-authority-data": "!"}),
+    "no verification": with_cluster(**{"insecure-skip-tls-verify": True}),
+    "another name": with_cluster(**{"tls-server-name": "a"}),
+    "a proxy": with_cluster(**{"proxy-url": f"http://{NOWHERE}"}),
+    "a path": kubeconfig(f"http://{NOWHERE}/k8s/clusters/a", token="t"),
+    "a password of the server": kubeconfig(f"http://a:b@{NOWHERE}", token="t"),
+    "another protocol": kubeconfig(f"ftp://{NOWHERE}", token="t"),
+    "a certificate": kubeconfig(**{"client-certificate": "/a", "client-key": "/a"}),
+    "somebody else's name": kubeconfig(**{"token": "t", "as": "a"}),
+    "a token and its file": kubeconfig(token="t", tokenFile="/a"),
+    "a token that is a number": kubeconfig(token=1),
+    "a relative file of a token": kubeconfig(tokenFile="a"),
+    "two users of one name": {**kubeconfig(), "users": 2 * kubeconfig(token="t")["users"]},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_ACCESS)
+def test_every_other_access_is_left_to_the_official_client(kind: str) -> None:
+    """Its rules are many; what is not known here is not guessed."""
+    assert bearer_access(kubeconfig(token="t"), "") is not None
+    assert bearer_access(OTHER_ACCESS[kind], "") is None
+
+
+def test_an_access_through_a_proxy_is_left_to_the_official_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows which servers the environment excludes."""
+    for name in ("https_proxy", "all_proxy"):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, f"http://{NOWHERE}")
+            assert bearer_access(kubeconfig(token="t"), "") is None
 
 
 FAULTS: dict[str, RawObject | str | bytes] = {

@@ -216,12 +216,9 @@ def netfilter(
     of_others = "".join(f" ip saddr != {cidr}" for cidr in own_cidrs)
     node_ports = (f"{out} ct original ip daddr {address}{of_others} accept" for address in own_addresses)
     keep_source = f"{out} ip saddr @mct_pods snat to ip saddr"
+    nodes = (*_own_connections(config), *(() if config.expose_nodes else _closed_nodes(own_addresses)))
     return [
-        *(
-            []
-            if config.expose_nodes
-            else [of_type(CLOSED_NODES, ("filter", "prerouting", -99), *_closed_nodes(port, own_addresses))]
-        ),
+        of_type(CLOSED_NODES, ("filter", "prerouting", -99), *nodes),
         *(_rejecting(port, of_type) if config.stretched_network_policy else ()),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
         # What the bridge returns to the kernel. Before the reassembly, since only large fragments return.
@@ -250,7 +247,26 @@ def _rejecting(port: str, of_type: Callable[..., NftChain]) -> Iterator[NftChain
     yield of_type(REJECTED, ("filter", "prerouting", -149), *drops)
 
 
-def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, ...]:
+def _own_connections(config: Config) -> Iterator[str]:
+    """Yield the rules that drop packets of other clusters in connections of this Node that left by another device.
+
+    A reply must arrive by the device to which the route to its source leads: by that device the request left. The
+    Node may reach an address by another route than that of the remote cluster (a rule for one of its addresses, a
+    table of the CNI), and knows connections that its bridge has not seen, of its own and of Pods whose source the
+    CNI translates. ICMP errors may come from any router; the bridge passes only those about connections that have
+    passed it (table Related). A remote cluster can let a connection of this Node pass the bridge in the other
+    direction, by packets like replies. So an error about a request of this Node needs the source MAC by which the
+    bridge says that it has seen the request.
+
+    An exposed Node may have a kernel without nft_fib; then sources of tunnels are not checked either.
+    """
+    yield f'iifname != "{config.host_port}" accept'
+    if config.tunnel_source_check or not config.expose_nodes:
+        yield "ct state established ct direction reply fib saddr . iif oif missing counter drop"
+    yield f"meta l4proto 1 ct state related ct direction reply ether saddr != {OWN_REQUEST_MAC} counter drop"
+
+
+def _closed_nodes(own_addresses: tuple[Address, ...]) -> tuple[str, ...]:
     """Return the rules that drop packets of other clusters to this Node itself, unless the bridge translated them.
 
     What it translated, for an endpoint of an exported Service, reaches this Node at the addresses of its Node
@@ -261,22 +277,11 @@ def _closed_nodes(port: str, own_addresses: tuple[Address, ...]) -> tuple[str, .
     The chain follows destination NAT (priority -100). There a packet to this Node has a local destination, and a
     packet to a NodePort, hostPort, external or load balancer address has been translated by kube-proxy or the CNI;
     both are dropped. The rules match packets, not connections, so packets whose connection conntrack has lost
-    or not yet seen are treated alike. Replies to connections of this Node pass, as do ICMP errors about them. The
-    bridge sets the source MAC (flows.pipeline, table ArriveState).
-
-    A reply must arrive by the device to which the route to its source leads: by that device the request left. The
-    Node may reach an address by another route than that of the remote cluster (a rule for one of its addresses, a
-    table of the CNI), and knows connections that its bridge has not seen, of its own and of Pods whose source the
-    CNI translates. ICMP errors may come from any router; the bridge passes only those about connections that have
-    passed it (table Related). A remote cluster can let a connection of this Node pass the bridge in the other
-    direction, by packets like replies. So an error about a request of this Node needs the source MAC by which the
-    bridge says that it has seen the request.
+    or not yet seen are treated alike. Replies to connections of this Node pass, as do ICMP errors about them
+    (`_own_connections`). The bridge sets the source MAC (flows.pipeline, table ArriveState).
     """
     translated = f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC}"
     return (
-        f'iifname != "{port}" accept',
-        "ct state established ct direction reply fib saddr . iif oif missing counter drop",
-        f"meta l4proto 1 ct state related ct direction reply ether saddr != {OWN_REQUEST_MAC} counter drop",
         f"{translated} fib daddr type unicast accept",
         *(f"{translated} ip daddr {address} accept" for address in own_addresses),
         "ct direction reply accept",

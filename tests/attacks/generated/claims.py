@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+from mcagent.controller.admin import allow_list
 from mcagent.controller.contract import names
 from mcagent.controller.leader import eligibility, ledger
 from mcagent.controller.leader.contests import Contests
@@ -23,8 +24,9 @@ from mcagent.controller.leader.disputes import TRIAL, Claimant, ClaimStanding, D
 from mcagent.controller.leader.eligibility import Eligibility
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
+from tests.attacks.generated.cluster_sets import Limits, account_of
 from tests.attacks.generated.search import AttackClass
-from tests.unit.leader_world import FLAT, Leader, account, cluster_info, gateway_of, reporting
+from tests.unit.leader_world import FLAT, Leader, cluster_info, gateway_of, reporting
 
 KEYS = {
     "attacker": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
@@ -61,7 +63,7 @@ CIDRS = (
     "203.0.113.0/24",
     "0.0.0.0/0",
 )
-ALLOWED_CIDRS = "10.30.0.0/15"  # where an administrator limits the attacker
+UNCLAIMED = ("10.30.0.0/16", "10.200.0.0/16", "172.20.0.0/16", "192.168.50.0/24", "203.0.113.0/24")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +113,15 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """A sequence of steps. `limited`: an administrator has named the attacker's CIDRs."""
+    """A sequence of steps. `limits`: of the attacker's CIDRs."""
 
     encrypted: bool
-    limited: bool
+    limits: Limits
     steps: tuple[Publish | Report | FailOver | Wait, ...]
 
     def __str__(self) -> str:
         head = f"tunnels are {'encrypted' if self.encrypted else 'not encrypted'}"
-        head += f", the attacker may claim {ALLOWED_CIDRS}" if self.limited else ""
-        return "; ".join([head, *map(str, self.steps)])
+        return "; ".join([head, str(self.limits), *map(str, self.steps)])
 
 
 _GATEWAYS = st.one_of(
@@ -164,24 +165,33 @@ def _squats(draw: st.DrawFn) -> list[Publish | Report | FailOver | Wait]:
     return [publication, report if is_reported else Wait(seconds=10), draw(_WAITS), FailOver()]
 
 
+@st.composite
+def _grabs(draw: st.DrawFn) -> list[Publish | Report | FailOver | Wait]:
+    """Draw steps that claim networks that are no cluster's."""
+    cidrs = draw(st.lists(st.sampled_from(UNCLAIMED), min_size=1, unique=True))
+    return [replace(draw(_publications()), gateways=(), pod_cidrs=tuple(cidrs), key=""), draw(_WAITS)]
+
+
 def _steps() -> st.SearchStrategy[Publish | Report | FailOver | Wait]:
     return st.one_of(_publications(), _publications(), st.just(FailOver()), _REPORTS, _WAITS)
 
 
-def _sequences(limited: st.SearchStrategy[bool]) -> st.SearchStrategy[Claims]:
-    steps = st.one_of(st.lists(_steps(), min_size=2, max_size=5), _squats()).map(tuple)
-    return st.builds(Claims, encrypted=st.booleans(), limited=limited, steps=steps)
+def _sequences(
+    limits: st.SearchStrategy[Limits], aimed: st.SearchStrategy[list[Publish | Report | FailOver | Wait]]
+) -> st.SearchStrategy[Claims]:
+    steps = st.one_of(st.lists(_steps(), min_size=2, max_size=5), aimed).map(tuple)
+    return st.builds(Claims, encrypted=st.booleans(), limits=limits, steps=steps)
 
 
 class ClaimsWorld:
     """A leader with attacker, accomplice, victim and two honest members."""
 
-    def __init__(self, *, encrypted: bool, limited: bool) -> None:
+    def __init__(self, *, encrypted: bool, limits: Limits) -> None:
         self.encrypted = encrypted
         self.victims_gateway = gateway_of("victim")
         self.leader = Leader(*SERVICE_CIDRS, settings=LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT))
-        if limited:
-            self.leader.put(account("attacker", allowed_cidrs=ALLOWED_CIDRS))
+        if (account := account_of(limits, "attacker")) is not None:
+            self.leader.put(account)
         for cluster in SERVICE_CIDRS:
             self.leader.put(self._info(cluster))
             self.leader.clock.forward(60)
@@ -258,8 +268,11 @@ class ClaimsWorld:
                 return f"the gateway {gateway_of(cluster)} of the {cluster} member is refused"
         return ""
 
-    def taken(self, *, limited: bool) -> str:
-        """Return what the attacker has and must not have, in words; "": nothing."""
+    def taken(self, allowed: str) -> str:
+        """Return what the attacker has and must not have, in words; "": nothing.
+
+        `allowed`: the range in which it may have CIDRs; "": any private one.
+        """
         told = self.imported("attacker")
         cidrs = [text for text in (told.get("serviceCIDR"), *(told.get("podCIDRs") or ())) if text]
         gateways_of_others = (self.victims_gateway, *map(gateway_of, HONEST))
@@ -269,8 +282,8 @@ class ClaimsWorld:
             holder = next((text for text in protected if cidr.overlaps(ip_network(text))), "")
             if holder:
                 return f"the attacker is granted {cidr}, which overlaps {holder} of another member"
-            private = any(cidr.subnet_of(ip_network(text)) for text in eligibility.PRIVATE)  # type: ignore[arg-type]
-            if not private or (limited and not cidr.subnet_of(ip_network(ALLOWED_CIDRS))):  # type: ignore[arg-type]
+            ranges = [allowed] if allowed else eligibility.PRIVATE
+            if not any(cidr.subnet_of(ip_network(text)) for text in ranges):  # type: ignore[arg-type]
                 return f"the attacker is granted {cidr}, which no administrator has allowed"
         gateways = self.gateways("attacker")
         if len(gateways) > MAX_GATEWAYS:
@@ -282,14 +295,14 @@ class ClaimsWorld:
 
 
 def _judge(attack: Claims) -> str:
-    world = ClaimsWorld(encrypted=attack.encrypted, limited=attack.limited)
+    world = ClaimsWorld(encrypted=attack.encrypted, limits=attack.limits)
     for step in attack.steps:
         had_everything = world.lost() == ""
         world.take(step)
         if had_everything and not isinstance(step, FailOver) and (lost := world.lost()):
             return f"{lost}, after: {step}"
     world.settle()
-    return world.lost() or world.taken(limited=attack.limited)
+    return world.lost() or world.taken(attack.limits.value.allowed)
 
 
 def _first_claim_stands(_: Dispute, claimant: Claimant) -> ClaimStanding:
@@ -311,7 +324,7 @@ def _no_grants() -> Iterator[None]:
 A1 = AttackClass(
     name="A1",
     title="a member claims addresses that another member has, or will have when its gateway fails over",
-    grammar=_sequences(st.just(False)),
+    grammar=_sequences(st.just(Limits.NONE), _squats()),
     judge=_judge,
     property="no member loses a CIDR or the gateway that answers in its name, and none has another's, or too many",
     protections={
@@ -329,13 +342,15 @@ A1 = AttackClass(
 A14 = AttackClass(
     name="A14",
     title="a member claims networks that are no cluster's",
-    grammar=_sequences(st.booleans()),
+    grammar=_sequences(st.sampled_from((Limits.DERIVED, Limits.OF_NEW_SET, *Limits)), _grabs()),
     judge=_judge,
-    property="a CIDR that is granted lies in private ranges, and in those that an administrator has named, if any",
+    property="a CIDR that is granted lies in private ranges, and in those of the token or the new ClusterSet",
     protections={
         "the leader keeps to the ranges that are allowed": partial(
             patch.object, eligibility, "_refuse_cidr", lambda *_: ""
-        )
+        ),
+        "a new ClusterSet has a list": partial(patch.object, allow_list, "ranges_of", lambda _: []),
+        "members get the list of the ClusterSet": partial(patch.object, allow_list, "inherited", lambda *_: ""),
     },
     examples=150,
     short=12,

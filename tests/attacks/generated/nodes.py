@@ -232,14 +232,14 @@ def translate(rule: KubeProxyRule | None, place: Place, datagram: Datagram) -> N
         datagram.destination, datagram.port, datagram.translated = rule.endpoint, rule.endpoint_port, True
 
 
-def fleet(datapath: DatapathType, *, encrypted: bool = False) -> Fleet:
-    """Return the compiled Nodes, without the protections that are taken out at present."""
-    return _fleet(datapath, encrypted, tuple(_weakenings))
+def fleet(datapath: DatapathType, *, encrypted: bool = False, exposed: bool = False) -> Fleet:
+    """Return the compiled Nodes, without the protections that are taken out. `exposed`: with `exposeNodes`."""
+    return _fleet(datapath, encrypted, exposed, tuple(_weakenings))
 
 
 @cache
-def _fleet(datapath: DatapathType, encrypted: bool, weakenings: tuple[Weakening, ...]) -> Fleet:
-    nodes = {place: _compiled(place, datapath, encrypted) for place in PLACES}
+def _fleet(datapath: DatapathType, encrypted: bool, exposed: bool, weakenings: tuple[Weakening, ...]) -> Fleet:
+    nodes = {place: _compiled(place, datapath, encrypted, exposed) for place in PLACES}
     links = _links(nodes)
     for weakening in weakenings:
         nodes = {place: _weakened(node, weakening) for place, node in nodes.items()}
@@ -265,13 +265,14 @@ def _links(nodes: dict[Place, SimulatedNode]) -> dict[tuple[str, int], tuple[str
 
 
 @cache
-def _compiled(place: Place, datapath: DatapathType, encrypted: bool) -> SimulatedNode:
+def _compiled(place: Place, datapath: DatapathType, encrypted: bool, exposed: bool) -> SimulatedNode:
     mode = TrafficEncryption.WIREGUARD if encrypted else TrafficEncryption.NONE
     config = Config(
         node_name=place.node,
         cluster_id=place.cluster,
         enable_pod_to_pod=True,
         encryption=mode,
+        expose_nodes=exposed,
         imported_traffic="",
     )
     link = IPv4Network((place.address, 24), strict=False)

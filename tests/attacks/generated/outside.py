@@ -39,12 +39,14 @@ class ForgedAnswer:
     receiver: Place
     victim: Place
     masqueraded: bool  # the connection is of a Pod, whose source the CNI translates
+    exposed: bool  # other clusters may open connections to Nodes (`exposeNodes`)
     answer: Packet
 
     def __str__(self) -> str:
         client = "a Pod, by the Node's address," if self.masqueraded else "the Node"
+        node = f"{self.victim} (exposed)" if self.exposed else f"{self.victim}"
         return (
-            f"{client} on {self.victim} has a connection with {self.answer.src} by the uplink;\n"
+            f"{client} on {node} has a connection with {self.answer.src} by the uplink;\n"
             f"  {self.sender} sends through its tunnel to {self.receiver}: {described(self.answer)} "
             f"({self.datapath} datapath)"
         )
@@ -71,12 +73,13 @@ def _answers(draw: st.DrawFn) -> ForgedAnswer:
         receiver=draw(st.sampled_from([place for place in gateways if place.cluster == victim.cluster])),
         victim=victim,
         masqueraded=draw(st.booleans()),
+        exposed=draw(st.booleans()),
         answer=answer if answer.proto == IP_TCP else replace(answer, tcp_flags=0),
     )
 
 
 def _judge_answer(attack: ForgedAnswer) -> str:
-    fleet = nodes.fleet(attack.datapath)
+    fleet = nodes.fleet(attack.datapath, exposed=attack.exposed)
     port = fleet.port_from(attack.receiver, attack.sender)
     assert port is not None
     pod = places.pod_address(attack.victim.cluster, attack.victim.node) if attack.masqueraded else None
@@ -88,11 +91,13 @@ def _judge_answer(attack: ForgedAnswer) -> str:
     return ""
 
 
-def _believing_answers(resource: Resource) -> Resource:
-    """Return the chain of closed Nodes that accepts replies through the bridge from any address."""
-    if isinstance(resource, NftChain) and resource.name == "mct_nodes":
-        return replace(resource, rules=tuple(rule for rule in resource.rules if "fib saddr" not in rule))
-    return resource
+def _believing_answers(resource: Resource, *, closed: bool) -> Resource:
+    """Return the chain of Nodes, closed or exposed, that accepts replies through the bridge from any address."""
+    if not isinstance(resource, NftChain) or resource.name != "mct_nodes":
+        return resource
+    if closed is not any("fib daddr" in rule for rule in resource.rules):
+        return resource
+    return replace(resource, rules=tuple(rule for rule in resource.rules if "fib saddr" not in rule))
 
 
 A5 = AttackClass(
@@ -102,7 +107,10 @@ A5 = AttackClass(
     judge=_judge_answer,
     property="a reply is accepted by the device only by which the request left",
     protections={
-        "replies arrive by the device of the route to their source": partial(nodes.without, _believing_answers)
+        "replies arrive by the device of the route to their source": partial(
+            nodes.without, partial(_believing_answers, closed=True)
+        ),
+        "they do so on exposed Nodes, too": partial(nodes.without, partial(_believing_answers, closed=False)),
     },
     examples=500,
 )
