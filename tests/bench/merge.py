@@ -22,6 +22,7 @@ from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.services.reconciler import ServiceMerge
 from mcagent.controller.machinery.apply import plan
 from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.current_events import CurrentEvents
 from mcagent.controller.machinery.reconciler import DesiredObjects, Ref, Side, Wanted
 from mcagent.controller.machinery.view import EngineView
 from mcagent.controller.machinery.written import WrittenObjects
@@ -45,7 +46,7 @@ class Leader:
         kinds = frozenset[Kind]().union(*(reconciler.reads.on(Side.LOCAL) for reconciler in reconcilers))
         indexes = [index for reconciler in reconcilers for index in reconciler.indexes]
         self._cache = Cache({Side.LOCAL: kinds, Side.LEADER: ()}, indexes)
-        self._view = EngineView(self._cache, AREA, None, WrittenObjects(self._cache))
+        self._view = EngineView(self._cache, AREA, None, WrittenObjects(self._cache), CurrentEvents())
         self._merge = next(reconciler for reconciler in reconcilers if isinstance(reconciler, ServiceMerge))
         self._version = 0
         for kind in kinds:

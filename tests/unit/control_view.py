@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from mcagent.controller.machinery.apply import RefusedStepError
@@ -57,6 +57,7 @@ class MemoryView:
         self.failures: dict[Ref, str] = {}
         self.successes: set[Ref] = set()
         self.lost: dict[Side, Sequence[str]] = {}
+        self.events_by_entry: dict[tuple[str, str], tuple[Event, ...]] = {}  # of reconciler and key
         self._leader = leader
         self._frozen: dict[Key, RawObject] | None = None
         self._decoded: dict[int, tuple[RawObject, ApiObject]] = {}
@@ -148,6 +149,10 @@ class MemoryView:
         """Return what an API server does not keep."""
         return self.lost.get(side, ())
 
+    def events(self, reconciler: str) -> Mapping[str, frozenset[Event]]:
+        """Return the Events of a reconciler, by key."""
+        return {key: frozenset(some) for (name, key), some in self.events_by_entry.items() if name == reconciler}
+
 
 class Controller:
     """Runs reconcilers, one key after the other. `events` has the last of each key, `past_events` all."""
@@ -157,6 +162,7 @@ class Controller:
         self.user = user
         self.reconcilers = tuple(reconcilers)
         self.events: dict[tuple[str, str], tuple[Event, ...]] = {}
+        view.events_by_entry = self.events
         self.past_events: list[Event] = []
         self.again: dict[tuple[str, str], float] = {}
         self.looks = 0  # at keys, so far

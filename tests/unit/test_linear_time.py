@@ -33,6 +33,7 @@ from mcagent.controller.contract import (
     member_tokens,
     names,
     policies,
+    problems,
 )
 from mcagent.controller.leader.exports.bounds import annotation_errors
 from mcagent.controller.member.networks.discovery import cidr_in_refusal
@@ -46,7 +47,7 @@ from mcagent.kube.errors import refusal
 from mcagent.kube.version import is_supported
 from mcagent.model import parsing
 from mcagent.model.api.base import Metadata
-from mcagent.model.api.multicluster import ResourceExport
+from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.parsing import clusters, document, field, granted, labels, links, node_key, prefixes
 from mcagent.model.traffic import read_traffic
@@ -123,6 +124,13 @@ def read_whole_review(text: str) -> object:
     return review(whole, World(), OWN), mutate(whole)
 
 
+def read_problems(text: str) -> object:
+    """Read an announcement with the text as what its cluster does not apply."""
+    annotations = {names.IMPORT_PROBLEMS_ANNOTATION: text}
+    announcement = MemberClusterAnnounce(metadata=Metadata(annotations=annotations))
+    return problems.read_report(announcement, names.IMPORT_PROBLEMS_ANNOTATION)
+
+
 def judge_export(text: str) -> object:
     """Judge an export that has the text in all fields, by an account of that name."""
     spec = {"kind": "LabelIdentity", "labelIdentity": {"normalizedLabel": text}}
@@ -165,6 +173,7 @@ READERS = {
     "refused claims": Reader(granted.read_refused, JSON, (granted.read_refused,)),
     "CIDRs": Reader(granted.read_cidrs, LISTS, (granted.read_cidrs,)),
     "a member's health": Reader(read_finding, ("PeerSilent: ", ": ", "a", "\n", "\\")),
+    "a member's problems": Reader(read_problems, JSON),
     "links": Reader(links.read_text, JSON, (links.read_text,)),
     "a Node's key": Reader(lambda text: node_key.read_node_key(text, "x"), JSON, (node_key.read_node_key,)),
     "prefixes": Reader(prefixes.read_prefixes, LISTS, (prefixes.read_prefixes,)),

@@ -92,6 +92,8 @@ EXPORTED_KEYS_ANNOTATION = "mcagent.io/exported-keys"
 UNUSED_SINCE_ANNOTATION = "mcagent.io/unused-since"
 # Of a MemberClusterAnnounce: the reasons why the member does not have replicated policies (JSON, by name).
 POLICY_PROBLEMS_ANNOTATION = "mcagent.io/policy-problems"
+# Likewise: what it leaves out of imported Services (JSON, by "name.namespace").
+IMPORT_PROBLEMS_ANNOTATION = "mcagent.io/import-problems"
 
 MAX_NAME = 253  # DNS-1123 subdomain
 MAX_LABEL = 63  # DNS-1123 label

@@ -9,13 +9,13 @@ Event of the ResourceImport, with the cluster's ID.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.policies import read_carried
+from mcagent.controller.contract.problems import SHOWN, read_report
 from mcagent.controller.leader.exports.header import announces
 from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.machinery.reconciler import (
@@ -165,7 +165,7 @@ class PolicyCopies:
         for announce in view.list(MemberClusterAnnounce, namespace=target.namespace):
             if announces(announce) and (why := _problems(announce).get(self._form.report_name(name))):
                 cluster = printable(announce.cluster_id)
-                message = f"cluster {cluster} does not fully apply the policy: {printable(why, 256)}"
+                message = f"cluster {cluster} does not fully apply the policy: {printable(why, SHOWN)}"
                 events.append(Event(subject=str(target), reason=self._form.reason, message=message))
         return events
 
@@ -177,17 +177,7 @@ class PolicyCopies:
 
 
 def _problems(announce: ApiObject | None) -> dict[str, str]:
-    """Return why a member does not fully apply policies, by name. Never raises; invalid entries are ignored."""
-    text = (announce.annotation(names.POLICY_PROBLEMS_ANNOTATION) if announce is not None else None) or ""
-    try:
-        report = json.loads(text) if text and len(text) <= _MAX_REPORT else {}
-    except (ValueError, RecursionError):
-        return {}
-    pairs = report.items() if isinstance(report, dict) else ()
-    return {name: why for name, why in pairs if isinstance(why, str) and names.is_subdomain(name)}
-
-
-_MAX_REPORT = 32 * 1024  # characters
+    return read_report(announce, names.POLICY_PROBLEMS_ANNOTATION)
 
 
 def _key(obj: ResourceExport | ResourceImport) -> str:

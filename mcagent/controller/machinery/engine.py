@@ -17,6 +17,7 @@ from functools import partial
 
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import ConnectionTiming, LeaderConnection
+from mcagent.controller.machinery.current_events import CurrentEvents
 from mcagent.controller.machinery.informers import LocalInformers
 from mcagent.controller.machinery.reconciler import (
     Leader,
@@ -113,12 +114,14 @@ class Engine:
             else None
         )
         self.written = WrittenObjects(self.cache)
-        self.view = EngineView(self.cache, namespace or home, self.connection, self.written)
+        self._events = CurrentEvents()
+        self.view = EngineView(self.cache, namespace or home, self.connection, self.written, self._events)
         self._views = {r.name: DeclaredView(self.view, r) for r in reconcilers}
         self.worker = Worker(
             self._reconcilers,
             client=client,
             written=self.written,
+            events=self._events,
             views=self._views,
             connection=self.connection,
             gate=self._gate,
@@ -318,7 +321,7 @@ class Engine:
                     self._enqueue_all(self._reconcilers[name], spread=spread)
             self.written.prune(time.monotonic())
             self.cache.forget_unconfirmed(self._timing.unconfirmed)
-            if (events := self.worker.take_events()) is not None:
+            if (events := self._events.take()) is not None:
                 self._record(events)
             self._resyncs.wait(self._timing.look)
 

@@ -136,6 +136,9 @@ class View(Protocol):
     def dropped_fields(self, side: Side) -> Sequence[str]:
         """Return "Kind field" of what an API server drops of the objects written to it, sorted."""
 
+    def events(self, reconciler: str) -> Mapping[str, frozenset[Event]]:
+        """Return the Events that `desired` of a reconciler returned last, by key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Index(Generic[Object]):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import LeaderConnection
+from mcagent.controller.machinery.current_events import CurrentEvents
 from mcagent.controller.machinery.reconciler import (
     Index,
     Leader,
@@ -18,6 +19,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
 )
 from mcagent.controller.machinery.written import WrittenObjects
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 
@@ -25,9 +27,15 @@ class EngineView:
     """Implements `mcagent.controller.machinery.reconciler.View`. Safe to use from many threads."""
 
     def __init__(
-        self, cache: Cache, namespace: str, connection: LeaderConnection | None, written: WrittenObjects
+        self,
+        cache: Cache,
+        namespace: str,
+        connection: LeaderConnection | None,
+        written: WrittenObjects,
+        events: CurrentEvents,
     ) -> None:
         self._cache, self.namespace, self._connection, self._written = cache, namespace, connection, written
+        self._events = events
 
     @property
     def leader(self) -> Leader | None:
@@ -65,6 +73,10 @@ class EngineView:
     def dropped_fields(self, side: Side) -> Sequence[str]:
         """Return "Kind field" of what an API server drops of the objects written to it."""
         return self._written.dropped_fields(side)
+
+    def events(self, reconciler: str) -> Mapping[str, frozenset[Event]]:
+        """Return the Events of a reconciler that there should be now, by key."""
+        return self._events.of(reconciler)
 
 
 class DeclaredView:
@@ -120,6 +132,10 @@ class DeclaredView:
     def dropped_fields(self, side: Side) -> Sequence[str]:
         """Return what an API server drops."""
         return self._view.dropped_fields(side)
+
+    def events(self, reconciler: str) -> Mapping[str, frozenset[Event]]:
+        """Return the Events of a reconciler, by key."""
+        return self._view.events(reconciler)
 
     def _check(self, side: Side, kind: Kind) -> None:
         if kind not in self._reconciler.reads.on(side):

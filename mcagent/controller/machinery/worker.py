@@ -6,11 +6,11 @@ Owns the order of the steps and what each failure means. When a key is reconcile
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
+from mcagent.controller.machinery.current_events import CurrentEvents
 from mcagent.controller.machinery.reconciler import DesiredObjects, Reconciler, Ref, View, Wanted, check_writes
 from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.workqueue import Entry, WorkQueue
@@ -19,7 +19,6 @@ from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.client import Client
 from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import SourceError
-from mcagent.model.event import Event
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
@@ -40,6 +39,7 @@ class Worker:
         *,
         client: Client,
         written: WrittenObjects,
+        events: CurrentEvents,
         views: Mapping[str, View],
         connection: LeaderConnection | None,
         gate: Callable[[Reconciler], bool],
@@ -48,18 +48,10 @@ class Worker:
     ) -> None:
         self._reconcilers, self._views = reconcilers, views
         self._client, self._written, self._connection = client, written, connection
+        self._events = events
         self._gate, self._permit, self._clock = gate, permit, clock
         self.statistics = Statistics()
-        self._lock = threading.Lock()
-        self._events: dict[Entry, frozenset[Event]] = {}
-        self._events_dirty = False
         self._refused: dict[Entry, Ref] = {}  # the write of a key that was refused last
-
-    def take_events(self) -> frozenset[Event] | None:
-        """Return all Events that should be recorded now, if that changed since the last call."""
-        with self._lock:
-            dirty, self._events_dirty = self._events_dirty, False
-            return frozenset[Event]().union(*self._events.values()) if dirty else None
 
     def work(self, entry: Entry, queue: WorkQueue) -> bool:
         """Work on a key; return whether it went well, else it is tried again. A bug affects one key only."""
@@ -80,7 +72,7 @@ class Worker:
         if self._connection is not None and self._connection.epoch != epoch:
             return True  # it was about another leader
         check_writes(reconciler, desired)
-        self._remember_events(entry, desired)
+        self._events.remember(entry, frozenset(desired.events))
         result = self._carry_out(entry, queue, desired, epoch)
         if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
             self._written.forget_failure(refused)  # the write may no longer be needed
@@ -158,18 +150,6 @@ class Worker:
     def _succeeded(self, entry: Entry, queue: WorkQueue, step: Wanted | Ref, epoch: int) -> None:
         if self._written.succeeded(_ref_of(step), epoch if isinstance(step, Wanted) else None):
             queue.add([entry])  # what reported the failure must go
-
-    def _remember_events(self, entry: Entry, desired: DesiredObjects) -> None:
-        with self._lock:
-            before = self._events.get(entry, frozenset())
-            events = frozenset(desired.events)
-            if events == before:
-                return
-            if events:
-                self._events[entry] = events
-            else:
-                del self._events[entry]
-            self._events_dirty = True
 
 
 def _ref_of(step: Wanted | Ref) -> Ref:

@@ -3,14 +3,13 @@
 A heartbeat has the time at which its period began, so there is one write a period however often the key is
 reconciled; the clusters' IDs spread them over the period. The object is not watched, because the watch would
 deliver the announcements of all members. It also reports the policies of the ClusterSet that are not applied
-here, and the links to other clusters: a tunnel that goes up or down is reported at once, traffic with the next
-heartbeat. It writes no heartbeat into the announcement of another cluster with the same ID (`cluster_uid`), or of
-a copy of this cluster (`instances`).
+here, what is left out of imported Services, and the links to other clusters: a tunnel that goes up or down is
+reported at once, the rest with the next heartbeat. It writes no heartbeat into the announcement of another cluster
+with the same ID (`cluster_uid`), or of a copy of this cluster (`instances`).
 """
 
 from __future__ import annotations
 
-import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +25,7 @@ from mcagent.controller.contract.instances import (
     instance_text,
     is_waiting,
 )
+from mcagent.controller.contract.problems import as_report
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -46,6 +46,7 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.policies.consent import read_kinds
 from mcagent.controller.member.policies.policy_imports import POLICIES, report
+from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import ApiGateway
@@ -55,8 +56,6 @@ from mcagent.model.parsing import links
 from mcagent.model.parsing.links import ClusterLink
 
 KEY = "announce"
-MAX_REPORTED = 32  # policies in the report; the first by name
-SHOWN = 256  # characters of a reason in the report
 LOOK_AGAIN = 2.0  # seconds: at an announcement that another process may still hold
 
 
@@ -102,7 +101,9 @@ class Announce:
         if self._settings.instance:
             notes[INSTANCE_ANNOTATION] = instance_text(self._settings.instance, self._period)
         if leader.synced:  # else the policies are unknown
-            notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view, leader, self._settings, now)
+            notes[names.POLICY_PROBLEMS_ANNOTATION] = as_report(report(view, leader, self._settings, now))
+            if now >= leader.since + self._period:  # else not every import has been reconciled
+                notes[names.IMPORT_PROBLEMS_ANNOTATION] = as_report(_import_problems(view))
         body = {
             "metadata": {"annotations": notes},
             "clusterID": leader.cluster_id,
@@ -157,10 +158,14 @@ def released_announcement(view: View, settings: MemberSettings) -> Sequence[Want
     return [Wanted(ref=announce_ref(leader), body=body, create=False, refuse=refuse_others)]
 
 
-def _policy_problems(view: View, leader: Leader, settings: MemberSettings, now: float) -> str | None:
-    """Return the reasons why policies are not fully applied here, as JSON by name; None: all are applied."""
-    problems = sorted(report(view, leader, settings, now).items())
-    return json.dumps({name: why[:SHOWN] for name, why in problems[:MAX_REPORTED]}) if problems else None
+def _import_problems(view: View) -> dict[str, str]:
+    """Return what is left out of imported Services, by "name.namespace". A missing Namespace is no warning."""
+    problems: dict[str, str] = {}
+    for key, events in view.events(ServiceImports.name).items():
+        namespace, _, name = key.partition("/")
+        if reasons := sorted(f"{event.reason}: {event.message}" for event in events if event.warning):
+            problems[f"{name}.{namespace}"] = "; ".join(reasons)
+    return problems
 
 
 def _links(view: View) -> str | None:

@@ -37,6 +37,7 @@ from mcagent.controller.leader.exports.header import (
 )
 from mcagent.controller.leader.exports.payloads import published
 from mcagent.controller.leader.exports.status import failed, released, succeeded
+from mcagent.controller.leader.services.import_reports import REPORTS, changed_reports, reports_of, with_reports
 from mcagent.controller.leader.services.merge import Merged, MergeResult, merge
 from mcagent.controller.leader.services.offers import GRANTS, Export, Offers
 from mcagent.controller.leader.services.service_imports import key_of_import, service_imports
@@ -67,6 +68,7 @@ class ServiceMerge:
         BY_TARGET,
         BY_BLOCK,
         GRANTS,
+        REPORTS,
         ACCOUNTS_BY_CLUSTER,
         ACCOUNTS_BY_NAMESPACE,
     )
@@ -91,6 +93,7 @@ class ServiceMerge:
             case MemberClusterAnnounce():
                 clusters = changed_members(change)
                 touched_exports = (export for cluster in clusters for export in _of_cluster(view, area, cluster))
+                return dict.fromkeys([*changed_reports(change, view), *_with_rivals(view, touched_exports)])
             case ServiceAccount():
                 touched_exports = _of_accounts(view, area, changed_accounts(change))
             case _:
@@ -126,12 +129,17 @@ class ServiceMerge:
         own = {"namespace": namespace, "name": name}
         steps: list[Wanted | Ref] = [*service_imports(view, area, own, merged, now)]
         events: list[Event] = []
+        reports, waits = reports_of(view, key), list[float]()
         for export in own_exports:
             if export.object.is_deleting:
                 continue
             result, subject = _result(export, merged), export.object.subject
             if result.merged:
-                steps.append(succeeded(export.object, now, result.note, result.conflict))
+                note, wait = result.note, None
+                if export.object.spec.kind == ExportKind.ENDPOINTS:
+                    note, wait = with_reports(view, export.object, note, reports)
+                waits += [] if wait is None else [wait]
+                steps.append(succeeded(export.object, now, note, result.conflict))
             else:
                 steps.append(failed(export.object, result.note, now, result.reason))
             if result.note:
@@ -139,7 +147,7 @@ class ServiceMerge:
             if conflict := result.conflict:
                 events.append(Event(subject=subject, reason=conflict.reason, message=conflict.message))
         steps += [step for export in own_exports if export.object.is_deleting for step in released(export.object)]
-        return DesiredObjects(steps=steps, events=events)
+        return DesiredObjects(steps=steps, events=events, again=min(waits, default=None))
 
     def _nameless(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the status of an export without a valid Service name."""
