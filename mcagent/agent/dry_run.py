@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 from mcagent.agent.backends import facts_reader, make_backends, make_failover
 from mcagent.agent.config import Settings
@@ -16,7 +17,6 @@ from mcagent.core.failover.observations import gateway_name
 from mcagent.core.imported_services import NEEDS
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS
 from mcagent.core.plan.diff import diff
-from mcagent.core.remote_clusters.enclosed import with_enclosed
 from mcagent.dataplane.conntrack import may_be_translated, open_connections
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import PeerKind
@@ -75,7 +75,8 @@ def current_world(settings: Settings, *, offline: bool, timeout: float) -> World
         snapshot = _listed(settings, objects, changed, read_facts(None), timeout, also=SERVICES)
         failover = make_failover(settings, backends)
         facts = read_facts(own_address(snapshot, settings.core.node_name))
-        facts = failover.facts(with_enclosed(facts, routed_cidrs(backends.netlink)), snapshot, settings.core, None)
+        facts = replace(facts, in_use=routed_cidrs(backends.netlink))
+        facts = failover.facts(facts, snapshot, settings.core, None)
         report = failover.report
     lost_tunnels = (
         name for name, peer in report.peers.items() if not peer.live and peer.cause is LivenessCause.BFD

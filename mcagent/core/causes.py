@@ -76,8 +76,9 @@ CAUSES: Mapping[str, ProblemCause] = {
         "the named addresses are never reached through a tunnel, and packets from there are dropped",
     ),
     "PartlyLocal": _cidr(
-        "give the network that this Node got later (ip address; ip route), or that cluster, another one",
-        "the rest of that cluster's CIDR is reached as before; the part is this Node's own",
+        "give what appeared later (a network of this Node: ip address, ip route; a Node; a Pod), or that cluster, "
+        "another network",
+        "the rest of that cluster's CIDR is reached as before; the part stays this cluster's",
     ),
     "RoutedElsewhere": _cidr(
         "ip route show; delete the route if it is not needed; if the network is that cluster's, add its CIDR to "

@@ -27,7 +27,8 @@ from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, che
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.node_encryption import NodeEncryption, node_encryption
 from mcagent.core.remote_clusters.check import check_cluster, cluster_validator
-from mcagent.core.remote_clusters.claims import CheckedCluster
+from mcagent.core.remote_clusters.claims import CheckedCluster, published_cidrs
+from mcagent.core.remote_clusters.enclosed import later_networks, pods_inside
 from mcagent.core.remote_clusters.implementation import first_gateway, with_implementation
 from mcagent.core.remote_clusters.mapped import mapped_sources, preferred_sources, tunnel_ends
 from mcagent.core.remote_clusters.resolve import RemoteClusters, resolve_clusters
@@ -37,6 +38,7 @@ from mcagent.core.wireguard_devices import ReadyDevices
 from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.wireguard import device_names as wireguard_names
+from mcagent.model.net import Network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeRole, RemoteEnd
 from mcagent.model.objects import Snapshot
 from mcagent.model.problem import Problem, Severity, all_problems
@@ -92,7 +94,12 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     exports, exports_need_pods, export_problems = _exports(engine, snapshot, local, pods, facts)
 
     api_servers = services.api_servers(snapshot.endpoint_slices)
-    validator = call(cluster_validator, without_pods, facts, config, api_servers)
+    pods_in_cidrs: tuple[Network, ...] = ()
+    if pods.hosts:
+        pods_in_cidrs = call(pods_inside, pods.hosts, call_each(published_cidrs, snapshot.cluster_infos))
+    nodes_and_pods = (without_pods.node_addresses, pods_in_cidrs)
+    later = call(later_networks, facts.connected, facts.routed, *nodes_and_pods, facts.in_use)
+    validator = call(cluster_validator, without_pods, facts, config, api_servers, later)
     checked_clusters = call_each(check_cluster, snapshot.cluster_infos, validator)
     remote = call(resolve_clusters, checked_clusters, pods.hosts, config)
     accepted_and_checked = engine.join(remote.accepted, remote.checked)

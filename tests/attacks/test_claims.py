@@ -776,7 +776,7 @@ def test_a_cidr_with_an_api_server() -> None:
     assert sum(cidr.num_addresses for cidr in pod_cidrs) == 2**8 - 1
     assert not any(ip_address("172.30.0.5") in cidr for cidr in pod_cidrs)
     (ready,) = imported(view, "attacker")["status"]["conditions"]
-    assert ready["message"] == "Pod CIDR 172.30.0.0/24 is imported without the addresses of API servers in it"
+    assert ready["message"] == "Pod CIDR 172.30.0.0/24 is imported without 172.30.0.5 (an API server)"
     raw["endpoints"][0]["addresses"] = ["172.31.0.5"]
     view.local.put(raw)
     controller.run()
@@ -791,13 +791,24 @@ def test_a_cidr_with_an_api_server() -> None:
 )
 @pytest.mark.parametrize("claimed", ["172.30.0.0/24", "172.16.0.0/12"])
 def test_a_cidr_with_a_node(claimed: str) -> None:
-    """A Node that joins takes its address back."""
-    view, controller = importing(resource_import("attacker", "10.1.0.0/16", "172.30.0.7", claimed))
+    """A Node takes back its address from a CIDR in use, and the whole CIDR if that is claimed after it joined."""
+    claims = resource_import("attacker", "10.1.0.0/16", "172.30.0.7", claimed)
+    view, controller = importing(claims)
     view.local.put(node("n1", "172.30.0.7"))
     controller.run()
-    assert "podCIDRs" not in imported(view, "attacker")["spec"]
-    assert imported(view, "attacker")["spec"]["gatewayInfos"] == []
-    assert imported(view, "attacker")["spec"]["serviceCIDR"] == "10.1.0.0/16"
+    parts = networks(*imported(view, "attacker")["spec"]["podCIDRs"])
+    assert sum(part.num_addresses for part in parts) == ip_network(claimed).num_addresses - 1
+    assert not any(ip_address("172.30.0.7") in part for part in parts)
+    north_of(view).put(resource_import("attacker", "10.1.0.0/16", "172.30.0.7"))
+    controller.run()
+    north_of(view).put(claims)
+    for _ in range(2):  # the second one is a new process
+        controller.run()
+        assert "podCIDRs" not in imported(view, "attacker")["spec"]
+        assert imported(view, "attacker")["spec"]["gatewayInfos"] == []
+        assert imported(view, "attacker")["spec"]["serviceCIDR"] == "10.1.0.0/16"
+        controller = Controller(view, [ClusterInfoImports(settings())])
+        view.local.put(node("n2", "172.30.0.8"))
 
 
 @attack(

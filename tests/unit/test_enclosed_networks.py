@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from mcagent.agent.control_loop.reconciler import NodeReconciler
 from mcagent.core.addresses.rules import outermost_networks, parts_outside
 from mcagent.core.remote_clusters.enclosed import enclosed
-from mcagent.model.config import Config
+from mcagent.model.config import Config, PodRouting
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import Route
 from mcagent.model.net import Network, contains
-from mcagent.model.objects import ClusterInfoImport, Snapshot
+from mcagent.model.objects import ApiObject, Snapshot
 from tests.unit.agentworld import Facility
-from tests.unit.core_inputs import HOME, addresses, cluster, config, networks, snapshot
+from tests.unit.core_inputs import HOME, addresses, cluster, config, networks, node, pod, snapshot
 
 PODS = networks("10.2.0.0/15")[0]
 EAST = cluster("east", "10.97.0.0/16", "10.2.0.0/16")
@@ -73,11 +73,13 @@ class Agent:
             backends=self.facilities, read_facts=lambda _: self.facts, config=self.config
         )
 
-    def routed(self, facts: Facts, *clusters: ClusterInfoImport) -> tuple[tuple[Network, ...], set[str]]:
+    def routed(
+        self, facts: Facts, *objects: ApiObject, observe: frozenset[Backend] = frozenset(Backend)
+    ) -> tuple[tuple[Network, ...], set[str]]:
         """Do a pass; return the routes to Pods of other clusters, and the reasons of problems."""
         self.facts = facts
-        inputs: Snapshot = snapshot(*HOME, *clusters)
-        outcome = self._reconciler.reconcile(inputs, observe=frozenset(Backend), blocked=frozenset())
+        inputs: Snapshot = snapshot(*HOME, *objects)
+        outcome = self._reconciler.reconcile(inputs, observe=observe, blocked=frozenset())
         assert outcome.desired is not None
         routes = (route for route in self.facilities[Backend.NETLINK].world.values() if isinstance(route, Route))
         pods = sorted(route.destination for route in routes if contains(PODS, route.destination))
@@ -128,6 +130,67 @@ def test_a_later_claim_on_a_network_is_refused_as_a_whole(first: Facts, reason: 
     assert agent.routed(first, EAST) == ((), {reason})
 
 
+def test_a_claim_anew_is_refused_also_if_nothing_was_read_meanwhile() -> None:
+    """What is in use changes with the objects, not only when the Node's networks are read again."""
+    agent = Agent()
+    agent.routed(Facts(), EAST)
+    assert agent.routed(BRIDGE, EAST)[1] == {"PartlyLocal"}
+    agent.routed(BRIDGE, observe=frozenset())
+    assert agent.routed(BRIDGE, EAST, observe=frozenset()) == ((), {"OverlapsLocal"})
+
+
+NODE = node("n9", "10.2.200.9")
+AROUND_NODE = tuple(sorted(parts_outside(networks("10.2.0.0/16")[0], networks("10.2.200.9/32"))))
+
+
+def test_a_node_that_appears_takes_only_its_address_from_a_cidr_in_use() -> None:
+    """Until the controller, which tells later agents too, imports the CIDR without it."""
+    agent, info = Agent(), cluster("east", "10.97.0.0/16", *map(str, AROUND_NODE))
+    agent.routed(Facts(), EAST)
+    for _ in range(2):
+        assert agent.routed(Facts(), EAST, NODE, observe=frozenset()) == (AROUND_NODE, {"PartlyLocal"})
+    assert Agent(agent.facilities).routed(Facts(), EAST, NODE) == (AROUND_NODE, {"PartlyLocal"})
+    assert agent.routed(Facts(), info, NODE) == (AROUND_NODE, set())
+    assert Agent().routed(Facts(), info, NODE) == (AROUND_NODE, set())
+    assert agent.routed(Facts(), EAST) == (networks("10.2.0.0/16"), set())
+
+
+def test_a_cidr_that_is_claimed_after_a_node_is_refused_as_a_whole() -> None:
+    """By a new agent, by one that runs, and when it is claimed anew."""
+    agent = Agent()
+    assert agent.routed(Facts(), EAST, NODE) == ((), {"OverlapsLocal"})
+    assert Agent(agent.facilities).routed(Facts(), EAST, NODE) == ((), {"OverlapsLocal"})
+    agent.routed(Facts(), EAST)
+    assert agent.routed(Facts(), EAST, NODE)[1] == {"PartlyLocal"}
+    agent.routed(Facts(), NODE, observe=frozenset())
+    assert agent.routed(Facts(), EAST, NODE, observe=frozenset()) == ((), {"OverlapsLocal"})
+
+
+def test_many_nodes_inside_a_cidr_take_it() -> None:
+    """The number of parts, and the time to compute them, are bounded."""
+    agent = Agent()
+    agent.routed(Facts(), EAST)
+    nodes = [node(f"n{number}", f"10.2.{number}.9") for number in range(200)]
+    assert agent.routed(Facts(), EAST, *nodes) == ((), {"OverlapsLocal"})
+
+
+def test_a_pod_takes_only_its_address_from_a_cidr_in_use() -> None:
+    """A CIDR that is claimed after the Pod started, or anew, is refused as a whole, also by a new agent."""
+    agent, inside = Agent(pod_routing=PodRouting.PER_POD), pod("p", "w1", "10.2.200.9")
+    refused, partly = ((), {"PodCIDRsMissing", "OverlapsLocal"}), (AROUND_NODE, {"PodCIDRsMissing", "PartlyLocal"})
+    assert agent.routed(Facts(), EAST, inside) == refused
+    agent.routed(Facts(), EAST)
+    assert agent.routed(Facts(), EAST, inside, observe=frozenset()) == partly
+    restarted = Agent(agent.facilities, pod_routing=PodRouting.PER_POD)
+    assert restarted.routed(Facts(), EAST, inside) == partly
+    agent.routed(Facts(), inside)
+    assert agent.routed(Facts(), EAST, inside) == refused
+    for number in (200, 16):  # too many to compute the parts, and too many parts
+        agent.routed(Facts(), EAST)
+        pods = [pod(f"p{i}", "w1", f"10.2.{256 // number * i}.9") for i in range(number)]
+        assert agent.routed(Facts(), EAST, *pods) == refused
+
+
 def test_several_networks_and_the_whole_cidr() -> None:
     """Networks may be neighbours; one that covers the whole CIDR leaves nothing of it."""
     agent = Agent()
@@ -150,4 +213,4 @@ def test_the_message_names_both() -> None:
     assert outcome.desired is not None
     (problem,) = outcome.desired.problems
     assert (problem.subject.rsplit("/", 1)[-1], problem.severity) == ("east-clusterinfo", "warning")
-    assert "10.2.0.0/16 is used without 10.2.200.0/24" in problem.message
+    assert "10.2.0.0/16 is used without 10.2.200.0/24 (in use here)" in problem.message

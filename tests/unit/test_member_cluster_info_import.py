@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -32,7 +33,19 @@ from mcagent.model.parsing.granted import (
     read_granted,
 )
 from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.member_world import AREA, HOME, SET, conditions_of, leader, member, names_of, north_of, settings
+from tests.unit.core_inputs import networks
+from tests.unit.member_world import (
+    AREA,
+    HOME,
+    SET,
+    conditions_of,
+    leader,
+    member,
+    names_of,
+    node,
+    north_of,
+    settings,
+)
 from tests.unit.memory_objects import typed
 from tests.unit.test_member_service_import import cluster_info
 
@@ -381,13 +394,94 @@ def test_pod_cidrs_are_imported_without_api_servers_and_keep_their_time() -> Non
         assert sorted(found(view)["spec"]["podCIDRs"]) == sorted([*parts, "10.21.0.0/16"])
         assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
         times = read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION])
-        assert "10.20.0.0/28" not in times
-        assert len({times[part] for part in parts}) == 1
+        assert len({times[text] for text in (*parts, "10.20.0.0/28")}) == 1
         if granted is not None:
             assert times[parts[0]] == granted["10.20.0.0/28"]
         north_of(view).clock.forward(100)
         controller.settle()
         assert read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION]) == times
+
+
+GRANTED, LATER = "2026-01-05T00:00:00.000000Z", "2026-01-06T00:00:00.000000Z"
+PARTS = ["10.20.0.0/31", "10.20.0.2/32", "10.20.0.4/30", "10.20.0.8/29"]  # of 10.20.0.0/28 without 10.20.0.3
+
+
+def claiming(*pod_cidrs: str, time: str = "") -> RawObject:
+    """Return what the leader says of west: each CIDR granted at `time`, or without times, as Antrea's does."""
+    west = info("west", "10.97.0.0/16", *pod_cidrs)
+    west["metadata"]["annotations"] = (
+        {CLAIMS_ANNOTATION: json.dumps(dict.fromkeys(pod_cidrs, time))} if time else {}
+    )
+    return west
+
+
+def settled(view: MemoryView) -> list[str]:
+    """Return the Pod CIDRs that a new controller imports, sorted."""
+    Controller(view, [ClusterInfoImports(settings())]).settle()
+    return sorted(found(view)["spec"].get("podCIDRs", []))
+
+
+@pytest.mark.parametrize("time", [GRANTED, ""], ids=["ledger", "Antrea's leader"])
+def test_a_node_that_appears_takes_only_its_address_from_a_pod_cidr_in_use(time: str) -> None:
+    """Each controller is a new process; the parts keep their time. The CIDR is whole again without the Node."""
+    view, _ = world(claiming("10.20.0.0/28", time=time))
+    before = read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION])["10.20.0.0/28"]
+    north_of(view).clock.forward(100)
+    view.local.put(node("n1", "10.20.0.3"))
+    for _ in range(2):
+        assert settled(view) == PARTS
+    times = read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION])
+    assert {times[text] for text in (*PARTS, "10.20.0.0/28")} == {before}
+    (ready,) = found(view)["status"]["conditions"]
+    message = "Pod CIDR 10.20.0.0/28 is imported without 10.20.0.3 (an address of Node n1 of this cluster)"
+    assert (ready["status"], ready["message"]) == ("True", message)
+    view.local.put(node("n2", "10.20.0.2"))
+    assert settled(view) == [part for part in PARTS if part != "10.20.0.2/32"]
+    view.local.remove(Kind.NODE, "", "n1")
+    view.local.remove(Kind.NODE, "", "n2")
+    assert settled(view) == ["10.20.0.0/28"]
+
+
+@pytest.mark.parametrize("time", [GRANTED, ""], ids=["ledger", "Antrea's leader"])
+def test_a_pod_cidr_that_is_claimed_after_a_node_is_refused_as_a_whole(time: str) -> None:
+    """Also beside an API server, and if the cluster has used a part of it before."""
+    view, _ = world(claiming("10.20.0.0/30", time=time))
+    view.local.put(node("n1", "10.20.0.9"))
+    north_of(view).put(claiming("10.20.0.0/30", "10.20.0.0/28", time=time))
+    for _ in range(2):
+        assert settled(view) == ["10.20.0.0/30"]
+        assert conditions_of(found(view)) == {"Ready": ("False", "ProtectedAddress")}
+    view.leader = leader(addresses=("10.20.0.12",))
+    for _ in range(2):  # the part with the Node, 10.20.0.8/30, is refused as a whole
+        assert settled(view) == ["10.20.0.0/29", "10.20.0.0/30", "10.20.0.13/32", "10.20.0.14/31"]
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "while no controller ran"])
+def test_a_pod_cidr_that_is_claimed_anew_is_refused_for_the_node_inside(seen: bool) -> None:
+    """Its claim comes after the Node then; the leader's time tells, if nobody saw the CIDR withdrawn."""
+    view, _ = world(claiming("10.20.0.0/28", time=GRANTED))
+    view.local.put(node("n1", "10.20.0.3"))
+    assert settled(view) == PARTS
+    if seen:
+        north_of(view).put(claiming())
+        assert settled(view) == []
+    north_of(view).put(claiming("10.20.0.0/28", time=GRANTED if seen else LATER))
+    for _ in range(2):
+        assert settled(view) == []
+        assert notes_of(view, "west")[PROTECTED_ANNOTATION] == "10.20.0.0/28"
+
+
+def test_the_parts_around_nodes_are_no_more_than_a_cluster_may_have() -> None:
+    """All claims of the cluster are examined, whatever number of its CIDRs Nodes appear in."""
+    cidrs = [f"10.20.{number}.0/24" for number in range(200)]
+    view, _ = world(claiming(*cidrs))
+    for number in range(200):
+        view.local.put(node(f"n{number}", f"10.20.{number}.9"))
+    view.local.put(node("gateway", "192.0.2.7"))
+    parts = networks(*settled(view))
+    assert 800 < len(parts) <= 1024
+    assert not any(ip_address(f"10.20.{number}.9") in part for number in range(200) for part in parts)
+    assert found(view)["spec"]["gatewayInfos"] == []
 
 
 def test_a_pod_cidr_that_needs_too_many_parts_is_left_out() -> None:

@@ -27,7 +27,6 @@ from mcagent.agent.pass_outcome import Failure, PassOutcome
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended_drift, leave_alone
 from mcagent.core.plan.diff import diff, flows_first
-from mcagent.core.remote_clusters.enclosed import with_enclosed
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.dataplane.backend import Backend
@@ -68,7 +67,7 @@ class NodeReconciler:
         self._facts: Facts | None = None
         self._facts_for: Address | None = None
         self._desired: Desired | None = None
-        self._in_use: list[Network] | None = None  # CIDRs of other clusters; None: not known yet
+        self._in_use: tuple[Network, ...] | None = None  # CIDRs of other clusters; None: not known yet
         self._state = BackendState()
         self._contention = Contention()
 
@@ -117,7 +116,7 @@ class NodeReconciler:
         if missing := compiled.missing(snapshot):
             return replace(outcome, waiting_for=missing, phases=phases.end())
         if self._in_use is not None:
-            self._in_use = [cidr for cluster in desired.state.clusters.values() for cidr in cluster.cidrs]
+            self._in_use = tuple(cidr for cluster in desired.state.clusters.values() for cidr in cluster.cidrs)
         phases.enter("observe")
         observed = self._observe(stale - failures.keys(), failures)
         self._state, changed = backend_state.after_observe(self._state, observed)
@@ -152,18 +151,18 @@ class NodeReconciler:
 
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
         """Return the desired state, and the steps that a pass would do now. Raises BackendError."""
-        facts = self._with_enclosed(self._read_facts(own_address(snapshot, self.config.node_name)))
+        facts = self._with_in_use(self._read_facts(own_address(snapshot, self.config.node_name)))
         _, facts = self._with_failover(snapshot, facts)
         desired = self._compile(snapshot, facts, self.config).desired
         observed = {name: backend.observe() for name, backend in self._backends.items()}
         plan = flows_first(diff(observed, desired), observed[Backend.OVSDB].values(), blank=_blank(observed, {}))
         return desired, plan
 
-    def _with_enclosed(self, facts: Facts) -> Facts:
-        """Return the facts with the networks that appeared inside CIDRs in use. Raises BackendError."""
+    def _with_in_use(self, facts: Facts) -> Facts:
+        """Return the facts with the CIDRs of other clusters in use. Raises BackendError."""
         if self._in_use is None:  # of an earlier process
             self._in_use = routed_cidrs(self._backends[Backend.NETLINK])
-        return with_enclosed(facts, self._in_use)
+        return facts if facts.in_use == self._in_use else replace(facts, in_use=self._in_use)
 
     def _with_failover(self, snapshot: Snapshot, facts: Facts) -> tuple[Snapshot, Facts]:
         if self._failover is None:
@@ -174,11 +173,10 @@ class NodeReconciler:
     def _refresh_facts(self, snapshot: Snapshot, stale: frozenset[Backend], failures: Failures) -> Facts | None:
         """Read the facts again where they may have changed; on an error return the previous ones."""
         address = own_address(snapshot, self.config.node_name)
-        if self._facts is not None and address == self._facts_for and not stale & FACTS_FROM:
-            return self._facts
         try:
-            self._facts = self._read_facts(address)
-            self._facts = self._with_enclosed(self._facts)
+            if self._facts is None or address != self._facts_for or stale & FACTS_FROM:
+                self._facts = self._read_facts(address)
+            self._facts = self._with_in_use(self._facts)
         except BackendError as error:
             name = Backend(error.backend) if error.backend in set(Backend) else Backend.NETLINK
             failures[name] = Failure(errors=(error,), unreachable=True)
@@ -206,10 +204,10 @@ class NodeReconciler:
             self._facts = replace(self._facts, ofports={**self._facts.ofports, **ports})
 
 
-def routed_cidrs(netlink: DataplaneBackend) -> list[Network]:
+def routed_cidrs(netlink: DataplaneBackend) -> tuple[Network, ...]:
     """Return the destinations of the kernel's routes to other clusters. Raises BackendError."""
     routes = (resource for resource in netlink.observe().values() if isinstance(resource, Route))
-    return [route.destination for route in routes if route.type is RouteType.UNICAST]
+    return tuple(route.destination for route in routes if route.type is RouteType.UNICAST)
 
 
 def own_address(snapshot: Snapshot, node_name: str) -> Address | None:

@@ -22,7 +22,7 @@ from mcagent.model.net import Address, address_or_none, network_or_none
 
 MAX_CIDRS = 256  # Pod CIDRs of a cluster
 MAX_GATEWAYS = 64
-_MOST = 1024  # CIDRs that are read: early versions allowed more than MAX_CIDRS
+MOST_CIDRS = 1024  # CIDRs that are read: early versions allowed more than MAX_CIDRS
 _WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port", "devices")
 _LONGEST = 64  # characters of a CIDR, an address or a key
 _KEY = 44  # characters of a WireGuard public key: base64 of 32 bytes
@@ -70,7 +70,7 @@ def claims_of(info: ClusterInfo | None) -> tuple[CidrClaim, ...]:
 
     A ClusterInfo with too many entries claims nothing; their number is checked before any of them is read.
     """
-    if info is None or len(info.pod_cidrs) > _MOST or len(info.gateway_infos) > MAX_GATEWAYS:
+    if info is None or len(info.pod_cidrs) > MOST_CIDRS or len(info.gateway_infos) > MAX_GATEWAYS:
         return ()
     claims = [cidr_claim(info.service_cidr, "Service CIDR")] if _short(info.service_cidr) else []
     claims += [cidr_claim(text, "Pod CIDR") for text in info.pod_cidrs if _short(text)]

@@ -30,7 +30,7 @@ from mcagent.core.remote_clusters.claims import (
     claimed_ranges,
     gateway_claim,
 )
-from mcagent.core.remote_clusters.enclosed import Enclosed
+from mcagent.core.remote_clusters.enclosed import MAX_PARTS, Enclosed
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.net import Address, Network, contains, host_network, network_key
@@ -41,7 +41,6 @@ from mcagent.model.problem import Problem, Severity
 
 _ENDPOINTS_BEGIN = int(ENDPOINTS.network_address)
 SHOWN = 4  # CIDRs or addresses that a message names
-MAX_PARTS = 128  # of a CIDR around networks that are not used; each part is a route and flows
 ANNOTATION_PATH = f"metadata.annotations[{CLAIMS_ANNOTATION}]"
 REFUSED_PODS_PATH = f"metadata.annotations[{REFUSED_PODS_ANNOTATION}]"
 
@@ -52,9 +51,16 @@ def check_cluster(info: ClusterInfoImport, validator: ClusterValidator) -> Check
 
 
 def cluster_validator(
-    local: LocalCluster, facts: Facts, config: Config, api_servers: Iterable[Address] = ()
+    local: LocalCluster,
+    facts: Facts,
+    config: Config,
+    api_servers: Iterable[Address] = (),
+    later: Enclosed = (),
 ) -> ClusterValidator:
-    """Build the validator of this Node. `api_servers`: addresses in addition to those in `facts`."""
+    """Build the validator of this Node. `api_servers`: addresses in addition to those in `facts`.
+
+    `later`: what appeared inside CIDRs in use (`later_networks`).
+    """
     protected = (
         *((network, "listed in protectedCIDRs") for network in config.protected_cidrs),
         *((host_network(a), "an API server of this cluster") for a in (*facts.api_servers, *api_servers)),
@@ -76,7 +82,7 @@ def cluster_validator(
         ),
         protected=protected,
         routed=tuple(network for network in facts.routed if not is_aggregate(network)),
-        enclosed=facts.enclosed,
+        enclosed=later,
         node_addresses=local.node_addresses,
         addresses=facts.addresses,
         publishes=bool(local.published_pods),
@@ -96,7 +102,7 @@ class ClusterValidator:
     cluster_cidrs: DescribedNetworks  # gateways of remote clusters must not lie in these
     protected: DescribedNetworks  # not used of a remote cluster, whatever the configuration allows
     routed: tuple[Network, ...]  # this Node has routes to these; CIDRs that overlap them need consent
-    enclosed: Enclosed  # of the reserved and routed networks: see `Facts.enclosed`
+    enclosed: Enclosed  # of the reserved and routed networks, and of Pods
     node_addresses: tuple[tuple[Address, str], ...]
     addresses: tuple[Address, ...]  # of this Node
     publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
@@ -159,7 +165,9 @@ class ClusterValidator:
             later = self._later(network)
             parts = parts_outside(network, (*(inner for inner, _ in excluded), *later))
             divisible = len(parts) <= MAX_PARTS
-            refusal = self._refuse(network, divisible=pod and divisible, later=later if divisible else ())
+            if not divisible:
+                parts, later = (network,), ()  # refused: here, or for a Pod inside by `resolve`
+            refusal = self._refuse(network, divisible=pod and divisible, later=later)
             if refusal is None and network in gateway_networks:
                 refusal = _refused("IsGateway", network, "it is the cluster's own gateway")
             if refusal is None:
@@ -169,9 +177,8 @@ class ClusterValidator:
                     message = f"{network} is used without {without}"
                     problems.append(info.meta.problem(path, "PartlyProtected", message, Severity.WARNING))
                 if later:
-                    message = (
-                        f"{network} is used without {_shown(list(map(str, later)))}: this Node has that network"
-                    )
+                    without = _shown([f"{inner} ({self._owner(inner)})" for inner in later])
+                    message = f"{network} is used without {without}"
                     problems.append(info.meta.problem(path, "PartlyLocal", message, Severity.WARNING))
                 continue
             problems.append(info.meta.problem(path, refusal.reason, refusal.message))
@@ -203,8 +210,14 @@ class ClusterValidator:
         return config.source_nat is SourceNat.ALWAYS or not (self.publishes and pods_reach_each_other)
 
     def _later(self, network: Network) -> tuple[Network, ...]:
-        """Return the networks of this Node that appeared inside a CIDR while it was in use."""
-        return tuple(inner for inner, outer in self.enclosed if contains(network, outer))
+        """Return what appeared inside a CIDR in use, if it is not too much to use the rest."""
+        later = tuple(inner for inner, outer in self.enclosed if contains(network, outer))
+        return later if len(later) <= MAX_PARTS else ()
+
+    def _owner(self, network: Network) -> str:
+        """Describe a network of `enclosed`."""
+        owner = self._owners.get(network.network_address) if network.prefixlen == network.max_prefixlen else None
+        return f"the address of {owner}" if owner is not None else "in use here"
 
     def _refuse(
         self, network: Network, *, divisible: bool, later: tuple[Network, ...] = ()

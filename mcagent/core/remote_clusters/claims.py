@@ -64,6 +64,11 @@ class CheckedCluster:
         return self.info.meta
 
 
+def published_cidrs(info: ClusterInfoImport) -> tuple[Network, ...]:
+    """Return the CIDRs of a cluster as they are published."""
+    return info.pod_cidrs if info.service_cidr is None else (info.service_cidr, *info.pod_cidrs)
+
+
 def accepted_cluster(
     cluster_id: str,
     claims: Iterable[RemoteClaim],

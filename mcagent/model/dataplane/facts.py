@@ -42,8 +42,8 @@ class Facts:
     table's default routes) and `api_servers` are what it cannot do without, on whatever network. A remote cluster
     may take none of these, of `routed` only with an administrator's consent.
 
-    `enclosed` are those of `connected` and `routed` that appeared inside a CIDR of another cluster that was in
-    use, each with the network around it that is in use (`mcagent.core.remote_clusters.enclosed`).
+    `in_use` are the CIDRs of other clusters that the last desired state used, or, in a new process, to which the
+    kernel has routes.
 
     `shared_devices` are the IPv4 networks behind a device of a kind that leads to Pods (a bridge, say) with the
     device's name: the Node cannot tell which of the Pods there has sent a packet.
@@ -79,7 +79,7 @@ class Facts:
     addresses: tuple[Address, ...] = ()
     connected: tuple[Network, ...] = ()
     routed: tuple[Network, ...] = ()
-    enclosed: tuple[tuple[Network, Network], ...] = ()
+    in_use: tuple[Network, ...] = ()
     shared_devices: tuple[tuple[Network, str], ...] = ()
     checks_forwarded: bool = True
     ipvs: bool = False

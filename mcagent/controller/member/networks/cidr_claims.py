@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, claims_of, collide, gateway_claim
+from mcagent.controller.contract.cidr_claims import (
+    MOST_CIDRS,
+    CidrClaim,
+    cidr_claim,
+    claims_of,
+    collide,
+    gateway_claim,
+)
 from mcagent.controller.machinery.reconciler import Index, Leader, Side, View
 from mcagent.controller.member.indexes import API_SERVER, SLICES_BY_SERVICE, addresses_of
 from mcagent.core.addresses.rules import parts_outside
@@ -27,7 +34,7 @@ from mcagent.model.parsing.granted import (
     to_microseconds,
 )
 
-MAX_PARTS = 64  # of a Pod CIDR around API servers
+MAX_PARTS = 64  # of a Pod CIDR around API servers and Nodes
 
 
 def granted_times(
@@ -42,7 +49,8 @@ def granted_times(
     """Return the claims of a ClusterInfoImport by their text, each with its time, or REFUSED.
 
     `present`: the ClusterInfoImport as it is. `left_out`: the texts of claims that this cluster refuses
-    (`protected`). `parts`: the parts that are imported of a Pod CIDR (`divided`); they have its time.
+    (`protected`). `parts`: the parts that are imported of a Pod CIDR (`divided`); they have its time. A Pod CIDR
+    whose parts are all imported has its time, too.
     """
     whole_by_part = {part: whole for whole, texts in (parts or {}).items() for part in texts}
     reported, own_times = _read(resource_import), _read(present)
@@ -51,32 +59,49 @@ def granted_times(
         own_times = {claim.text: created for claim in claims_of(present.spec)}
     fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
     times = {
-        claim.text: reported.get(whole_by_part.get(claim.text, claim.text)) or own_times.get(claim.text) or fresh
+        claim.text: reported.get(whole := whole_by_part.get(claim.text, claim.text))
+        or own_times.get(whole)
+        or own_times.get(claim.text)
+        or fresh
         for claim in imported
     }
+    times |= {whole: times[texts[0]] for whole, texts in (parts or {}).items() if times.keys() >= {*texts}}
     refused = {text for text, time in reported.items() if time == REFUSED and _is_claim(text)} | set(left_out)
     return dict.fromkeys(refused - times.keys(), REFUSED) | times
 
 
-def divided(view: View, leader: Leader, info: ClusterInfo) -> dict[str, tuple[str, ...]]:
-    """Return, for each Pod CIDR that holds API servers of the leader or of this cluster, the parts without them.
+def divided(
+    view: View,
+    leader: Leader,
+    info: ClusterInfo,
+    resource_import: ResourceImport,
+    present: ApiClusterInfoImport | None,
+) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
+    """Return, for each Pod CIDR that is imported in parts, the parts and the addresses that are left out.
 
-    Where Pods have addresses of the Nodes' networks, as with the CNIs of clouds, API servers lie between them. A
-    CIDR that would need more than MAX_PARTS parts is not in the result.
+    These are the API servers of the leader and of this cluster, since with the CNIs of clouds Pods have addresses
+    of the Nodes' networks; and addresses of Nodes that appeared while the CIDR was in use: `present` has it, with
+    a time that is not before the leader's, so it was not claimed anew. A CIDR that would need more than MAX_PARTS
+    parts is not in the result, nor one whose parts would be too many CIDRs of a cluster (`claims_of`).
     """
-    claims = [*map(gateway_claim, leader.addresses), *_api_servers(view)]
-    servers = [claim for claim in claims if claim is not None and claim.range is not None]
-    parts_by_cidr: dict[str, tuple[str, ...]] = {}
+    reported, own_times = _read(resource_import), _read(present)
+    servers = [(c, "an API server") for text in leader.addresses if (c := gateway_claim(text))]
+    servers += [(c, "an API server") for c in _api_servers(view)]
+    divisions: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
+    places = MOST_CIDRS - len(info.pod_cidrs)
     for text in info.pod_cidrs:
-        claim = cidr_claim(text, "Pod CIDR")
-        inside = [server.text for server in servers if claim is not None and collide(claim, server)]
-        if inside:
-            parts = parts_outside(
-                parse_network(text)[0], [host_network(parse_address(server)) for server in inside]
-            )
-            if 0 < len(parts) <= MAX_PARTS:
-                parts_by_cidr[text] = tuple(map(str, parts))
-    return parts_by_cidr
+        claim, first = cidr_claim(text, "Pod CIDR"), own_times.get(text)
+        if claim is None:
+            continue
+        nodes = _nodes(view, claim) if first and reported.get(text, first) <= first else ()
+        inside = {a.text: f"{a.text} ({owner})" for a, owner in (*servers, *nodes) if collide(claim, a)}
+        if 0 < len(inside) <= MAX_PARTS:
+            excluded = [host_network(parse_address(address)) for address in inside]
+            parts = parts_outside(parse_network(text)[0], excluded)
+            if 0 < len(parts) <= min(MAX_PARTS, places):
+                places -= len(parts)
+                divisions[text] = (tuple(map(str, parts)), tuple(inside.values()))
+    return divisions
 
 
 def refused_pod_cidrs(

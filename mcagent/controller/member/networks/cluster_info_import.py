@@ -3,7 +3,8 @@
 A key is the name of both. It owns the ClusterInfoImport and its condition Ready, which names the reasons why the
 cluster cannot be reached: overlapping CIDRs, different settings. The cluster is imported nevertheless, with the
 time of each claim, and agents decide which claims they use. Pod CIDRs are imported without the addresses of API
-servers in them. Other claims with such an address, or with that of a Node of this cluster, are left out.
+servers in them, and those in use without the addresses of Nodes that appear. Other claims with such an address, or
+with that of a Node of this cluster, are left out.
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ class ClusterInfoImports:
                 message=f"{printable(key)} is ignored while invalid: {err.path}: {err.reason}",
             )
             return DesiredObjects(events=[invalid])
-        parts = divided(view, leader, info)
+        divisions = divided(view, leader, info, resource_import, present)
+        parts = {cidr: texts for cidr, (texts, _) in divisions.items()}
         pod_cidrs = tuple(part for cidr in info.pod_cidrs for part in parts.get(cidr, (cidr,)))
         info = replace(info, pod_cidrs=pod_cidrs)
         left_out = protected(view, leader, cluster_id, claims_of(info))
@@ -159,7 +161,10 @@ class ClusterInfoImports:
         problems = [("ProtectedAddress", text) for text in left_out.values()][:_SHOWN]
         problems += islice(self._problems(resource_import, info, times, leader, view), _SHOWN)
         reason = problems[0][0] if problems else "Imported"
-        notes = [f"Pod CIDR {cidr} is imported without the addresses of API servers in it" for cidr in parts]
+        notes = [
+            f"Pod CIDR {cidr} is imported without {listed(addresses, _SHOWN)}"
+            for cidr, (_, addresses) in divisions.items()
+        ]
         message = "; ".join([*(text for _, text in problems), *notes[:_SHOWN]])
         before = present.status.conditions if present is not None else ()
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
