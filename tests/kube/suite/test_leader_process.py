@@ -206,7 +206,10 @@ def test_sizes_and_names_at_their_limits(area: Area) -> None:
 
 
 def test_killed_while_fifty_members_join(area: Area) -> None:
-    """A leader that was killed in the middle gets to the end after a restart; the next one writes nothing."""
+    """A leader that was killed in the middle gets to the end after a restart; the next one writes only its claim.
+
+    A leader that stops gives up the ClusterSet, for a controller of another namespace (`area_holder`).
+    """
     members = [f"c{number:02}" for number in range(50)]
     with area.run() as first:
         for number, name in enumerate(members):
@@ -231,5 +234,5 @@ def test_killed_while_fifty_members_join(area: Area) -> None:
         soon(third.idle, "it to have looked at all")
         soon(lambda: third.metric("mcagent_controller_reconciles_total") > 50, "it to have looked at all")
         soon(third.idle, "it to come to rest")
-        assert third.writes() == 0, third.log.read_text()[-4000:]
+        assert third.writes() == 1, third.log.read_text()[-4000:]
     assert area.imports() == before
