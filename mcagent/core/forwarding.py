@@ -97,8 +97,8 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     pods_in_cidrs: tuple[Network, ...] = ()
     if pods.hosts:
         pods_in_cidrs = call(pods_inside, pods.hosts, call_each(published_cidrs, snapshot.cluster_infos))
-    nodes_and_pods = (without_pods.node_addresses, pods_in_cidrs)
-    later = call(later_networks, facts.connected, facts.routed, *nodes_and_pods, facts.in_use)
+    of_this_node = ((*facts.connected, *facts.routed), facts.addresses)
+    later = call(later_networks, *of_this_node, without_pods.node_addresses, pods_in_cidrs, facts.in_use)
     validator = call(cluster_validator, without_pods, facts, config, api_servers, later)
     checked_clusters = call_each(check_cluster, snapshot.cluster_infos, validator)
     remote = call(resolve_clusters, checked_clusters, pods.hosts, config)

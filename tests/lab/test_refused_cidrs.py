@@ -9,7 +9,7 @@ import pytest
 
 from devtools.errors import LabError
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Cluster, generate
+from devtools.lab.topology import POD_PORT, Cluster, Node, generate
 from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
@@ -26,6 +26,10 @@ def source_at_service(lab: Lab, client: Cluster, serving: Cluster) -> str:
         return traffic.tcp(namespace, serving.services[0].cluster_ip, 80, timeout=1.0).source
     except LabError:
         return ""
+
+
+def _status(lab: Lab, node: Node) -> str:
+    return lab.mcagent(node.name, "status", check=False)
 
 
 def _is_translated(lab: Lab, client: Cluster, serving: Cluster) -> bool:
@@ -59,8 +63,7 @@ def test_a_network_that_appears_in_a_pod_cidr_takes_only_its_part(make_lab: Make
     namespace = lab.namespace(worker)
 
     def warned() -> bool:
-        status = lab.mcagent(worker.name, "status", check=False)
-        return f"{west.pod_cidr} is used without {local}" in status
+        return f"{west.pod_cidr} is used without {local}" in _status(lab, worker)
 
     def answered() -> bool:
         try:
@@ -71,6 +74,9 @@ def test_a_network_that_appears_in_a_pod_cidr_takes_only_its_part(make_lab: Make
     wait_until(answered, "a Pod of west", timeout=60)
     netns.ip(namespace, "link", "add", "br-compose", "type", "bridge")
     netns.ip(namespace, "address", "add", f"{local[1]}/24", "dev", "br-compose")
+    wait_until(
+        lambda: f"{west.pod_cidr} is used without {local[1]}" in _status(lab, worker), "the address", timeout=60
+    )
     netns.ip(namespace, "link", "set", "br-compose", "up")
     for _ in range(2):
         wait_until(warned, "the warning", timeout=60)

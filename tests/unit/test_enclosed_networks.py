@@ -104,6 +104,16 @@ def test_only_the_part_of_a_later_network_is_given_up(later: Facts) -> None:
     assert Agent(agent.facilities).routed(later, EAST) == (PARTS, {"PartlyLocal"})
 
 
+def test_an_address_that_is_there_before_its_network_takes_no_more_than_that() -> None:
+    """As of a bridge that is not up yet; the message then names the network alone."""
+    agent, address = Agent(), networks("10.2.200.1/32")
+    agent.routed(Facts(), EAST)
+    around = tuple(sorted(parts_outside(networks("10.2.0.0/16")[0], address)))
+    assert agent.routed(Facts(addresses=BRIDGE.addresses), EAST) == (around, {"PartlyLocal"})
+    assert agent.routed(BRIDGE, EAST) == (PARTS, {"PartlyLocal"})
+    assert Agent().routed(Facts(addresses=BRIDGE.addresses), EAST) == ((), {"OverlapsLocal"})
+
+
 @pytest.mark.parametrize("service", [False, True], ids=["Pods", "Services"])
 def test_a_service_cidr_in_use_stays_as_a_pod_cidr_does(service: bool) -> None:
     """A bridge takes its part; Services at other addresses, and the other CIDR, are reached as before."""

@@ -16,6 +16,7 @@ from mcagent.core.addresses.rules import (
     PrefixRange,
     ReservedRanges,
     is_aggregate,
+    outermost_networks,
     parts_outside,
     prefix_range,
     refuse_network,
@@ -211,7 +212,7 @@ class ClusterValidator:
 
     def _later(self, network: Network) -> tuple[Network, ...]:
         """Return what appeared inside a CIDR in use, if it is not too much to use the rest."""
-        later = tuple(inner for inner, outer in self.enclosed if contains(network, outer))
+        later = outermost_networks(inner for inner, outer in self.enclosed if contains(network, outer))
         return later if len(later) <= MAX_PARTS else ()
 
     def _owner(self, network: Network) -> str:

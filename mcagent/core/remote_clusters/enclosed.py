@@ -20,15 +20,18 @@ _LARGEST = 8  # prefix length; no larger CIDR is accepted
 
 
 def later_networks(
-    connected: tuple[Network, ...],
-    routed: tuple[Network, ...],
+    networks: Iterable[Network],
+    addresses: Iterable[Address],
     node_addresses: Iterable[tuple[Address, str]],
     pods: Iterable[Network],
     in_use: Iterable[Network],
 ) -> Enclosed:
-    """Return those of this Node's networks, and of Nodes and Pods, that appeared inside CIDRs in use."""
-    nodes = (host_network(address) for address, _ in node_addresses)
-    return enclosed((*connected, *routed, *nodes, *pods), in_use)
+    """Return those of this Node's networks, and of Nodes and Pods, that appeared inside CIDRs in use.
+
+    `networks`, `addresses`: of this Node. An address is there before its network, while its device is down.
+    """
+    nodes = map(host_network, (*addresses, *(address for address, _ in node_addresses)))
+    return enclosed((*networks, *nodes, *pods), in_use)
 
 
 def pods_inside(pods: Sequence[int], cidrs: Mapping[str, Iterable[Network]]) -> tuple[Network, ...]:
