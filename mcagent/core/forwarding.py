@@ -28,7 +28,7 @@ from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.node_encryption import NodeEncryption, node_encryption
 from mcagent.core.remote_clusters.check import check_cluster, cluster_validator
 from mcagent.core.remote_clusters.claims import CheckedCluster, published_cidrs
-from mcagent.core.remote_clusters.enclosed import later_networks, pods_inside
+from mcagent.core.remote_clusters.enclosed import later_networks, pods_inside, prefix_numbers
 from mcagent.core.remote_clusters.implementation import first_gateway, with_implementation
 from mcagent.core.remote_clusters.mapped import mapped_sources, preferred_sources, tunnel_ends
 from mcagent.core.remote_clusters.resolve import RemoteClusters, resolve_clusters
@@ -98,7 +98,8 @@ def forwarding(engine: IncrementalEngine, snapshot: Snapshot, facts: Facts, conf
     if pods.hosts:
         pods_in_cidrs = call(pods_inside, pods.hosts, call_each(published_cidrs, snapshot.cluster_infos))
     of_this_node = ((*facts.connected, *facts.routed), facts.addresses)
-    later = call(later_networks, *of_this_node, without_pods.node_addresses, pods_in_cidrs, facts.in_use)
+    in_use = call_each(prefix_numbers, facts.in_use)
+    later = call(later_networks, *of_this_node, without_pods.node_addresses, pods_in_cidrs, in_use)
     validator = call(cluster_validator, without_pods, facts, config, api_servers, later)
     checked_clusters = call_each(check_cluster, snapshot.cluster_infos, validator)
     remote = call(resolve_clusters, checked_clusters, pods.hosts, config)

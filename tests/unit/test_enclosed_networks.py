@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcagent.agent.control_loop.reconciler import NodeReconciler
 from mcagent.core.addresses.rules import outermost_networks, parts_outside
-from mcagent.core.remote_clusters.enclosed import enclosed
+from mcagent.core.remote_clusters.enclosed import enclosed, prefix_numbers
 from mcagent.model.config import Config, PodRouting
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import Facts
@@ -42,12 +42,12 @@ def test_a_network_inside_a_cidr_in_use_is_found_whatever_was_cut_out_before(
     earlier = networks_inside[:-1]
     in_use = parts_outside(cidr, earlier)
     later = [network for network in networks_inside[-1:] if any(contains(part, network) for part in in_use)]
-    outer_by_network = dict(enclosed(later, in_use))
+    outer_by_network = dict(enclosed(later, prefix_numbers(in_use)))
     assert all(network in outer_by_network or network in in_use for network in later)
     assert all(contains(cidr, outer) for outer in outer_by_network.values())
     # The same after it was cut out, in a new process too
     left = parts_outside(cidr, networks_inside)
-    again = dict(enclosed(outermost_networks(networks_inside), left))
+    again = dict(enclosed(outermost_networks(networks_inside), prefix_numbers(left)))
     assert all(contains(cidr, outer) for outer in again.values())
     assert not left or set(again) == set(outermost_networks(networks_inside))
 
@@ -57,7 +57,7 @@ def test_a_cidr_of_which_nothing_is_in_use_surrounds_nothing(
     inner: list[IPv4Network], in_use: list[IPv4Network]
 ) -> None:
     """So what claims it later is refused."""
-    for network, outer in enclosed(inner, in_use):
+    for network, outer in enclosed(inner, prefix_numbers(in_use)):
         assert any(outer.overlaps(used) for used in in_use if used != network)
         assert contains(outer, network)
 

@@ -67,7 +67,7 @@ class NodeReconciler:
         self._facts: Facts | None = None
         self._facts_for: Address | None = None
         self._desired: Desired | None = None
-        self._in_use: tuple[Network, ...] | None = None  # CIDRs of other clusters; None: not known yet
+        self._in_use: Mapping[str, tuple[Network, ...]] | None = None  # see `Facts.in_use`; None: not known yet
         self._state = BackendState()
         self._contention = Contention()
 
@@ -116,7 +116,7 @@ class NodeReconciler:
         if missing := compiled.missing(snapshot):
             return replace(outcome, waiting_for=missing, phases=phases.end())
         if self._in_use is not None:
-            self._in_use = tuple(cidr for cluster in desired.state.clusters.values() for cidr in cluster.cidrs)
+            self._in_use = {name: cluster.cidrs for name, cluster in desired.state.clusters.items()}
         phases.enter("observe")
         observed = self._observe(stale - failures.keys(), failures)
         self._state, changed = backend_state.after_observe(self._state, observed)
@@ -204,10 +204,10 @@ class NodeReconciler:
             self._facts = replace(self._facts, ofports={**self._facts.ofports, **ports})
 
 
-def routed_cidrs(netlink: DataplaneBackend) -> tuple[Network, ...]:
-    """Return the destinations of the kernel's routes to other clusters. Raises BackendError."""
+def routed_cidrs(netlink: DataplaneBackend) -> Mapping[str, tuple[Network, ...]]:
+    """Return the destinations of the kernel's routes to other clusters (`Facts.in_use`). Raises BackendError."""
     routes = (resource for resource in netlink.observe().values() if isinstance(resource, Route))
-    return tuple(route.destination for route in routes if route.type is RouteType.UNICAST)
+    return {"": tuple(route.destination for route in routes if route.type is RouteType.UNICAST)}
 
 
 def own_address(snapshot: Snapshot, node_name: str) -> Address | None:

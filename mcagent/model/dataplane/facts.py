@@ -42,8 +42,8 @@ class Facts:
     table's default routes) and `api_servers` are what it cannot do without, on whatever network. A remote cluster
     may take none of these, of `routed` only with an administrator's consent.
 
-    `in_use` are the CIDRs of other clusters that the last desired state used, or, in a new process, to which the
-    kernel has routes.
+    `in_use` are the CIDRs of each other cluster that the last desired state used, or, in a new process, those to
+    which the kernel has routes, under "".
 
     `shared_devices` are the IPv4 networks behind a device of a kind that leads to Pods (a bridge, say) with the
     device's name: the Node cannot tell which of the Pods there has sent a packet.
@@ -79,7 +79,7 @@ class Facts:
     addresses: tuple[Address, ...] = ()
     connected: tuple[Network, ...] = ()
     routed: tuple[Network, ...] = ()
-    in_use: tuple[Network, ...] = ()
+    in_use: Mapping[str, tuple[Network, ...]] = field(default_factory=dict)
     shared_devices: tuple[tuple[Network, str], ...] = ()
     checks_forwarded: bool = True
     ipvs: bool = False
