@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, fields, replace
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 
+from mcagent.http.listening import is_loopback
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.parsing.field import describe
@@ -126,11 +126,10 @@ def text(config: JoinConfig) -> str:
 
 def is_local(server: str) -> bool:
     """Tell whether only this machine reaches the server of a URL, as in kubeconfigs of kind and of tunnels."""
-    host = urlsplit(server).hostname or ""
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return is_loopback(urlsplit(server).hostname or "")
+    except ValueError:  # a host name
+        return False
 
 
 def write(path: Path, content: str, *, secret: bool) -> None:

@@ -12,7 +12,7 @@ from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.contract import area_holder, names
-from mcagent.controller.contract.conditions import time_of
+from mcagent.controller.contract.conditions import span_text, time_of
 from mcagent.controller.contract.export_ranges import read_ranges
 from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.contract.pod_ranges import read_pod_ranges
@@ -62,13 +62,7 @@ def age(obj: ApiObject, now: float) -> str:
 def since(text: str, now: float) -> str:
     """Return the time since an RFC 3339 time: 45s, 12m, 5h, 3d; "-" if the text is none."""
     at = time_of(text)
-    if at is None:
-        return "-"
-    seconds = max(0, int(now - at))
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
+    return "-" if at is None else span_text(max(0.0, now - at))
 
 
 def _message(text: str) -> str:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from mcagent.controller.admin.cluster import Cluster, made_by_command
 from mcagent.controller.admin.fields import name_of, namespace_of, text_at
 from mcagent.controller.admission.identity import bound_cluster
-from mcagent.controller.contract.conditions import time_of, time_text
+from mcagent.controller.contract.conditions import span_text, time_of, time_text
 from mcagent.controller.contract.member_tokens import RENEWED_AFTER, longest_life
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import condition_of
@@ -26,7 +26,6 @@ from mcagent.model.parsing.decode import read_as
 
 KEY = "token"  # of the answer in an account, beside the fields of the API
 _ACCOUNT = "kubernetes.io/service-account.name"  # annotation of a Secret that Kubernetes fills
-_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 class TokenState(StrEnum):
@@ -112,6 +111,4 @@ def cells(account: RawObject, now: float) -> tuple[str, str, str, str]:
 
 def _distance(seconds: float) -> str:
     """Return a time from now: "in 55d", or "5d ago"."""
-    span = abs(int(seconds))
-    text = next((f"{span // length}{unit}" for unit, length in _UNITS if span >= 2 * length), f"{span}s")
-    return f"in {text}" if seconds > 0 else f"{text} ago"
+    return f"in {span_text(seconds)}" if seconds > 0 else f"{span_text(-seconds)} ago"

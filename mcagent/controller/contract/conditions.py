@@ -30,6 +30,14 @@ def time_of(text: str | None) -> float | None:
     return moment.timestamp() if moment.tzinfo else None
 
 
+def span_text(seconds: float) -> str:
+    """Return a span of time as kubectl shows it: 45s, 12m, 5h, 3d."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{int(seconds)}s"
+
+
 def condition(
     before: Sequence[Condition], kind: str, status: str, *, reason: str = "", message: str = "", now: float
 ) -> Json:
