@@ -42,12 +42,13 @@ class Leader:
     """The leader's cache, and its reconciler of exported Services."""
 
     def __init__(self) -> None:
-        reconcilers = leader_reconcilers(LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT))
+        settings = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT)
+        reconcilers = leader_reconcilers(settings)
         kinds = frozenset[Kind]().union(*(reconciler.reads.on(Side.LOCAL) for reconciler in reconcilers))
         indexes = [index for reconciler in reconcilers for index in reconciler.indexes]
         self._cache = Cache({Side.LOCAL: kinds, Side.LEADER: ()}, indexes)
         self._view = EngineView(self._cache, AREA, None, WrittenObjects(self._cache), CurrentEvents())
-        self._merge = next(reconciler for reconciler in reconcilers if isinstance(reconciler, ServiceMerge))
+        self._merge = ServiceMerge(settings)
         self._version = 0
         for kind in kinds:
             self._cache.replace(Side.LOCAL, kind, [])
@@ -87,7 +88,9 @@ class Leader:
 
 def _written(step: Wanted, present: RawObject) -> RawObject:
     metadata = {**present.get("metadata", {}), **step.body.get("metadata", {}), "name": step.ref.name}
-    status: Any = present.get("status") if step.status is None else step.status
+    status: Any = dict(present.get("status") or {}) if step.status is None else dict(step.status)
+    if step.conditions:
+        status["conditions"] = [condition for condition in step.conditions.values() if condition is not None]
     return {**present, **step.body, "kind": str(step.ref.kind), "metadata": metadata, "status": status}
 
 
