@@ -9,7 +9,7 @@ from typing import Any
 
 from devtools.errors import LabError
 from devtools.traffic.load import percentile
-from tests.failover import INTERVALS, ROWS, Counted, Intervals, Row
+from tests.worlds.failover import INTERVALS, ROWS, Counted, Intervals, Row
 
 # Rounds are combined only if these are equal.
 SAME = ("datapath", "encryption", "translation of CIDRs", "gateways", "workers", "asked")

@@ -16,8 +16,8 @@ from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.antrea.audit import AuditLog
-from tests.apiservers import collection
-from tests.objects import Objects
+from tests.worlds.apiservers import collection
+from tests.worlds.objects import Objects
 
 Json = dict[str, Any]
 OURS = "ours"

@@ -23,8 +23,8 @@ from mcagent.kube.client import Client
 from mcagent.model.objects import Kind
 from tests.antrea.clusters import AREA, CRD, NAMESPACE, OURS, Cluster, Json
 from tests.antrea.programs import manifests
-from tests.antrea_crds import definition
-from tests.controllers import Controller, controller
+from tests.worlds.antrea_crds import definition
+from tests.worlds.controllers import Controller, controller
 
 _FIRST = ("Namespace", CRD)
 _NOT_APPLIED = ("ConfigMap", "Deployment", "PodDisruptionBudget")

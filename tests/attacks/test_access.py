@@ -27,11 +27,11 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION
-from tests.apiservers import Cluster, Server, collection, leave_out, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.controllers import controller
 from tests.kube.access import MERGE, RBAC, grant, token_of, token_of_pod
-from tests.unit.leader_world import announce, service
+from tests.worlds.apiservers import Cluster, Server, collection, leave_out, refusal
+from tests.worlds.controllers import controller
+from tests.worlds.leader_world import announce, service
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SET = "blue"

@@ -16,7 +16,8 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Endpoint, EndpointSlice, Kind, Pod
 from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.core_inputs import (
+from tests.unit.test_member_service_import import endpoints, endpoints_import, service_import, world
+from tests.worlds.core_inputs import (
     HOME,
     addresses,
     config,
@@ -27,8 +28,7 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.member_world import slice_of
-from tests.unit.test_member_service_import import endpoints, endpoints_import, service_import, world
+from tests.worlds.member_world import slice_of
 
 POD = "10.10.3.9"
 

@@ -25,7 +25,7 @@ from mcagent.model.objects import ApiObject, ClusterInfoImport, Kind, WireGuardI
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     addresses,
     cluster,

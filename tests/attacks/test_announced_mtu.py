@@ -15,7 +15,7 @@ from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired, Op
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_addresses import NEW, NO_FACTS, RAW, WEST, has, unharmed
-from tests.unit.core_inputs import HOME, cluster, config, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, snapshot
 
 NORTH = cluster("north", "10.103.0.0/16", "10.30.0.0/16", gateways=("192.168.3.11",), created=NEW)
 MTU = 1400  # of the tunnels of home

@@ -26,7 +26,8 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Gateway, Kind
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION, SERVICE_CIDR_ANNOTATION
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.core_inputs import (
+from tests.unit.test_export_ranges_clusters import condition_text, exported, world
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -37,12 +38,11 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.leader_world import AREA, SET, Leader, account, announce, cluster_info, endpoints
-from tests.unit.leader_world import service as service_export
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME as MEMBER_HOME
-from tests.unit.memory_objects import START
-from tests.unit.test_export_ranges_clusters import condition_text, exported, world
+from tests.worlds.leader_world import AREA, SET, Leader, account, announce, cluster_info, endpoints
+from tests.worlds.leader_world import service as service_export
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME as MEMBER_HOME
+from tests.worlds.memory_objects import START
 
 KUBEADM = "10.96.0.0/12"
 LEDGER = "the leader's ledger, which keeps each range for its cluster from the assignment on"

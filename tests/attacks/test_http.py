@@ -26,11 +26,11 @@ from mcagent.http.certificates import context_of
 from mcagent.http.connection import Limits
 from mcagent.http.server import HttpServer, Page
 from mcagent.http.serving import HEALTH_LIMITS, serve_health
-from tests.apiservers import Cluster, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import PAGES, Idle, connect, crowd, exchange, get, served, unverified
-from tests.client_certificates import Authority
 from tests.waiting import until
+from tests.worlds.apiservers import Cluster, refusal
+from tests.worlds.client_certificates import Authority
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 FEW = Limits(slots=4, ask=1.0, answer=10.0)

@@ -18,10 +18,10 @@ from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiUnreachableError
 from mcagent.kube.reviews import Reviewer, ReviewLimits
-from tests.apiservers import Cluster
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import ATTACKER, PAGES, connect, exchange, get, served
 from tests.waiting import until
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.real_only  # the embedded server checks no rights
 

@@ -37,16 +37,16 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.supervised import dead
-from tests.apiservers import Cluster, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.controllers import Controller, controller
 from tests.embedded.test_informer import put
 from tests.embedded.test_webhook import Hook
 from tests.kube.suite.test_shipped_webhooks import Shipped, join
 from tests.kube.suite.test_shipped_webhooks import cluster_set as a_set
 from tests.kube.suite.test_shipped_webhooks import gateway as a_gateway
-from tests.unit import agentworld
-from tests.unit.leader_world import SET, announce, cluster_set, endpoints, service
+from tests.worlds import agentworld
+from tests.worlds.apiservers import Cluster, refusal
+from tests.worlds.controllers import Controller, controller
+from tests.worlds.leader_world import SET, announce, cluster_set, endpoints, service
 
 QUICK = Timing(list_timeout=20.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2)
 ESCAPES = "\x1b[2J\r\nlevel=error forged by mallory\x07\x9b31m\u202e"
@@ -452,7 +452,7 @@ def test_letters_that_look_alike() -> None:
     from mcagent.controller.leader.exports.header import read_header
     from mcagent.controller.leader.exports.payloads import read_backends
     from mcagent.model.errors import InputError
-    from tests.unit.memory_objects import typed
+    from tests.worlds.memory_objects import typed
 
     assert read_header(typed(service("east"))).cluster_id == "east"
     for cluster, target in (

@@ -21,8 +21,8 @@ from mcagent.core.addresses.underlay import mapped_addresses
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_third_cluster import PORT_UNREACHABLE, icmp_error
-from tests.labs import MakeLab
 from tests.waiting import until
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.datapath
 

@@ -27,13 +27,13 @@ from mcagent.model.net import PodPrefix
 from mcagent.model.objects import ApiObject, Gateway, Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.topologies import from_kernel
-from tests.unit.core_inputs import HOME, cluster, config, networks, snapshot
-from tests.unit.leader_world import AREA, SET, Leader, account, announce, cluster_info
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME as MEMBER_HOME
-from tests.unit.memory_objects import START
 from tests.unit.test_pod_ranges import KUBEADM, member, occupied, own_prefixes, world
+from tests.worlds.core_inputs import HOME, cluster, config, networks, snapshot
+from tests.worlds.leader_world import AREA, SET, Leader, account, announce, cluster_info
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME as MEMBER_HOME
+from tests.worlds.memory_objects import START
+from tests.worlds.topologies import from_kernel
 
 SERVICES = {"attacker": "10.1.0.0/16", "first": "10.97.0.0/16", "victim": "10.98.0.0/16"}
 

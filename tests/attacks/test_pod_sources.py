@@ -13,7 +13,7 @@ from devtools.lab.topology import POD_PORT, Node, generate
 from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_range import NOTHING, Range
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.datapath
 

@@ -28,10 +28,10 @@ from mcagent.model.objects import Snapshot
 from mcagent.model.parsing.labels import label_hash, normalised
 from mcagent.model.policies import CLUSTER_LABEL, Direction
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.policies import Policies
-from tests.policy_manifests import NODE, Manifest, manifest
-from tests.policy_switch import EXITS, flows_of
 from tests.unit.test_policy_rules import CLUSTER_IDS, ENV, config, read
+from tests.worlds.policies import Policies
+from tests.worlds.policy_manifests import NODE, Manifest, manifest
+from tests.worlds.policy_switch import EXITS, flows_of
 
 SENDER = "10.2.0.9"  # a Pod of another cluster
 PODS = {"attacker": "10.1.0.1", "victim": "10.1.0.2"}

@@ -24,17 +24,17 @@ from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.admission_objects import World as Lookups
-from tests.admission_objects import a_label, a_service, an_endpoints, put, sa
-from tests.admission_objects import account as bound_account
-from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, export_of, stage, stopped
-from tests.unit import member_world
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, FLAT, Leader, account, cluster_info, endpoints, service
-from tests.unit.memory_objects import Clock, MemoryObjects
 from tests.unit.test_admission import ask
+from tests.worlds import member_world
+from tests.worlds.admission_objects import World as Lookups
+from tests.worlds.admission_objects import a_label, a_service, an_endpoints, put, sa
+from tests.worlds.admission_objects import account as bound_account
+from tests.worlds.apiservers import refusal
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, FLAT, Leader, account, cluster_info, endpoints, service
+from tests.worlds.memory_objects import Clock, MemoryObjects
 
 __all__ = ["_stages", "stage"]  # fixtures
 

@@ -14,9 +14,9 @@ from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.control_view import MemoryView
-from tests.unit.member_world import AREA, member, north_of
 from tests.unit.test_kubernetes_policies import carried, report, started
+from tests.worlds.control_view import MemoryView
+from tests.worlds.member_world import AREA, member, north_of
 
 POLICIES = (Kind.NETWORK_POLICY, *CLUSTER_KINDS)
 ISOLATED: RawObject = {  # by its owner

@@ -28,9 +28,9 @@ from mcagent.model.dataplane.resources import NftChain
 from mcagent.model.objects import Kind, ServiceImport
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, read_ready, read_traffic
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit import core_inputs, member_world
-from tests.unit.control_view import Controller
-from tests.unit.leader_world import AREA, Leader, account, cluster_info, endpoints, export, service
+from tests.worlds import core_inputs, member_world
+from tests.worlds.control_view import Controller
+from tests.worlds.leader_world import AREA, Leader, account, cluster_info, endpoints, export, service
 
 NETWORKS = {"owner": "10.96.0.0/16", "evil": "10.97.0.0/16"}
 THEIRS = ["10.96.0.80"]

@@ -21,8 +21,8 @@ from devtools.traffic import traffic
 from mcagent.model.net import internet_checksum
 from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.labs import MakeLab
-from tests.profiles import FORWARDING
+from tests.worlds.labs import MakeLab
+from tests.worlds.profiles import FORWARDING
 
 pytestmark = pytest.mark.datapath
 

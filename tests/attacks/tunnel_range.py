@@ -23,7 +23,7 @@ from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.net import Address
 from tests.attacks import tunnel_packets as packets
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 ETH_P_ALL = 3  # linux/if_ether.h: a bridge takes the packets of its ports before others see them (packet(7))
 TRIES = 3  # of each attack: one packet could be lost on a busy machine, and look like one that was stopped

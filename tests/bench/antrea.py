@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from devtools.lab.lab import Lab
 from mcagent.model.config import DatapathChoice
-from tests import antrea_failover as failover
+from tests.worlds import antrea_failover as failover
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, Snapshot
 from mcagent.model.plan import Plan
-from tests.unit.core_inputs import HOME, cluster, config, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, snapshot
 
 
 def remote(number: int) -> ClusterInfoImport:

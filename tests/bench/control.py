@@ -33,9 +33,9 @@ from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.controllers import Api, Controller, Json, api_server, controller
-from tests.unit.leader_world import announce, cluster_info, endpoints, service
-from tests.unit.memory_objects import timestamp
+from tests.worlds.controllers import Api, Controller, Json, api_server, controller
+from tests.worlds.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.memory_objects import timestamp
 
 AREA, HOME, SHOP = "kube-system", "member", "default"
 SETTLING = 7200.0  # seconds

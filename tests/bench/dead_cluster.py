@@ -25,7 +25,7 @@ from devtools.lab import faults
 from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
 from devtools.waiting import wait_until
-from tests.imported import Connection, Opening, answered, import_service
+from tests.worlds.imported import Connection, Opening, answered, import_service
 
 CALM = 0.5  # seconds before each loss in which both clusters answer
 SEEN = 2.5  # seconds after it in which connections are opened still

@@ -40,10 +40,10 @@ from devtools.traffic import evidence, queues
 from devtools.traffic.load import Load, Report
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from tests import failover
 from tests.bench.in_kernel import run_in_kernel
-from tests.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
 from tests.failover_results import Json, Results, list_of, plot, table
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
 
 LAGS = 1.0  # seconds without an answer to a datagram, with nothing wrong
 LATE = 0.1  # seconds by which the sending process may be late in a round that counts

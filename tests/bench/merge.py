@@ -31,8 +31,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.unit.leader_world import AREA, FLAT, account, announce, cluster_info, cluster_set, endpoints, service
-from tests.unit.memory_objects import START
+from tests.worlds.leader_world import AREA, FLAT, account, announce, cluster_info, cluster_set, endpoints, service
+from tests.worlds.memory_objects import START
 
 KEY = f"{AREA}/default/nginx"
 CHANGES = 20

@@ -25,7 +25,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.plan import Plan, Step
-from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, policy, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, label_identity, namespace, pod, policy, snapshot
 
 IDENTITIES, POLICIES, PODS = 1000, 200, 100
 TEAMS = 100  # so each selects ten identities

@@ -59,10 +59,10 @@ from tests.bench.control import (
     quantile,
     show,
 )
-from tests.controllers import Api, Controller, Json, api_server, controller, memory, processor
-from tests.unit.control_view import MemoryView
-from tests.unit.leader_world import announce, cluster_info, endpoints, service
-from tests.unit.memory_objects import Clock, MemoryObjects, timestamp, typed
+from tests.worlds.control_view import MemoryView
+from tests.worlds.controllers import Api, Controller, Json, api_server, controller, memory, processor
+from tests.worlds.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.memory_objects import Clock, MemoryObjects, timestamp, typed
 
 MOST = 255  # clusters, each with a network 10.N.0.0/16
 OWN_SERVICES, OWN_PODS = "172.16.0.0/16", "172.17.0.0/16"  # of the importing cluster

@@ -20,7 +20,7 @@ from flows.simulator import ConnectionTable, Datapath, Packet
 from flows.simulator.packet import PROTOCOL_NAMES, SYN
 from mcagent.model.dataplane.facts import DatapathType
 from tests.contract.ovs_values import DATAPATH
-from tests.topologies import Node, World
+from tests.worlds.topologies import Node, World
 
 TRACKING = Datapath.KERNEL if DATAPATH is DatapathType.SYSTEM else Datapath.USERSPACE
 BRIDGE = "br-x"

@@ -25,7 +25,8 @@ from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.objects import ApiObject
 from mcagent.model.plan import Actual, Desired, Plan
 from tests.contract.inside import Inside
-from tests.unit.core_inputs import (
+from tests.unit.test_underlay import EAST6, HOME6
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -37,7 +38,6 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.test_underlay import EAST6, HOME6
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 

@@ -17,11 +17,11 @@ from flows.flow import Flow, Match
 from flows.parse import parse_flow
 from flows.pipeline import PolicyDirection
 from flows.simulator import Packet, SimulatedSwitch
-from tests import policy_switch
 from tests.contract.real_switch import RealSwitch
-from tests.policies import policies, request, verdict_of
-from tests.policy_switch import flows_of
 from tests.properties import COSTLY
+from tests.worlds import policy_switch
+from tests.worlds.policies import policies, request, verdict_of
+from tests.worlds.policy_switch import flows_of
 
 pytestmark = pytest.mark.contract
 

@@ -20,9 +20,9 @@ from flows.simulator.packet import PROTOCOL_NAMES
 from mcagent.trace.datapath import MARKED, NUMBERS, datapath_of, marked_flows, tracked
 from mcagent.trace.probe import Probe
 from tests.contract.real_switch import BRIDGE, RealSwitch, frame
-from tests.conversations import calls
 from tests.properties import REAL
-from tests.topologies import World, worlds
+from tests.worlds.conversations import calls
+from tests.worlds.topologies import World, worlds
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 

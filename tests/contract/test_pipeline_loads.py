@@ -11,7 +11,7 @@ from devtools.nodes.ovs import OvsInstance
 from flows.parse import parse_flow, parse_group
 from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
-from tests import small_topology as small
+from tests.worlds import small_topology as small
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 

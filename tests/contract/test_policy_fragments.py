@@ -23,11 +23,11 @@ from flows.pipeline import (
     PolicyVerdict,
 )
 from flows.simulator import Datapath
-from tests import policy_switch
 from tests.attacks import packets, tunnel_packets
 from tests.contract.real_switch import BRIDGE, TRACKING, RealSwitch
-from tests.policies import CLUSTERS, PODS, Policies
-from tests.policy_switch import EXITS, flows_of
+from tests.worlds import policy_switch
+from tests.worlds.policies import CLUSTERS, PODS, Policies
+from tests.worlds.policy_switch import EXITS, flows_of
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 

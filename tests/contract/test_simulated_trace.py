@@ -23,7 +23,7 @@ from mcagent.trace.whatif.assumptions import facts_unseen
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import BRIDGE, RealSwitch
 from tests.properties import REAL
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

@@ -20,10 +20,10 @@ from flows.simulator import ConnectionTable, Datapath, Packet, SwitchWalk
 from flows.simulator.packet import ACK, RST, SYN
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import TRACKING, RealSwitch, frame, known
-from tests.conversations import Call, calls, exchange
 from tests.properties import REAL
-from tests.topologies import ZONES, World, from_kernel, worlds
 from tests.unit.test_pipeline_isolation import strange
+from tests.worlds.conversations import Call, calls, exchange
+from tests.worlds.topologies import ZONES, World, from_kernel, worlds
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 

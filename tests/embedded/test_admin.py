@@ -32,7 +32,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.unit.leader_world import Leader, cluster_info, endpoints, service
+from tests.worlds.leader_world import Leader, cluster_info, endpoints, service
 
 CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 AREA = "mcs"

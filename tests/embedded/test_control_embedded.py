@@ -27,11 +27,11 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.properties import REAL
-from tests.settled import settled
-from tests.unit import leader_world
-from tests.unit.control_clusters import CIDRS
-from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
 from tests.waiting import until
+from tests.worlds import leader_world
+from tests.worlds.control_clusters import CIDRS
+from tests.worlds.member_world import conditions_of, export_of, node, service, settings, slice_of
+from tests.worlds.settled import settled
 
 SHOP = "default"  # a namespace that every server has
 REFUSED = ("False", "DuplicateClusterID")

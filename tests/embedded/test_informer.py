@@ -35,8 +35,8 @@ from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.kubernetes import SOURCE_CLUSTER_LABEL
-from tests.antrea_crds import ANTREA, definition
 from tests.waiting import allowed, until
+from tests.worlds.antrea_crds import ANTREA, definition
 
 FAST = Timing(
     list_timeout=2.0, watch_timeout=60.0, inactivity=1.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2, page=3

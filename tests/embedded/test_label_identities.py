@@ -16,8 +16,8 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
-from tests.unit.member_world import settings
 from tests.waiting import until
+from tests.worlds.member_world import settings
 
 PODS, LABELLINGS = 300, 10
 MEMBERS = {"east": "10.96.0.0/16", "west": "10.97.0.0/16"}

@@ -22,8 +22,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, QUICK, Objects, client_of
-from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, service
 from tests.waiting import until
+from tests.worlds.leader_world import announce, cluster_info, cluster_set, endpoints, service
 
 CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="

@@ -18,8 +18,8 @@ from mcagent.model.objects import Kind
 from mcagent.observe.standard import metrics_text
 from tests.embedded.test_controller_process import COMMON_AREA, Cluster
 from tests.prometheus.server import RULES, TESTS, Prometheus, expressions, find_programs, names
-from tests.unit.metrics_world import Size, agent_metrics
 from tests.waiting import until
+from tests.worlds.metrics_world import Size, agent_metrics
 
 
 def test_rules_are_right_and_alerts_fire_when_they_should(tmp_path: Path) -> None:

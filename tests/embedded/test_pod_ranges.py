@@ -13,7 +13,7 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE
 from tests.embedded.test_control_embedded import Cluster, World
-from tests.unit.member_world import conditions_of
+from tests.worlds.member_world import conditions_of
 
 KUBEADM = "10.244.0.0/16"
 TIMEOUT = 30.0

@@ -16,7 +16,7 @@ from mcagent.kube.client import Client
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.labels import label_hash, normalised
-from tests.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
 
 CRD = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds/labelidentities.yaml"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

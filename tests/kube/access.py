@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 MERGE = "application/merge-patch+json"
 RBAC = "rbac.authorization.k8s.io"

@@ -19,8 +19,8 @@ from mcagent.controller.admin.manifests import GIVEN_CONFIG
 from mcagent.controller.config import ControllerRole, load
 from mcagent.core.policies.rules import TIERS
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster, Server, collection, leave_out
-from tests.client_certificates import Authority
+from tests.worlds.apiservers import Cluster, Server, collection, leave_out
+from tests.worlds.client_certificates import Authority
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/mcagent"

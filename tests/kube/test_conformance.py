@@ -24,8 +24,8 @@ from devtools.realapi.binaries import HINT
 from devtools.waiting import wait_until
 from tests.antrea.clusters import AREA, OURS, Cluster
 from tests.antrea.running import Controllers
-from tests.apiservers import leave_out
 from tests.kube.pods import Pods
+from tests.worlds.apiservers import leave_out
 
 CONTROLLERS = ("deployment-controller", "replicaset-controller", "endpointslice-controller")
 # Of the suite's 27 tests, those that neither resolve names nor send packets. Most of what they do is waiting, each

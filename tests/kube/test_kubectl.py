@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.http.certificates import current
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
 ROOT = Path(__file__).parents[2]

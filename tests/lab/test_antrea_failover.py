@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from devtools.lab.lab import Lab
-from tests import antrea_failover as failover
+from tests.worlds import antrea_failover as failover
 
 pytestmark = pytest.mark.datapath
 

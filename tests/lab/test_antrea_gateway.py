@@ -21,7 +21,7 @@ from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
-from tests.antrea_crds import ANTREA, definition
+from tests.worlds.antrea_crds import ANTREA, definition
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 

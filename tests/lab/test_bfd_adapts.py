@@ -19,8 +19,8 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
 from devtools.waiting import wait_until
 from mcagent.core.tunnel_probes import EXAMINED_AFTER
-from tests.failover import pause
 from tests.waiting import allowed
+from tests.worlds.failover import pause
 
 INTERVAL = 0.2  # seconds: longer than round trips on a busy machine, which would need a longer time
 CONFIGURED = 0.6  # seconds: 3 intervals

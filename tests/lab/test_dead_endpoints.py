@@ -15,8 +15,8 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Cluster, Node, Topology
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
-from tests import failover
-from tests.failover import INTERVALS
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS
 
 pytestmark = pytest.mark.datapath
 

@@ -19,8 +19,8 @@ from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import fresh_name
-from tests.profiles import WITH_OUR_AGENTS
+from tests.worlds.labs import fresh_name
+from tests.worlds.profiles import WITH_OUR_AGENTS
 
 MCLAB = Path(__file__).parents[2] / "devtools/mclab"
 ALL_CNIS = 840.0  # seconds that the demo with every CNI profile may take; on a busy machine it took 260

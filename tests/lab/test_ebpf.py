@@ -23,7 +23,7 @@ from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
-from tests.profiles import translated
+from tests.worlds.profiles import translated
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 

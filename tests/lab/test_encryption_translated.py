@@ -13,7 +13,7 @@ from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
 from tests.lab.test_encryption import Wire, established
-from tests.profiles import translated
+from tests.worlds.profiles import translated
 
 pytestmark = pytest.mark.datapath
 

@@ -15,8 +15,8 @@ import pytest
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.traffic.load import Load
-from tests import failover
-from tests.failover import INTERVALS, ROWS, Counted, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, ROWS, Counted, Volume, words
 
 pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 

@@ -16,8 +16,8 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Topology
 from devtools.traffic.load import Load
 from devtools.waiting import wait_until
-from tests import failover
-from tests.failover import INTERVALS, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, Volume, words
 
 pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 

@@ -23,8 +23,8 @@ from devtools.traffic import queues
 from devtools.traffic.load import Load, Report
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
-from tests import failover
-from tests.failover import ROWS, Counted, Intervals, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import ROWS, Counted, Intervals, Volume, words
 
 pytestmark = pytest.mark.datapath
 

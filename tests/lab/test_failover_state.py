@@ -14,9 +14,9 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Cni, Topology
 from devtools.traffic.load import Kind, Load, Stream
 from devtools.traffic.traffic import TIMEOUT, TcpClient
-from tests import failover
-from tests.downloads import Downloads, downloading, with_download
-from tests.failover import INTERVALS, words
+from tests.worlds import failover
+from tests.worlds.downloads import Downloads, downloading, with_download
+from tests.worlds.failover import INTERVALS, words
 
 MakeLab = Callable[[Topology], Lab]
 SPELL = 3.0  # seconds that a fault lasts

@@ -11,8 +11,8 @@ from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.traffic.load import Load
 from devtools.waiting import wait_until
-from tests import failover
-from tests.failover import INTERVALS, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, Volume, words
 
 pytestmark = pytest.mark.datapath
 

@@ -16,9 +16,9 @@ from devtools.lab.topology import Topology
 from devtools.traffic.load import Load
 from devtools.waiting import wait_until
 from mcagent.core.failover.liveness import GRACE
-from tests import failover
-from tests.failover import INTERVALS, Volume, words
 from tests.lab.gateways import told
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, Volume, words
 
 pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 

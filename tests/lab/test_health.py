@@ -16,7 +16,7 @@ from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.parsing.decode import read_as
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.packets
 

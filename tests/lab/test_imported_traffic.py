@@ -16,9 +16,9 @@ from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
-from tests.imported import ADDRESS, PORT, answered, endpoint_slice, import_service, pods
 from tests.lab.gateways import wait_for_bfd
 from tests.lab.traces import trace
+from tests.worlds.imported import ADDRESS, PORT, answered, endpoint_slice, import_service, pods
 
 CONNECTIONS = 2000  # a share of 3/4 is off by 0.05 in less than one of a million runs
 IN_TIME = 15.0  # seconds until a change counts

@@ -24,8 +24,8 @@ from devtools.nodes import netns
 from devtools.traffic import queues, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import OWN_NAMES, fresh_name
-from tests.profiles import WITH_OUR_AGENTS
+from tests.worlds.labs import OWN_NAMES, fresh_name
+from tests.worlds.profiles import WITH_OUR_AGENTS
 
 OF_LABS = re.compile(r"\b(br-mc|br-phy|mc-gw0|pod\d|lookup 2800\d|mcl-)")
 """What links and rules of a lab's namespaces are called, none of which may be in the caller's."""

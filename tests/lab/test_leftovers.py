@@ -18,7 +18,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
 from devtools.nodes import netns
 from devtools.waiting import wait_until
-from tests.labs import fresh_name
+from tests.worlds.labs import fresh_name
 
 pytestmark = pytest.mark.packets
 _MAKE = """

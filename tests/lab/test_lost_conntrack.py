@@ -10,9 +10,9 @@ import pytest
 from devtools.lab import faults
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
-from tests import failover
-from tests.downloads import downloading, with_download
-from tests.failover import INTERVALS
+from tests.worlds import failover
+from tests.worlds.downloads import downloading, with_download
+from tests.worlds.failover import INTERVALS
 
 pytestmark = pytest.mark.datapath
 

@@ -22,7 +22,7 @@ from mcagent.core.addresses.underlay import source_of
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
-from tests.profiles import WITH_OUR_AGENTS, Ability, require
+from tests.worlds.profiles import WITH_OUR_AGENTS, Ability, require
 
 pytestmark = pytest.mark.datapath
 

@@ -15,9 +15,9 @@ from devtools.nodes import netns, node
 from devtools.traffic.load import Kind, Load
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests import failover
-from tests.failover import Intervals, Row, Volume, words
 from tests.lab.test_failover_short import lost
+from tests.worlds import failover
+from tests.worlds.failover import Intervals, Row, Volume, words
 
 pytestmark = pytest.mark.datapath
 

@@ -24,9 +24,9 @@ from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
-from tests.antrea_crds import ANTREA, definition
 from tests.lab.traces import trace
-from tests.profiles import translated
+from tests.worlds.antrea_crds import ANTREA, definition
+from tests.worlds.profiles import translated
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 

@@ -13,7 +13,7 @@ from devtools.nodes import netns
 from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
 from tests.attacks import packets
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 PORT = 5000

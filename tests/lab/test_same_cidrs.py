@@ -13,7 +13,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import KUBEADM_SERVICES, generate
 from devtools.traffic import matrix, traffic
 from mcagent.controller.contract.export_ranges import is_export_address
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.datapath
 

@@ -22,7 +22,7 @@ from devtools.traffic.traffic import TcpClient
 from devtools.waiting import wait_until
 from mcagent.model.net import internet_checksum
 from tests.lab.traces import trace
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 

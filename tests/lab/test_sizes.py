@@ -23,7 +23,7 @@ from devtools.traffic import traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.resources import TunnelType
-from tests.profiles import Ability, require
+from tests.worlds.profiles import Ability, require
 
 pytestmark = pytest.mark.datapath
 

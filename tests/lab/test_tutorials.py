@@ -14,8 +14,8 @@ import pytest
 from devtools.lab import state
 from devtools.lab.lab import Lab
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import fresh_name
 from tests.pages import Command, Reader
+from tests.worlds.labs import fresh_name
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

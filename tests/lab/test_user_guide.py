@@ -18,8 +18,8 @@ from devtools.realapi.binaries import HINT
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import MakeLab
 from tests.waiting import allowed
+from tests.worlds.labs import MakeLab
 
 
 @pytest.fixture(

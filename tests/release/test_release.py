@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from devtools.release.chart import semantic
-from tests.apiservers import leave_out
+from tests.worlds.apiservers import leave_out
 
 ROOT = Path(__file__).parents[2]
 CHART = "deploy/helm/mcagent"

@@ -1,4 +1,4 @@
-"""Admission rules of the webhook: the cases of tests/admission_cases.py, and the accounts of its configuration."""
+"""Admission rules of the webhook: cases of tests/worlds/admission_cases.py; accounts of its configuration."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mcagent.controller.admission.identity import ambiguous_with
 from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.kube.source import RawObject
-from tests.admission_cases import CASES, EAST, OURS, Case, Why
-from tests.admission_objects import AREA, OWN, WORLD, World, a_policy, a_service, an_info, put, sa
-from tests.antrea_objects import VERSIONS, written_by
+from tests.worlds.admission_cases import CASES, EAST, OURS, Case, Why
+from tests.worlds.admission_objects import AREA, OWN, WORLD, World, a_policy, a_service, an_info, put, sa
+from tests.worlds.antrea_objects import VERSIONS, written_by
 
 POLICIES = Path(__file__).parents[2] / "deploy/admission-policies.yaml"
 

@@ -16,8 +16,9 @@ from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.admission_cases import ADMIN, ANTREAS, ARGO, EAST, GC, MANAGER, MISSING, NAMESPACES, OURS
-from tests.admission_objects import (
+from tests.unit.test_admission import ask
+from tests.worlds.admission_cases import ADMIN, ANTREAS, ARGO, EAST, GC, MANAGER, MISSING, NAMESPACES, OURS
+from tests.worlds.admission_objects import (
     ACCOUNTS,
     AREA,
     OWN,
@@ -39,8 +40,7 @@ from tests.admission_objects import (
     put,
     sa,
 )
-from tests.unit.leader_world import announce
-from tests.unit.test_admission import ask
+from tests.worlds.leader_world import announce
 
 TRUST = "; list one that acts for administrators in admission.trustedServiceAccounts of the leader's configuration"
 NO_MEMBER = f"is not in namespace {AREA}, where the members' accounts are"

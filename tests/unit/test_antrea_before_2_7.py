@@ -10,8 +10,8 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import with_finalizer
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
-from tests.antrea_objects import VERSIONS, written_by
-from tests.unit.leader_world import AREA, SET, Leader
+from tests.worlds.antrea_objects import VERSIONS, written_by
+from tests.worlds.leader_world import AREA, SET, Leader
 
 OLD, NEW = "resourceexport.finalizers.antrea.io", "resourceexport.antrea.io/finalizer"
 
@@ -26,7 +26,7 @@ def test_an_export_has_a_finalizer_that_every_leader_removes(held: list[str], fo
 
 
 def test_cluster_information_of_old_members_has_no_labels() -> None:
-    """So an admission policy permits one without all labels (tests/admission_cases.py)."""
+    """So an admission policy permits one without all labels (tests/worlds/admission_cases.py)."""
     infos = {version: written_by(version)["south-clusterinfo"] for version in VERSIONS}
     labelled = {version for version, info in infos.items() if info["metadata"].get("labels")}
     assert labelled == {"v2.7.0"}

@@ -33,13 +33,14 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as, read_object
 from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
-from tests.admission_objects import OWN, SET, WORLD, sa
 from tests.properties import costly
-from tests.unit import agentworld, leader_world, member_world, test_member_service_import
-from tests.unit.control_view import Controller
-from tests.unit.leader_world import AREA, Leader
-from tests.unit.memory_objects import START, typed
-from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
+from tests.unit import test_member_service_import
+from tests.worlds import agentworld, leader_world, member_world
+from tests.worlds.admission_objects import OWN, SET, WORLD, sa
+from tests.worlds.control_view import Controller
+from tests.worlds.leader_world import AREA, Leader
+from tests.worlds.memory_objects import START, typed
+from tests.worlds.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

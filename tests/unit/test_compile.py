@@ -42,7 +42,7 @@ from mcagent.model.objects import ApiObject, Kind, Snapshot, WireGuardInfo
 from mcagent.model.parsing.labels import NAMESPACE_NAME, identity
 from mcagent.model.traffic import read_traffic
 from tests.properties import costly
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     ATTRIBUTES,
     HOME,
     addresses,

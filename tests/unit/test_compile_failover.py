@@ -23,7 +23,7 @@ from mcagent.model.dataplane.resources import Bfd, Bridge, GroupEntry, PeerKind,
 from mcagent.model.objects import ApiObject, Node, Snapshot
 from mcagent.model.problem import Problem, Severity
 from tests.properties import costly
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2", "203.0.113.3"))
 WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))

@@ -29,7 +29,7 @@ from mcagent.model.objects import ApiObject, ClusterInfoImport, Endpoint, IpProt
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
 from tests.properties import costly
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     addresses,
     cluster,

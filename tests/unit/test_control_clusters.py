@@ -14,8 +14,8 @@ from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import MTU_ANNOTATION
 from tests.properties import COSTLY
-from tests.unit.control_clusters import CIDRS, STALE, Clusters
-from tests.unit.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
+from tests.worlds.control_clusters import CIDRS, STALE, Clusters
+from tests.worlds.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
 
 GOOD = {"Valid": ("True", "Valid"), "Ready": ("True", "Exported"), "Conflict": ("False", "NoConflicts")}
 

@@ -18,7 +18,7 @@ from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 PEM = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
 LEADER = {"clusterID": "north", "server": "https://192.0.2.1:6443", "secret": "token"}

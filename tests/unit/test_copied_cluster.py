@@ -22,10 +22,10 @@ from mcagent.controller.contract.instances import (
 from mcagent.controller.machinery.apply import RefusedStepError, plan
 from mcagent.controller.member.announce import released_announcement
 from mcagent.model.objects import Kind
-from tests.antrea_objects import VERSIONS, written_by
-from tests.unit.control_clusters import Clusters, Member
-from tests.unit.member_world import AREA, HOME, SET, conditions_of
 from tests.unit.test_duplicate_cluster_id import ANNOUNCE, FIRST, annotations_of, east_of, joined, ready, versions
+from tests.worlds.antrea_objects import VERSIONS, written_by
+from tests.worlds.control_clusters import Clusters, Member
+from tests.worlds.member_world import AREA, HOME, SET, conditions_of
 
 HOLDING = 30.0  # seconds: three heartbeats
 DUPLICATE = (FALSE, "DuplicateClusterID")

@@ -6,7 +6,7 @@ from mcagent.core.compile import compile_desired
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import HOME, cluster, config, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, resources, snapshot
 
 
 def test_a_tunnel_that_only_small_packets_pass_is_a_problem_of_its_cluster() -> None:

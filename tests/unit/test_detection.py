@@ -28,7 +28,7 @@ from mcagent.core.failover.detection import (
 )
 from mcagent.core.tunnel_probes import EXAMINED, EXAMINED_EVERY, MEASURED, Examination, ProbeState
 from mcagent.model.dataplane.resources import Bfd, PeerKind, TunnelPort
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 DEFAULT = Bfd(min_tx=100, min_rx=100, mult=3)
 UP = {"state": "up", "diagnostic": "No Diagnostic", "remote_diagnostic": "No Diagnostic"}

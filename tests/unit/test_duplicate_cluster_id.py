@@ -12,10 +12,10 @@ from mcagent.controller.leader.members import REFUSED_KEPT
 from mcagent.controller.member.networks.discovery import discover_cluster_uid
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.model.objects import Kind
-from tests.antrea_objects import VERSIONS, written_by
-from tests.unit.control_clusters import Clusters, Member
-from tests.unit.member_world import AREA, HOME, SET, conditions_of
 from tests.unit.test_member_cluster_info_import import Answers
+from tests.worlds.antrea_objects import VERSIONS, written_by
+from tests.worlds.control_clusters import Clusters, Member
+from tests.worlds.member_world import AREA, HOME, SET, conditions_of
 
 FIRST, SECOND = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 ANNOUNCE = "member-announce-from-east"

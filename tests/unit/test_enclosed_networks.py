@@ -19,8 +19,8 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import Route
 from mcagent.model.net import Network, contains
 from mcagent.model.objects import ApiObject, Snapshot
-from tests.unit.agentworld import Facility
-from tests.unit.core_inputs import HOME, addresses, cluster, config, networks, node, pod, snapshot
+from tests.worlds.agentworld import Facility
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, networks, node, pod, snapshot
 
 PODS = networks("10.2.0.0/15")[0]
 EAST = cluster("east", "10.97.0.0/16", "10.2.0.0/16")

@@ -18,7 +18,7 @@ from mcagent.model.dataplane.resources import FlowEntry, NftChain, NftSet, Route
 from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
 
 
 def key(number: int) -> str:

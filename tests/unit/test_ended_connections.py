@@ -18,7 +18,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import ImportedPort
 from mcagent.model.objects import EndpointPort, EndpointSlice, IpProtocol, ServicePort
-from tests.unit.core_inputs import HOME, addresses, config, endpoint, imported_slice, service_import, snapshot
+from tests.worlds.core_inputs import HOME, addresses, config, endpoint, imported_slice, service_import, snapshot
 
 
 def connection(port: int) -> OriginalTuple:

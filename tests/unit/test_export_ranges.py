@@ -28,8 +28,8 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import SERVICE_CIDR_ANNOTATION
-from tests.unit.leader_world import AREA, SET, Leader, account, cluster_info, endpoints, service
-from tests.unit.memory_objects import typed
+from tests.worlds.leader_world import AREA, SET, Leader, account, cluster_info, endpoints, service
+from tests.worlds.memory_objects import typed
 
 POOL = ("100.64.0.0/18",)  # four ranges
 KUBEADM = "10.96.0.0/12"

@@ -18,7 +18,7 @@ from mcagent.controller.contract.annotations import (
 )
 from mcagent.controller.contract.annotations import carried_by as read_carried_by
 from mcagent.model.objects import Kind
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 EXPORT = Kind.SERVICE_EXPORT
 JSON: st.SearchStrategy[Any] = st.recursive(

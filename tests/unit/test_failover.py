@@ -25,7 +25,7 @@ from mcagent.model.node_state import AcceptedCluster, NodeRole, NodeState
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import gateways_of
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 Tunnel = tuple[TunnelPort, Mapping[str, str]]
 

@@ -18,7 +18,7 @@ from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
 from mcagent.model.net import PodPrefix
-from tests import small_topology as small
+from tests.worlds import small_topology as small
 
 ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]
 

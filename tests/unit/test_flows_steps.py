@@ -17,9 +17,9 @@ from flows.pipeline import tables as t
 from flows.simulator import IpFragment, Packet, SimulatedSwitch
 from flows.simulator.packet import SYN, UNREACHABLE
 from mcagent.model.net import PodPrefix
-from tests import small_topology as small
-from tests.topologies import HOST_MAC, PLAIN
 from tests.unit.test_flows_pipeline import ROLES, texts
+from tests.worlds import small_topology as small
+from tests.worlds.topologies import HOST_MAC, PLAIN
 
 
 def implies(flow: Flow, wider: Flow) -> bool:

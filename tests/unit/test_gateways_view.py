@@ -20,7 +20,7 @@ from mcagent.model.event import Event
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
 from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
 from mcagent.observe.report import Report
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 PORTS = {
     p.name: p

@@ -47,15 +47,15 @@ from mcagent.model.problem import Problem
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.health import node_health
 from mcagent.observe.topology import node_topology
-from tests.unit.control_view import Controller
-from tests.unit.core_inputs import tunnel_port
-from tests.unit.leader_world import AREA as LEADERS_AREA
-from tests.unit.leader_world import SET as LEADERS_SET
-from tests.unit.leader_world import Leader, announce
-from tests.unit.member_world import HOME, SET, member, node, north_of, settings
-from tests.unit.member_world import leader as leader_of
-from tests.unit.memory_objects import START, timestamp, typed
 from tests.unit.test_monitoring import LABELS, RULES
+from tests.worlds.control_view import Controller
+from tests.worlds.core_inputs import tunnel_port
+from tests.worlds.leader_world import AREA as LEADERS_AREA
+from tests.worlds.leader_world import SET as LEADERS_SET
+from tests.worlds.leader_world import Leader, announce
+from tests.worlds.member_world import HOME, SET, member, node, north_of, settings
+from tests.worlds.member_world import leader as leader_of
+from tests.worlds.memory_objects import START, timestamp, typed
 
 NOW = 1_900_000_000.0
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")

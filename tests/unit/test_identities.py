@@ -16,7 +16,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.objects import ApiObject, Kind, LabelIdentity
 from mcagent.model.parsing.labels import label_hash
 from mcagent.model.parsing.parse import parse_object
-from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, label_identity, namespace, pod, resources, snapshot
 
 WEB = "ns:kubernetes.io/metadata.name=default&pod:app=web"
 DB = "ns:kubernetes.io/metadata.name=default&pod:app=db"

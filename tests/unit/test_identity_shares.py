@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.peer_shares import Demand, exporters, unknown_peers
 from mcagent.model.policies import Operator, Requirement, Selector
-from tests.unit.core_inputs import label_identity
+from tests.worlds.core_inputs import label_identity
 
 SELECTORS = tuple(Selector(pod=(Requirement(key, Operator.EXISTS, ()),)) for key in "ab")
 CLUSTERS = ("east", "west", "north")

@@ -19,7 +19,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, PeerKind, TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.plan import Fragment
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 ANTREA = cluster("east", "10.97.0.0/16", "10.20.0.0/16")
 OURS = cluster("west", "10.98.0.0/16", "10.21.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))

@@ -29,7 +29,7 @@ from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired
 from mcagent.model.traffic import MAX_READY, Share, Traffic, read_traffic, told_ready
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     config,
     endpoint,
@@ -38,7 +38,7 @@ from tests.unit.core_inputs import (
     service_import,
     snapshot,
 )
-from tests.unit.core_inputs import cluster as remote
+from tests.worlds.core_inputs import cluster as remote
 
 
 @pytest.mark.parametrize(

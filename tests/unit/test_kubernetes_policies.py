@@ -15,10 +15,10 @@ from mcagent.controller.member.policies.policy_imports import PolicyImports
 from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, Leader, export
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME, SET, member, north_of, settings
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, Leader, export
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME, SET, member, north_of, settings
 
 SPEC: RawObject = {"podSelector": {}, "policyTypes": ["Ingress"]}
 NETWORK_POLICY = {

@@ -47,8 +47,8 @@ from mcagent.model.net import Address
 from mcagent.model.objects import IpProtocol, Kind
 from mcagent.model.parsing.decode import read_as, read_part
 from mcagent.model.parsing.labels import label_hash
-from tests.unit.control_view import change_of
-from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
+from tests.worlds.control_view import change_of
+from tests.worlds.leader_world import announce, cluster_info, endpoints, export, service
 
 LABEL = "ns:kubernetes.io/metadata.name=shop&pod:app=web"
 KEY, NEXT_KEY = (base64.b64encode(bytes(range(first, first + 32))).decode() for first in (0, 1))

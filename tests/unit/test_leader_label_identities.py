@@ -16,8 +16,8 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, SET, Leader, account, announce, export
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, SET, Leader, account, announce, export
 
 ON = LeaderSettings(namespace="", stretched_network_policy=True)
 

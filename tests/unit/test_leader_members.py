@@ -15,8 +15,8 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.leader_world import (
+from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.leader_world import (
     AREA,
     FLAT,
     SET,
@@ -28,7 +28,7 @@ from tests.unit.leader_world import (
     endpoints,
     service,
 )
-from tests.unit.memory_objects import START, typed
+from tests.worlds.memory_objects import START, typed
 
 HOUR = 3600.0
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="

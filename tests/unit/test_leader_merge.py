@@ -16,7 +16,7 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.properties import COSTLY
-from tests.unit.leader_world import (
+from tests.worlds.leader_world import (
     AREA,
     FLAT,
     Leader,

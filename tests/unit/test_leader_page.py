@@ -28,9 +28,9 @@ from mcagent.model.net import cluster_fingerprint
 from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as
 from mcagent.model.parsing.links import ClusterLink
-from tests.unit.control_view import MemoryView
-from tests.unit.leader_world import AREA, SET, announce, cluster_info, cluster_set, export, gateway_of, service
-from tests.unit.memory_objects import Clock, MemoryObjects
+from tests.worlds.control_view import MemoryView
+from tests.worlds.leader_world import AREA, SET, announce, cluster_info, cluster_set, export, gateway_of, service
+from tests.worlds.memory_objects import Clock, MemoryObjects
 
 SINCE, LATER = "2026-11-20T10:00:00Z", "2026-11-21T10:00:00Z"
 WIREGUARD_KEY = "A" * 43 + "="

@@ -18,7 +18,7 @@ from mcagent.model.dataplane.resources import Bridge, FlowEntry, HostPort, Route
 from mcagent.model.errors import BackendError, InputError
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op
-from tests.unit.agentworld import Facility, World, cluster, gateway, listed, node
+from tests.worlds.agentworld import Facility, World, cluster, gateway, listed, node
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, NftChain, Route
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from tests.unit.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
 
 
 def mapped(found: Compiled) -> dict[str, tuple[tuple[str, str], ...]]:

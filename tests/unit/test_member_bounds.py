@@ -25,9 +25,9 @@ from mcagent.controller.leader.exports.bounds import (
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ServiceAccount
-from tests.unit.leader_world import FLAT, Leader, endpoints, service
-from tests.unit.leader_world import account as account_json
-from tests.unit.memory_objects import typed
+from tests.worlds.leader_world import FLAT, Leader, endpoints, service
+from tests.worlds.leader_world import account as account_json
+from tests.worlds.memory_objects import typed
 
 DEFAULTS = defaults_of(MemberLimits(max_exports=10, allowed_namespaces=("shop",), allowed_cidrs=("10.0.0.0/8",)))
 OPEN = defaults_of(MemberLimits())

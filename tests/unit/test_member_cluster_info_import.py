@@ -32,9 +32,10 @@ from mcagent.model.parsing.granted import (
     REFUSED_PODS_ANNOTATION,
     read_granted,
 )
-from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.core_inputs import networks
-from tests.unit.member_world import (
+from tests.unit.test_member_service_import import cluster_info
+from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.core_inputs import networks
+from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
@@ -46,8 +47,7 @@ from tests.unit.member_world import (
     north_of,
     settings,
 )
-from tests.unit.memory_objects import typed
-from tests.unit.test_member_service_import import cluster_info
+from tests.worlds.memory_objects import typed
 
 KEY = base64.b64encode(bytes(range(32))).decode()
 

@@ -18,8 +18,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import REFUSED_ANNOTATION
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings
 
 
 def run(view: MemoryView, wanted: MemberSettings | None = None) -> Controller:

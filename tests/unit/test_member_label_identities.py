@@ -13,8 +13,8 @@ from mcagent.controller.member.policies.label_identities import LabelImports
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, SET, member, north_of, settings
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import AREA, HOME, SET, member, north_of, settings
 
 ON = settings(stretched_network_policy=True)
 WEB = labels.normalised("shop", {}, {"app": "web"})

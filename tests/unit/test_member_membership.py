@@ -13,8 +13,10 @@ from mcagent.controller.member.leave import PATIENCE
 from mcagent.controller.member.membership import concerns_membership
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.member_world import (
+from tests.unit.test_member_service_export import release
+from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
+from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
@@ -30,8 +32,6 @@ from tests.unit.member_world import (
     settings,
     slice_of,
 )
-from tests.unit.test_member_service_export import release
-from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
 
 ANNOUNCE = (Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, "member-announce-from-east")
 OURS = (Kind.SERVICE, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE, Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY)

@@ -15,8 +15,8 @@ from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import (
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
@@ -30,7 +30,7 @@ from tests.unit.member_world import (
     settings,
     slice_of,
 )
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 POD_IP = settings(endpoint_ip_type=EndpointIpType.POD_IP)
 

@@ -14,8 +14,8 @@ from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
 
 DERIVED_SERVICE = "multicluster.kubernetes.io/derived-service"
 HTTP = ({"name": "http", "port": 80, "protocol": "TCP"},)

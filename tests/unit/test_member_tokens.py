@@ -27,8 +27,8 @@ from mcagent.controller.machinery.connection.renewal import is_due
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.leader_token import token_state
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller
-from tests.unit.member_world import HOME, SET, conditions_of, leader, member, settings
+from tests.worlds.control_view import Controller
+from tests.worlds.member_world import HOME, SET, conditions_of, leader, member, settings
 
 POLICIES = Path(__file__).parents[2] / "deploy/admission-policies.yaml"
 ANCHOR = anchor_name("east", 3600, "a" * RANDOM)

@@ -10,9 +10,9 @@ import pytest
 from mcagent.controller.config import ControllerRole
 from mcagent.model.objects import Kind
 from mcagent.observe.metrics.policies import MOST_RULES
-from tests.unit.core_inputs import HOME
-from tests.unit.metrics_page import LABELS, agent_rows, controller_rows, filled
-from tests.unit.metrics_world import Size, agent_metrics, controller_metrics, series
+from tests.worlds.core_inputs import HOME
+from tests.worlds.metrics_page import LABELS, agent_rows, controller_rows, filled
+from tests.worlds.metrics_world import Size, agent_metrics, controller_metrics, series
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

@@ -16,9 +16,9 @@ from flows.fields import IP_TCP, PORT_CONTROLLER
 from flows.simulator import Datapath, Network
 from flows.simulator.packet import SYN
 from mcagent.dataplane.conntrack import TrackedConnection, restoration
-from tests.conversations import Call, Exchange, calls, exchange, one
 from tests.properties import costly
-from tests.topologies import ZONES, Service, World, worlds
+from tests.worlds.conversations import Call, Exchange, calls, exchange, one
+from tests.worlds.topologies import ZONES, Service, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 Endpoint = tuple[str, object, int]  # Node, address, port

@@ -9,7 +9,7 @@ import pytest
 from mcagent.controller.admin.migration import Level, Objects, check
 from mcagent.controller.config import ControllerRole
 from mcagent.model.objects import Kind
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 AREA, HOME = "antrea-multicluster", "kube-system"
 

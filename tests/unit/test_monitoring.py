@@ -10,7 +10,7 @@ import yaml
 
 from devtools.dashboards import DASHBOARDS
 from devtools.grafana import Dashboard, text
-from tests.unit.metrics_page import agent_rows, controller_rows
+from tests.worlds.metrics_page import agent_rows, controller_rows
 
 FILES = Path(__file__).parents[2] / "deploy/helm/mcagent/files/monitoring"
 RULES = [rule for group in yaml.safe_load((FILES / "rules.yaml").read_text())["groups"] for rule in group["rules"]]

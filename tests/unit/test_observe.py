@@ -35,7 +35,7 @@ from mcagent.observe.metrics.policies import MOST_RULES, policy_metrics
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import Report
 from mcagent.observe.systemd import Notifier
-from tests.unit.agentworld import World, gateway
+from tests.worlds.agentworld import World, gateway
 
 TUNNEL = TunnelPort(
     bridge="br-mc",

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from flows.fields import IP_TCP, PORT_CONTROLLER
 from flows.simulator import Network
-from tests.conversations import calls, exchange, to_service
 from tests.properties import costly
-from tests.topologies import World, worlds
+from tests.worlds.conversations import calls, exchange, to_service
+from tests.worlds.topologies import World, worlds
 
 SEEDS = st.integers(0, 2**32)
 

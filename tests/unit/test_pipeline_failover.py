@@ -17,9 +17,9 @@ from flows.simulator.packet import ACK, RST, SYN, Packet
 from mcagent.dataplane.conntrack import TrackedConnection, client_probes
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
-from tests.conversations import Call, Exchange, calls, exchange, none, one, to_service
 from tests.properties import costly
-from tests.topologies import PLAIN, ZONES, World, from_kernel, mapped, worlds
+from tests.worlds.conversations import Call, Exchange, calls, exchange, none, one, to_service
+from tests.worlds.topologies import PLAIN, ZONES, World, from_kernel, mapped, worlds
 
 SEEDS = st.integers(0, 2**32)
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.pipeline.registers import IDENTITY_UNKNOWN
-from tests.conversations import calls, exchange, one, to_service
 from tests.properties import costly
-from tests.topologies import PLAIN, World, worlds
+from tests.worlds.conversations import calls, exchange, one, to_service
+from tests.worlds.topologies import PLAIN, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 

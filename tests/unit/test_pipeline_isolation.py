@@ -13,9 +13,9 @@ from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Packet
 from flows.simulator.conntrack import Datapath
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN, UNREACHABLE
-from tests.conversations import Call, calls, exchange, none, one, to_service
 from tests.properties import costly
-from tests.topologies import (
+from tests.worlds.conversations import Call, calls, exchange, none, one, to_service
+from tests.worlds.topologies import (
     ASK,
     ASK_ALL,
     HERE,

@@ -18,10 +18,10 @@ from flows.simulator import Datapath, Packet, PacketWalk, SimulatedSwitch
 from flows.simulator.packet import ACK, SYN, UNREACHABLE
 from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments import kernel
-from tests import small_topology
-from tests.conversations import Call, calls, exchange
 from tests.properties import costly
-from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
+from tests.worlds import small_topology
+from tests.worlds.conversations import Call, calls, exchange
+from tests.worlds.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 OF_A_POD = Packet(

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.simulator import Network
-from tests.conversations import Call, Exchange, calls, exchange, one
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, Exchange, calls, exchange, one
+from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 PLAIN = worlds(min_clusters=2, max_clusters=3, plain=True)

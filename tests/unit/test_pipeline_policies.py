@@ -17,11 +17,11 @@ from flows.pipeline.steps.policy import ranges
 from flows.simulator import IpFragment, Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import ACK, RST, UNREACHABLE
 from flows.text import mac_text
-from tests.conversations import Call, calls, exchange, none, one
-from tests.policies import policies, request, verdict_of
-from tests.policy_switch import EXITS, flows_of
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, calls, exchange, none, one
+from tests.worlds.policies import policies, request, verdict_of
+from tests.worlds.policy_switch import EXITS, flows_of
+from tests.worlds.topologies import World, from_kernel, worlds
 
 
 def decided(switch: SimulatedSwitch, packet: Packet) -> PolicyVerdict:

@@ -17,9 +17,9 @@ from flows.pipeline.prefixes import address_in_bridge, address_in_kernel, networ
 from flows.simulator import Datapath, Packet, contradictions
 from flows.simulator.packet import UNREACHABLE, IpFragment
 from mcagent.model.net import PodPrefix
-from tests.conversations import Call, calls, exchange, none, one
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, calls, exchange, none, one
+from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 VIRTUAL = worlds(min_clusters=2, max_clusters=3, virtual=True)

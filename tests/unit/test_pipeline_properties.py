@@ -12,9 +12,9 @@ from flows import actions as act
 from flows.fields import IP_ICMP
 from flows.simulator import Datapath, Packet, PacketWalk, contradictions
 from flows.simulator.packet import UNREACHABLE
-from tests.conversations import Call, calls, exchange, none, one, to_service
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, calls, exchange, none, one, to_service
+from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 

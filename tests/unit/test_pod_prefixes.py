@@ -22,7 +22,7 @@ from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ApiObject, Gateway, Kind
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

@@ -28,9 +28,9 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, read_prefixes
-from tests.unit.control_clusters import Clusters, Member
-from tests.unit.member_world import AREA, HOME, SET, conditions_of
-from tests.unit.memory_objects import typed
+from tests.worlds.control_clusters import Clusters, Member
+from tests.worlds.member_world import AREA, HOME, SET, conditions_of
+from tests.worlds.memory_objects import typed
 
 POOL = ("100.64.0.0/14",)  # four CIDRs of /16
 KUBEADM = "10.244.0.0/16"

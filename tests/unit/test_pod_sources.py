@@ -12,7 +12,7 @@ from mcagent.model.config import UnverifiedLabels
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, NftChain
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

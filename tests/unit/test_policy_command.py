@@ -21,7 +21,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.objects import Snapshot
 from mcagent.model.parsing.labels import label_hash, normalised
 from mcagent.model.policies import Verdict
-from tests.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
 
 WEB = normalised("shop", {}, {"app": "web"})
 

@@ -16,7 +16,7 @@ from mcagent.core.shares import max_min_shares
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.objects import Kind
 from mcagent.model.policies import Direction, Policy, Verdict
-from tests.unit.core_inputs import meta
+from tests.worlds.core_inputs import meta
 
 SPACE = 6  # bits: all networks lie in a /26 or a /122, whose addresses can be counted
 

@@ -11,7 +11,7 @@ from mcagent.core.compile import compile_desired
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.objects import Kind
-from tests.unit.core_inputs import HOME, config, namespace, pod, policy, snapshot
+from tests.worlds.core_inputs import HOME, config, namespace, pod, policy, snapshot
 
 
 def rule(name: str, label: str | None) -> PolicyRuleName:

@@ -12,7 +12,7 @@ from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.labels import NAMESPACE_NAME
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.policies import Direction, Policy
-from tests.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
 
 SELF: Manifest = {"podSelector": {}, "scope": "ClusterSet"}
 

@@ -25,11 +25,11 @@ from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing import labels
 from mcagent.model.policies import Direction
 from mcagent.model.problem import Severity
-from tests import policy_oracle
-from tests.policies import Policies
-from tests.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world
-from tests.policy_switch import EXITS, flows_of
 from tests.properties import costly
+from tests.worlds import policy_oracle
+from tests.worlds.policies import Policies
+from tests.worlds.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world
+from tests.worlds.policy_switch import EXITS, flows_of
 
 CLUSTER_IDS = {"east": 1, "west": 2}
 PROTOCOLS = {"TCP": 6, "UDP": 17, "ICMP": 1}
@@ -68,7 +68,7 @@ def config(mode: PolicyFailureMode) -> Config:
 
 
 def packet(asked: policy_oracle.Request) -> Packet:
-    """Return the packet of a request, as `tests.policy_switch` takes it."""
+    """Return the packet of a request, as `tests.worlds.policy_switch` takes it."""
     seen = as_seen(asked)
     outwards = seen.direction is Direction.EGRESS
     assert isinstance(seen.pod, IPv4Address)

@@ -15,12 +15,12 @@ from mcagent.controller.machinery.apply import RAW, Verb, plan
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
-from tests.unit.leader_world import AREA, Leader
-from tests.unit.member_world import north_of
 from tests.unit.test_kubernetes_policies import ADMIN, joined
 from tests.unit.test_kubernetes_policies import imported as kubernetes_import
 from tests.unit.test_kubernetes_policies import spec_of as kubernetes_spec
 from tests.unit.test_policy_replication import IMPORT, OURS, antrea, imported, policy, spec_of
+from tests.worlds.leader_world import AREA, Leader
+from tests.worlds.member_world import north_of
 
 POLICIES = (Kind.CLUSTER_NETWORK_POLICY, *CARRIED)
 

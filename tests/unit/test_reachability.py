@@ -27,8 +27,8 @@ from mcagent.core.failover.reachability import (
     unreachable_from_all,
 )
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
-from tests import small_topology as small
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds import small_topology as small
+from tests.worlds.core_inputs import tunnel_port
 
 NUMBERS = st.frozensets(st.integers(0, (1 << 64) - 1), max_size=20)
 EAST, WEST = cluster_hash("east"), cluster_hash("west")

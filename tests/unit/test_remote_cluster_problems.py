@@ -22,7 +22,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import ClusterInfoImport, Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, networks, node, snapshot
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, gateway, networks, node, snapshot
 
 FACTS = Facts(
     addresses=addresses("172.30.0.1"),

@@ -10,8 +10,8 @@ from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.members import REFUSED_KEPT
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, FLAT, SET, Leader, endpoints, service
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, FLAT, SET, Leader, endpoints, service
 
 FIRST = LeaderSettings(namespace=AREA, allowed_endpoint_cidrs=FLAT, home="first")
 SECOND = replace(FIRST, home="second", limits=MemberLimits(max_endpoints=1))

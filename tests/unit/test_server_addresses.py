@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from mcagent.kube.addresses import KEPT, ServerAddresses
-from tests.unit.core_inputs import addresses
+from tests.worlds.core_inputs import addresses
 
 
 class Connected:

@@ -9,7 +9,7 @@ from mcagent.core import snapshot as snapshot_module
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing.parse import Parsed, parse_object
 from mcagent.model.problem import Problem
-from tests.unit.agentworld import cluster, gateway, listed, node, watch_event
+from tests.worlds.agentworld import cluster, gateway, listed, node, watch_event
 
 INFO = Kind.CLUSTER_INFO_IMPORT
 

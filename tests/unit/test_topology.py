@@ -41,13 +41,13 @@ from mcagent.observe.gateways import LiveReport
 from mcagent.observe.health import node_health
 from mcagent.observe.topology import MAX_PROBLEMS, node_topology, page_of
 from mcagent.observe.wireguard import WireGuardReport
-from tests.unit.control_view import Controller
-from tests.unit.core_inputs import meta, tunnel_port
-from tests.unit.leader_world import AREA, Leader, announce, cluster_info, service
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME, member, north_of, settings
-from tests.unit.memory_objects import START
 from tests.waiting import until
+from tests.worlds.control_view import Controller
+from tests.worlds.core_inputs import meta, tunnel_port
+from tests.worlds.leader_world import AREA, Leader, announce, cluster_info, service
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME, member, north_of, settings
+from tests.worlds.memory_objects import START
 
 PORTS = {
     port.name: port

@@ -19,7 +19,7 @@ from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
 from mcagent.core.tunnel_probes import ProbeState, is_probe, probe_frame, read_answer, with_answer, with_loss
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.net import cluster_fingerprint
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 TOKENS = st.binary(min_size=8, max_size=8)
 WORKING = with_answer(ProbeState(mtu=1400), 0.02, full=False)

@@ -36,8 +36,8 @@ from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
 from mcagent.trace.simulator import SimulatedNode
-from tests.unit.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
 from tests.unit.test_encryption import key
+from tests.worlds.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
 
 # Cluster "home" on IPv6 alone: a gateway and two workers, one of them dual-stack.
 HOME6: tuple[ApiObject, ...] = (

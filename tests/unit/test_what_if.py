@@ -36,7 +36,7 @@ from mcagent.trace.whatif.compare import Comparison, Effect, compare
 from mcagent.trace.whatif.forecast import forecast
 from mcagent.trace.whatif.shares import shares
 from tests.properties import costly
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

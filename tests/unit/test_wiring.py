@@ -15,7 +15,7 @@ from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.errors import SourceError
 from mcagent.model.node_state import NodeRole
 from mcagent.model.objects import Kind
-from tests.unit.core_inputs import config, gateway, node, snapshot
+from tests.worlds.core_inputs import config, gateway, node, snapshot
 
 
 def test_a_userspace_worker_reads_services_and_the_pods_of_its_own_node() -> None:

@@ -26,7 +26,7 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from tests.attacks.generated.cluster_sets import Limits, account_of
 from tests.attacks.generated.search import AttackClass
-from tests.unit.leader_world import FLAT, Leader, cluster_info, gateway_of, reporting
+from tests.worlds.leader_world import FLAT, Leader, cluster_info, gateway_of, reporting
 
 KEYS = {
     "attacker": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",

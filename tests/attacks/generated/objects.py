@@ -29,9 +29,9 @@ from tests.attacks.generated.search import AttackClass
 from tests.attacks.test_access_users import POD, host_pod, served
 from tests.attacks.test_policies import MESSAGE, antrea_policy, policy, snapshot
 from tests.attacks.test_quotas import POLICIES_ON, Tenants, pod, spaces
-from tests.policy_manifests import NODE
-from tests.unit.core_inputs import addresses, endpoint, meta
 from tests.unit.test_policy_rules import CLUSTER_IDS, ENV
+from tests.worlds.core_inputs import addresses, endpoint, meta
+from tests.worlds.policy_manifests import NODE
 
 # --- A8: policies of a tenant that cost too much ---------------------------------------------------------------
 

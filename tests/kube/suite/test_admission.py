@@ -17,8 +17,8 @@ import pytest
 from devtools.lab import certificates
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster, refusal
 from tests.kube.access import account, gateway, grant, rule, token_of
+from tests.worlds.apiservers import Cluster, refusal
 
 pytestmark = pytest.mark.apiserver
 

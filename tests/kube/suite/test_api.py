@@ -15,7 +15,7 @@ from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.objects import Kind
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.apiserver
 

@@ -25,9 +25,9 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import SERVICE_CIDR, Cluster, collection
-from tests.objects import Objects
-from tests.settled import settled
+from tests.worlds.apiservers import SERVICE_CIDR, Cluster, collection
+from tests.worlds.objects import Objects
+from tests.worlds.settled import settled
 
 MEMBER_EXAMPLE = Path(__file__).parents[3] / "deploy/examples/member-east-clusterset.yaml"
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Lease")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Server, collection
+from tests.worlds.apiservers import Server, collection
 
 ROOT = Path(__file__).parents[3] / "deploy"
 

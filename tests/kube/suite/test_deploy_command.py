@@ -9,7 +9,7 @@ import pytest
 
 from mcagent.cli.main import main
 from mcagent.kube.source import RawObject
-from tests.apiservers import Cluster, collection
+from tests.worlds.apiservers import Cluster, collection
 
 pytestmark = pytest.mark.real_only  # the embedded server reads no CEL, which the webhooks have
 ONE_IMAGE = "registry.example/mcagent:2"

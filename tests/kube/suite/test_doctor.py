@@ -14,7 +14,7 @@ from mcagent.doctor.checks.cluster.permissions import reviews
 from mcagent.doctor.checks.node.api import ask, needs
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.model.config import Config
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 
 @pytest.mark.real_only

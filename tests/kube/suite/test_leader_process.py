@@ -20,11 +20,11 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import Cluster, refusal
-from tests.controllers import Controller, controller
 from tests.kube.access import grant, rule, token_of
-from tests.objects import Objects
-from tests.unit.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.apiservers import Cluster, refusal
+from tests.worlds.controllers import Controller, controller
+from tests.worlds.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.objects import Objects
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 

@@ -8,7 +8,7 @@ import pytest
 
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster, refusal
+from tests.worlds.apiservers import Cluster, refusal
 
 pytestmark = pytest.mark.apiserver
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import SERVICE_CIDR, Cluster
+from tests.worlds.apiservers import SERVICE_CIDR, Cluster
 
 pytestmark = pytest.mark.apiserver
 

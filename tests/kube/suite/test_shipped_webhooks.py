@@ -22,10 +22,10 @@ from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import Cluster, collection, leave_out, refusal
-from tests.controllers import Controller, controller
 from tests.kube.access import grant, rule, token_of
-from tests.unit.leader_world import announce, export, service
+from tests.worlds.apiservers import Cluster, collection, leave_out, refusal
+from tests.worlds.controllers import Controller, controller
+from tests.worlds.leader_world import announce, export, service
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 HOME = {ControllerRole.LEADER: "antrea-multicluster", ControllerRole.MEMBER: "kube-system"}

@@ -11,7 +11,7 @@ import pytest
 
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.apiserver
 

@@ -28,7 +28,7 @@ from mcagent.model.api.base import ApiObject
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.unit.memory_objects import Key, MemoryObjects, RefusedError, typed
+from tests.worlds.memory_objects import Key, MemoryObjects, RefusedError, typed
 
 
 def change_of(kind: Kind, old: RawObject | None, new: RawObject | None, side: Side = Side.LOCAL) -> ObjectChange:

@@ -15,7 +15,7 @@ from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION
 from mcagent.kube.source import RawObject
-from tests.admission_objects import (
+from tests.worlds.admission_objects import (
     ACCOUNTS,
     AREA,
     OWN,
@@ -38,8 +38,8 @@ from tests.admission_objects import (
     put,
     sa,
 )
-from tests.antrea_objects import VERSIONS, written_by
-from tests.unit.leader_world import announce, cluster_set
+from tests.worlds.antrea_objects import VERSIONS, written_by
+from tests.worlds.leader_world import announce, cluster_set
 
 ADMIN, EAST, NORTH, MISSING = "kubernetes-admin", sa("east-sa"), sa("north-sa"), sa("missing")
 OURS, ANTREAS = sa("mcagent-controller"), sa("antrea-mc-controller")

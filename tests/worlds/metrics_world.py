@@ -34,7 +34,7 @@ from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics.agent import COUNTERS, Metrics, Sources
 from mcagent.observe.report import Report
 from mcagent.observe.wireguard import WireGuardReport
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-_DATA = Path(__file__).parent / "data/antrea"
+_DATA = Path(__file__).parents[1] / "data/antrea"
 VERSIONS = ("v1.11", "v1.14.3", "v2.4.0", "v2.7.0")
 
 

@@ -1,4 +1,4 @@
-"""Objects, accounts and look-ups of admission tests (tests/admission_cases.py and others). Knows no decision."""
+"""Objects, accounts and look-ups of admission tests (`admission_cases.py` and others). Knows no decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
+from tests.worlds.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
 
 AREA = "mcs1"
 SET = "clusterset1"

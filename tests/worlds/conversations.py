@@ -13,7 +13,7 @@ from hypothesis import assume
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Network, Packet, PacketWalk
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
-from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel, mapped
+from tests.worlds.topologies import HOST_MAC, Pod, Service, World, from_kernel, mapped
 
 
 @dataclass(frozen=True, kw_only=True)

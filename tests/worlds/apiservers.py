@@ -28,7 +28,7 @@ from devtools.waiting import wait_until
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 
-CRDS = Path(__file__).parents[1] / "deploy/helm/mcagent/files/crds"
+CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 SERVICE_CIDR = IPv4Network("10.96.0.0/16")
 LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
 

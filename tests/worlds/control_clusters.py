@@ -21,8 +21,8 @@ from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClust
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import (
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
@@ -34,7 +34,7 @@ from tests.unit.member_world import (
     settings,
     slice_of,
 )
-from tests.unit.memory_objects import Clock, MemoryObjects
+from tests.worlds.memory_objects import Clock, MemoryObjects
 
 STALE = 300.0  # seconds after which the leader gives a member up that stays away
 ACCOUNTS = accounts_of(AREA)

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: `python -m tests.unit.metrics_page FILE` makes its tables from the metrics.
+"""docs/reference/metrics.md: `python -m tests.worlds.metrics_page FILE` makes its tables from the metrics.
 
 Name, type, labels and meaning are those of the collectors. What only people know is here: what a label says, and
 how many time series a set of labels can have at most; `tests/unit/test_metrics_page.py` holds both to it.
@@ -15,7 +15,7 @@ from pathlib import Path
 from prometheus_client.core import Metric
 
 from mcagent.controller.config import ControllerRole
-from tests.unit.metrics_world import Size, agent_metrics, controller_metrics
+from tests.worlds.metrics_world import Size, agent_metrics, controller_metrics
 
 SYMBOLS = {
     "T": "tunnels of the Node. A worker: the gateways of its cluster. A gateway: the other Nodes of its cluster, "

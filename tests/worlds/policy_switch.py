@@ -15,8 +15,8 @@ from flows.pipeline import PolicyVerdict
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.steps import policy as built
-from tests.policies import CLUSTERS, Policies
-from tests.topologies import ZONES
+from tests.worlds.policies import CLUSTERS, Policies
+from tests.worlds.topologies import ZONES
 
 EXITS = {21: PolicyVerdict.ALLOW, 22: PolicyVerdict.REJECT}
 PORTS = (1, *(10 + number for number in CLUSTERS), *EXITS)

@@ -13,8 +13,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.net import cluster_fingerprint
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.links import ANNOTATION, ClusterLink, as_text
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.memory_objects import START, Clock, MemoryObjects, timestamp
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.memory_objects import START, Clock, MemoryObjects, timestamp
 
 AREA = "mcs"
 SET = "clusterset1"

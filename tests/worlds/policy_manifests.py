@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from mcagent.model.parsing.labels import label_hash, normalised
-from tests.policy_oracle import CLUSTER, NAME, Request
+from tests.worlds.policy_oracle import CLUSTER, NAME, Request
 
 Manifest = dict[str, Any]
 NODE = "node-1"

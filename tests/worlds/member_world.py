@@ -8,8 +8,8 @@ from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import MemoryView
-from tests.unit.memory_objects import Clock, MemoryObjects
+from tests.worlds.control_view import MemoryView
+from tests.worlds.memory_objects import Clock, MemoryObjects
 
 AREA = "antrea-multicluster"
 HOME = "kube-system"
