@@ -27,7 +27,7 @@ from mcagent.controller.contract.services import (
     read_subsets,
 )
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
-from mcagent.controller.member.exports import export_ref
+from mcagent.controller.member.exports import export_ref, is_export_of
 from mcagent.controller.member.indexes import (
     API_SERVER,
     CLUSTER_INFOS,
@@ -123,13 +123,9 @@ def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> froz
     """Return the addresses that this cluster exports for a Service; None if it does not export it."""
     ref = export_ref(leader, names.endpoints_export(leader.cluster_id, namespace, name))
     export = view.get(ref, ResourceExport)
-    if export is None:
+    if export is None or not is_export_of(export, leader, namespace, name, ExportKind.ENDPOINTS):
         return None
-    spec = export.spec
-    about = (spec.cluster_id, spec.namespace, spec.name, spec.kind)
-    if about != (leader.cluster_id, namespace, name, ExportKind.ENDPOINTS):
-        return None
-    subsets = spec.endpoints.subsets if spec.endpoints is not None else ()
+    subsets = export.spec.endpoints.subsets if export.spec.endpoints is not None else ()
     return frozenset(address.ip for subset in subsets for address in subset.addresses)
 
 
