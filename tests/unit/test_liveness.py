@@ -134,7 +134,7 @@ def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
         story.at(now, down("a"), up("b"))
         now += 0.1
         found = story.at(now, up("a"), up("b"))
-        until = found.peers["a"].damped_until
+        until = found.peers["a"].hold_down.until
         assert until is not None
         holds.append(until - now)
         now = until
@@ -297,15 +297,15 @@ def test_whatever_happens_the_machine_keeps_its_promises(
         assert found.seen <= wanted
         for group in {_GROUP[name] for name in found.damped}:
             others = [p for p in peers.values() if p.group == group and p.port not in found.damped and not p.gone]
-            held = max(peers[name].damped_from for name in found.damped if _GROUP[name] == group)
-            assert any(p.live or p.damped_from > held for p in others), "held without another to stand in"
+            held = max(peers[name].hold_down.begins for name in found.damped if _GROUP[name] == group)
+            assert any(p.live or p.hold_down.begins > held for p in others), "held without another to stand in"
         assert found.wake > now
         for peer in peers.values():
             assert not (peer.live and peer.port in found.damped)
-            assert peer.hold == 0 or initial <= peer.hold <= damping.longest
+            assert peer.hold_down.seconds == 0 or initial <= peer.hold_down.seconds <= damping.longest
             # what is new is held until it answers, for GRACE at most
             longest = max(damping.longest, GRACE) + 1e-6  # sums of floats
-            assert peer.damped_until in (None, math.inf) or peer.damped_until - now <= longest
+            assert peer.hold_down.until in (None, math.inf) or peer.hold_down.until - now <= longest
             assert len(peer.transitions) <= HISTORY
             assert all(one.at <= two.at for one, two in pairwise(peer.transitions))
             assert not peer.transitions or peer.transitions[-1].live == peer.live

@@ -69,6 +69,16 @@ Groups = Mapping[Group, Sequence[str]]
 Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services), by address
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedEndpoint:
+    """An endpoint of an imported Service. `cluster`: its owner's ID, "" if unknown; `hostname`: "" if none."""
+
+    address: str
+    ports: Ports
+    cluster: str = ""
+    hostname: str = ""
+
+
 # --- reading ----------------------------------------------------------------------------------------------
 
 

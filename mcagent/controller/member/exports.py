@@ -30,6 +30,12 @@ def export_ref(leader: Leader, name: str) -> Ref:
     return Ref(side=Side.LEADER, kind=Kind.RESOURCE_EXPORT, namespace=leader.namespace, name=name)
 
 
+def is_export_of(export: ResourceExport, leader: Leader, namespace: str, name: str, kind: ExportKind) -> bool:
+    """Tell whether a ResourceExport is this cluster's export, of this kind, of a Service."""
+    spec = export.spec
+    return (spec.cluster_id, spec.namespace, spec.name, spec.kind) == (leader.cluster_id, namespace, name, kind)
+
+
 def resource_export(
     ref: Ref, spec: Json, present: ResourceExport | None, annotations: Mapping[str, str | None] | None = None
 ) -> Wanted:

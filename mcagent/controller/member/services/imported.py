@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.annotations import Texts
@@ -13,8 +13,9 @@ from mcagent.controller.contract.services import (
     CLUSTER_SET_IP,
     HEADLESS,
     NO_CLUSTER_IP,
-    Groups,
+    Group,
     Hostnames,
+    ImportedEndpoint,
     Ports,
     ServiceSpec,
     endpoint_subsets,
@@ -36,15 +37,6 @@ CUT = 64  # endpoints of a slice on average: one in so many hashes begins a slic
 MOST = 1000  # endpoints of a slice, the limit of the API
 _CLOSE = "PreferClose"  # the trafficDistribution that all versions of Kubernetes with this field accept
 _CLOSE_TOO = frozenset({_CLOSE, "PreferSameZone", "PreferSameNode"})  # the last falls back to the zone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
-    """The content of slices beside addresses and ports."""
-
-    hostnames: Hostnames = field(default_factory=dict)
-    ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of other clusters
-    places: Mapping[str, Json] = field(default_factory=dict)  # node, zone and hints of own endpoints, by address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +147,15 @@ def is_of_other_type(service: ApiService | None, definition: ServiceSpec) -> boo
     return bool(address) and (address == NO_CLUSTER_IP) != definition.headless
 
 
-def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) -> Wanted:
+def endpoints_of(target: ImportedService, endpoints: Sequence[ImportedEndpoint]) -> Wanted:
     """Return the Endpoints. SKIP_MIRROR_LABEL prevents that Kubernetes mirrors them into slices."""
     meta = _marks()
     meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
     addresses_by_ports: dict[Ports, dict[str, None]] = {}
-    for (_, ports), addresses in sorted(groups.items()):
-        addresses_by_ports.setdefault(ports, {}).update(dict.fromkeys(addresses))
-    subsets = endpoint_subsets(
-        {ports: tuple(addresses) for ports, addresses in addresses_by_ports.items()}, hostnames
-    )
+    for endpoint in sorted(endpoints, key=lambda endpoint: (endpoint.cluster, endpoint.ports)):
+        addresses_by_ports.setdefault(endpoint.ports, {})[endpoint.address] = None
+    addresses = {ports: tuple(texts) for ports, texts in addresses_by_ports.items()}
+    subsets = endpoint_subsets(addresses, _hostnames(endpoints))
     return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": subsets})
 
 
@@ -237,13 +228,23 @@ def _changed(before: object, exported: Texts) -> dict[str, str | None]:
 # --- EndpointSlices -----------------------------------------------------------------------------------------
 
 
-def slices(target: ImportedService, groups: Groups, details: Details) -> dict[str, Json]:
+def slices(
+    target: ImportedService,
+    endpoints: Sequence[ImportedEndpoint],
+    ready: Mapping[str, int],
+    places: Mapping[str, Json],
+) -> dict[str, Json]:
     """Return the EndpointSlices of a Service by name, independently of present ones. Addresses are IPv4.
 
     Endpoints of one cluster with the same ports are sorted by a hash of their address. One in CUT hashes begins a
     slice, so a change of one endpoint changes one slice (or joins two, or divides one), whatever their number, and
     each controller makes the same slices without state.
+    `ready`: the endpoints behind the ClusterIPs of other clusters. `places`: `places_of` own endpoints.
     """
+    hostnames = _hostnames(endpoints)
+    groups: dict[Group, dict[str, None]] = {}
+    for endpoint in endpoints:
+        groups.setdefault((endpoint.cluster, endpoint.ports), {})[endpoint.address] = None
     slices_by_name: dict[str, Json] = {}
     for (cluster, ports), addresses in sorted(groups.items()):
         served = (f"{name}/{protocol}/{port}" for name, protocol, port in ports)
@@ -253,20 +254,25 @@ def slices(target: ImportedService, groups: Groups, details: Details) -> dict[st
             names.SLICE_MANAGED_BY_LABEL: names.SLICE_MANAGED_BY,
             names.MCS_SERVICE_NAME_LABEL: target.name,
         } | ({names.MCS_SOURCE_CLUSTER_LABEL: cluster} if cluster else {})
-        number = details.ready.get(cluster)
+        number = ready.get(cluster)
         meta = {"labels": labels, "annotations": {READY_ANNOTATION: None if number is None else str(number)}}
-        for mark, members in _cut(addresses):
+        for mark, members in _cut([*addresses]):
             name = f"{target.service.name}-{group}" + (f"-{mark}" if mark else "")
-            slices_by_name[name] = _slice(meta, ports, members, details)
+            slices_by_name[name] = _slice(meta, ports, members, hostnames, places)
     return slices_by_name
 
 
-def _slice(meta: Json, ports: Ports, addresses: Iterable[str], details: Details) -> Json:
-    hostnames = details.hostnames
+def _hostnames(endpoints: Sequence[ImportedEndpoint]) -> Hostnames:
+    return {endpoint.address: endpoint.hostname for endpoint in endpoints if endpoint.hostname}
+
+
+def _slice(
+    meta: Json, ports: Ports, addresses: Iterable[str], hostnames: Hostnames, places: Mapping[str, Json]
+) -> Json:
     endpoints = [
         {"addresses": [text], "conditions": {"ready": True}}
         | ({"hostname": hostnames[text]} if text in hostnames else {})
-        | details.places.get(text, {})
+        | places.get(text, {})
         for text in addresses
     ]
     return {

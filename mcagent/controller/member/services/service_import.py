@@ -52,7 +52,6 @@ from mcagent.controller.member.services.endpoints import (
     read_service,
 )
 from mcagent.controller.member.services.imported import (
-    Details,
     ImportedService,
     endpoints_of,
     is_imported,
@@ -185,7 +184,7 @@ class ServiceImports:
         try:
             service_spec = read_service(definition)
             backends = imports.get(ExportKind.ENDPOINTS)
-            endpoints = ImportedEndpoints() if backends is None else read_endpoints(backends)
+            imported = ImportedEndpoints() if backends is None else read_endpoints(backends)
         except InputError as err:
             message = f"Service {key} is not imported while invalid: {err}"
             return DesiredObjects(events=[Event(subject=about, reason="InvalidImport", message=message)])
@@ -193,16 +192,16 @@ class ServiceImports:
         if obstacle is not None:
             return DesiredObjects(events=[obstacle])
         own = own_addresses(view, leader, namespace, name)
-        accepted = accept(endpoints.groups, own, view, leader, self._known, exporters=exporters_of(backends))
+        accepted = accept(imported.endpoints, own, view, leader, self._known, exporters=exporters_of(backends))
         own_range = export_cidr(view, self._settings)
-        groups = behind_own_address(accepted.groups, own, view, leader, key, export_range=own_range)
-        groups, hostnames = local_endpoints(groups, endpoints.hostnames, own, pod_prefixes(view, self._settings))
+        endpoints = behind_own_address(accepted.endpoints, own, view, leader, key, export_range=own_range)
+        endpoints = local_endpoints(endpoints, own, pod_prefixes(view, self._settings))
         clusters = _clusters(imports) or accepted.clusters
-        ready = {cluster: number for cluster, number in endpoints.ready.items() if cluster != leader.cluster_id}
+        ready = {cluster: number for cluster, number in imported.ready.items() if cluster != leader.cluster_id}
         places = places_of(view.indexed(SLICES_BY_SERVICE, key)) if own else {}
         objects = _Objects(
-            slices=slices(target, groups, Details(hostnames=hostnames, ready=ready, places=places)),
-            endpoints=endpoints_of(target, groups, hostnames),
+            slices=slices(target, endpoints, ready, places),
+            endpoints=endpoints_of(target, endpoints),
             service_import=service_import_of(
                 target,
                 service_spec,
