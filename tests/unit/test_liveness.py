@@ -36,6 +36,11 @@ def down(port: str = "a", group: str = "east", **more: object) -> Observation:
     return replace(Observation(port=port, group=group, bfd=True, state="down"), **more)  # type: ignore[arg-type]
 
 
+def half_up(port: str = "a", group: str = "east") -> Observation:
+    """Return a port that receives BFD packets of a peer that does not receive any of its own."""
+    return replace(down(port, group), state="init")
+
+
 class Story:
     """A machine that is told one look after the other."""
 
@@ -61,6 +66,46 @@ def test_a_peer_that_never_answered_is_trusted_and_told_so() -> None:
     assert "never answered" in peer.text
     assert found.seen == frozenset()
     assert found.damped == frozenset()
+
+
+def test_a_peer_that_sends_bfd_and_receives_none_is_not_used() -> None:
+    """A path that is open in one direction only: BFD decides as soon as a peer has had time to answer."""
+    story = Story()
+    story.at(0.0, up("a"))
+    announced = story.at(10.0, up("a"), down("b"))
+    assert announced.damped == {"b"}
+    story.at(11.0, up("a"), half_up("b"))
+    released = story.at(10.0 + GRACE, up("a"), half_up("b"))
+    assert released.seen == {"a"}
+    assert released.wake == 11.0 + GRACE
+    late = story.at(11.0 + GRACE, up("a"), half_up("b"))
+    assert "b" in late.seen
+    assert not late.peers["b"].live
+    assert late.peers["b"].cause is LivenessCause.BFD
+    assert story.at(20.0, up("a"), up("b")).peers["b"].live
+
+
+def test_a_session_that_ends_half_up_is_of_a_peer_with_bfd() -> None:
+    """The path was cut just after the first packets: the peer is not one without BFD."""
+    story = Story()
+    story.at(0.0, down("a"))
+    assert story.at(1.0, half_up("a")).peers["a"].live  # the answer may be on its way
+    ended = story.at(4.0, down("a"))
+    assert "a" in ended.seen
+    assert not ended.peers["a"].live
+    assert ended.peers["a"].text == "BFD is down"
+
+
+def test_a_session_has_the_same_time_to_come_up_whenever_it_begins() -> None:
+    """Also if it is half up when the agent starts, or hours after the tunnel was made; each time anew."""
+    story = Story()
+    first = story.at(5.0, half_up("a"), down("b"))
+    assert first.wake == 5.0 + GRACE
+    assert story.at(6.0, half_up("a"), down("b")).peers["a"].live
+    assert not story.at(5.0 + GRACE, half_up("a"), down("b")).peers["a"].live
+    assert story.at(7000.0, half_up("a"), half_up("b")).wake == 7000.0 + GRACE
+    assert story.at(7001.0, half_up("a"), half_up("b")).peers["b"].live
+    assert story.at(7002.0, half_up("a"), up("b")).peers["b"].live
 
 
 def test_a_new_gateway_is_used_when_it_answers_or_after_a_grace() -> None:

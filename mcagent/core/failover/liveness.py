@@ -15,6 +15,9 @@ Exceptions:
   make every Node revalidate its flows while it is busy with the loss and with BFD.
 - A new gateway is announced before it is ready. So its port is damped until it answers BFD, or for `GRACE`.
 
+A peer that has never answered BFD may be one without BFD, and is used. A session that stays half up for `GRACE`,
+or ends so, is of a peer that has BFD, and whose packets arrive while ours are lost: it is not used.
+
 Times are seconds of one monotonic clock. Must not know threads, clocks or databases.
 """
 
@@ -140,6 +143,7 @@ class PeerLiveness:
     since: float
     seen: bool = False
     bfd_since: float = -math.inf  # when BFD was started, if the agent observed the start
+    half_up_since: float = math.inf  # the first observation of a session that is half up
     flaps: int = 0  # losses since the first observation of the port
     hold_down: HoldDown = HoldDown()
     gone: bool = False  # removed from the desired state
@@ -164,7 +168,8 @@ Peers = Mapping[str, PeerLiveness]  # the state of all ports, by port name
 class Advance:
     """The next state and its results. `wake`: time of the next step without any new observation; may be inf.
 
-    `seen`: ports whose peer has ever answered BFD. `unanswered`: ports whose peer has not within `PATIENCE`.
+    `seen`: ports whose peer has ever answered BFD, or has sent it in vain. `unanswered`: ports whose peer has not
+    within `PATIENCE`.
     """
 
     peers: Peers
@@ -205,9 +210,10 @@ def advance(
     peers = _forget(peers, now)
     damped = _damped(peers.values())
     damped_now = frozenset(name for name in damped if peers[name].hold_down.begins <= now)
-    unanswered_peers = (peer for peer in peers.values() if _bfd_is_on(peer) and not peer.seen)
-    patience_ends = {peer.port: peer.bfd_since + PATIENCE for peer in unanswered_peers}
-    waking = (until for until in patience_ends.values() if until > now)
+    unseen = [peer for peer in peers.values() if _bfd_is_on(peer) and not peer.seen]
+    patience_ends = {peer.port: peer.bfd_since + PATIENCE for peer in unseen}
+    half_up_ends = (peer.half_up_since + GRACE for peer in unseen)
+    waking = [until for until in (*patience_ends.values(), *half_up_ends) if until > now]
     begins = (peers[name].hold_down.begins for name in damped.keys() - damped_now)
     return Advance(
         peers=peers,
@@ -217,6 +223,11 @@ def advance(
         changed=changed,
         wake=min((*damped.values(), *begins, *waking), default=math.inf),
     )
+
+
+def _is_half_up(observation: Observation | None) -> bool:
+    """Return whether packets of the peer arrive, and it receives none of ours, or not yet (RFC 5880, 6.8.6)."""
+    return observation is not None and observation.bfd and observation.state == "init"
 
 
 def _bfd_is_on(peer: PeerLiveness | None) -> bool:
@@ -254,12 +265,21 @@ def _observe(
 
     `new`: a port without previous state was created just now (at the first step it may have existed for long).
     """
-    if before is not None and before.last == observation and before.hold_down.until is None and not before.gone:
+    if (
+        before is not None
+        and before.last == observation
+        and before.hold_down.until is None
+        and not before.gone
+        and (before.seen or not _is_half_up(observation))
+    ):
         return before, (before.live, before.cause, before.text)
     peer = before or PeerLiveness(
         port=observation.port, group=observation.group, live=False, cause=LivenessCause.API, text="", since=now
     )
-    has_answered = peer.seen or observation.seen or (observation.bfd and observation.state == "up")
+    half_up_since = math.inf
+    if _is_half_up(observation):
+        half_up_since = peer.half_up_since if _is_half_up(peer.last) and not peer.gone else now
+    has_answered = peer.seen or observation.seen or _speaks_bfd(peer, observation, half_up_since, now)
     losses, hold_down = _losses(peer, observation), peer.hold_down
     if before is None and new and observation.bfd and not has_answered and damping.initial > 0:
         hold_down = HoldDown(until=now + GRACE)
@@ -268,11 +288,20 @@ def _observe(
         group=observation.group,
         gone=False,
         seen=has_answered,
+        half_up_since=half_up_since,
         flaps=peer.flaps + losses,
         hold_down=hold_down.step(observation, losses, now, damping),
         last=observation,
     )
     return peer, _verdict(observation, has_answered)
+
+
+def _speaks_bfd(peer: PeerLiveness, observation: Observation, half_up_since: float, now: float) -> bool:
+    """Return whether a peer has answered BFD, or sends it although ours does not arrive there."""
+    if not observation.bfd or observation.state == "up":
+        return observation.bfd
+    ended_half_up = observation.state == "down" and _is_half_up(peer.last) and not peer.gone
+    return ended_half_up or half_up_since + GRACE <= now
 
 
 def _losses(peer: PeerLiveness, observation: Observation) -> int:
