@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from flows import actions as act
 from flows.fields import (
@@ -100,10 +101,16 @@ class SimulatedSwitch:
         packet: Packet,
         connections: ConnectionTable = ConnectionTable(),  # noqa: B008 - a frozen value
         live: frozenset[int] | None = None,
+        *,
+        table: int = 0,
+        fields: Mapping[MatchField, int] = MappingProxyType({}),
     ) -> SwitchWalk:
-        """Process a packet. `live`: the ports that groups consider live; None means all."""
+        """Process a packet. `live`: the ports that groups consider live; None means all.
+
+        `table`: the first table; `fields`: what earlier tables have set.
+        """
         walker = _Walker(self, connections, live)
-        walker.table(0, _Copy(packet, state_of(packet)), 0)
+        walker.table(table, _Copy(packet, {**state_of(packet), **fields}), 0)
         return SwitchWalk(
             packet=packet,
             steps=tuple(walker.steps),

@@ -12,6 +12,7 @@ from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
 from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import table
+from mcagent.model.errors import InputError
 from mcagent.model.parsing.field import listed
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _listed(cluster: Cluster) -> Iterator[Change]:
     from mcagent.kube.sources.apiserver import OPTIONAL
     from mcagent.model.objects import Kind
 
-    own = {Kind.GATEWAY, Kind.LABEL_IDENTITY}  # the CRDs may be missing
+    own = {Kind.GATEWAY, Kind.LABEL_IDENTITY, Kind.CLUSTER_INFO_IMPORT}  # the CRDs may be missing
     for kind in sorted(POLICY_NEEDS | own | {Kind.POD, Kind.NAMESPACE, Kind.ENDPOINT_SLICE}):
         try:
             yield Relist(kind=kind, items=cluster.objects(kind))
@@ -165,7 +166,7 @@ def _list(args: argparse.Namespace) -> int:
     ]
     of = tuple(f"{kind} " for kind in POLICY_NEEDS)
     unread = {problem for problem in side.snapshot.problems if problem.subject.startswith(of)}
-    problems = sorted(unread.union(*(side.on(node).problems for node in nodes)))
+    problems = sorted(unread.union(*(side.on(node).selected.problems for node in nodes)))
     if args.output == "json":
         shown = [
             {"subject": problem.subject, "path": problem.path, "message": problem.message} for problem in problems
@@ -229,6 +230,8 @@ def _explain(args: argparse.Namespace) -> int:
     source_side = _side(args, args.context)
     target_side = _side(args, args.to_context) if args.to_context else None
     decisions = list(steps(args.source, args.target, port, source_side, target_side, cluster=args.from_cluster))
+    if not decisions:
+        raise InputError("explain", "--to", "clusters are connected by IPv4, and the ends have no addresses of it")
     allowed = all(step.decision.verdict is Verdict.ALLOW for step in decisions)
     if args.output == "json":
         print(json.dumps({"allowed": allowed, "decisions": [_json(step) for step in decisions]}, indent=2))
