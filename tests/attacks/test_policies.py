@@ -331,6 +331,15 @@ CIDRS = {"west": IPv4Network("10.2.0.0/16"), "east": IPv4Network("10.3.0.0/16")}
 ACCEPTED = {
     name: AcceptedCluster(cluster_id=name, cidrs=(cidr,), gateways=(), snat=False) for name, cidr in CIDRS.items()
 }
+
+
+def cluster_info(cluster: str) -> Manifest:
+    """Return the ClusterInfoImport of a cluster."""
+    item = manifest("multicluster.crd.antrea.io/v1alpha1", "ClusterInfoImport", cluster, "mc")
+    gateways = [{"gatewayIP": "203.0.113.1"}]
+    return {**item, "spec": {"clusterID": cluster, "serviceCIDR": str(CIDRS[cluster]), "gatewayInfos": gateways}}
+
+
 LAST = 1_000  # the last of the attacker's addresses; an EndpointSlice has at most 1,000
 
 
@@ -366,7 +375,7 @@ def test_endpoints_of_a_member_and_rules_about_a_service(action: str, mode: Poli
     assert 9_000 < len(peers.services) < 10_000
     assert peers.networks == ((CIDRS["west"],) if action == "Drop" else ())
     assert not peers.any_peer
-    in_force = policy_view.in_force(snapshot(*objects), config(mode))
+    in_force = policy_view.in_force(snapshot(*objects, *map(cluster_info, CIDRS)), config(mode))
     asked = {
         (address, cluster): policy_view.Request(
             direction=Direction.EGRESS,
