@@ -27,13 +27,13 @@ from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_access import Stage, _stages, stage
 from tests.worlds.control_view import Controller, MemoryView
 from tests.worlds.core_inputs import networks
 from tests.worlds.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
 from tests.worlds.member_world import AREA as NORTH
 from tests.worlds.member_world import HOME, leader, member, node, north_of, settings, slice_of
 from tests.worlds.memory_objects import START, timestamp
+from tests.worlds.shipped_access import Stage, _stages, stage
 
 __all__ = ["_stages", "stage"]
 

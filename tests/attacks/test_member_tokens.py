@@ -26,9 +26,9 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_access import JOIN_SECRET, Stage, _stages, decoded, stage, stopped
 from tests.kube.access import MERGE, token_of
 from tests.worlds.apiservers import refusal
+from tests.worlds.shipped_access import JOIN_SECRET, Stage, _stages, decoded, stage, stopped
 
 pytestmark = pytest.mark.real_only  # the embedded server has no CEL
 __all__ = ["_stages", "stage"]

@@ -38,7 +38,6 @@ from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.supervised import dead
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.embedded.test_informer import put
 from tests.embedded.test_webhook import Hook
 from tests.kube.suite.test_shipped_webhooks import Shipped, join
 from tests.kube.suite.test_shipped_webhooks import cluster_set as a_set
@@ -47,6 +46,7 @@ from tests.worlds import agentworld
 from tests.worlds.apiservers import Cluster, refusal
 from tests.worlds.controllers import Controller, controller
 from tests.worlds.leader_world import SET, announce, cluster_set, endpoints, service
+from tests.worlds.mirrors import put
 
 QUICK = Timing(list_timeout=20.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2)
 ESCAPES = "\x1b[2J\r\nlevel=error forged by mallory\x07\x9b31m\u202e"

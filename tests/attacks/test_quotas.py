@@ -25,7 +25,6 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_access import Stage, _stages, export_of, stage, stopped
 from tests.unit.test_admission import ask
 from tests.worlds import member_world
 from tests.worlds.admission_objects import World as Lookups
@@ -35,6 +34,7 @@ from tests.worlds.apiservers import refusal
 from tests.worlds.control_view import Controller, MemoryView
 from tests.worlds.leader_world import AREA, FLAT, Leader, account, cluster_info, endpoints, service
 from tests.worlds.memory_objects import Clock, MemoryObjects
+from tests.worlds.shipped_access import Stage, _stages, export_of, stage, stopped
 
 __all__ = ["_stages", "stage"]  # fixtures
 

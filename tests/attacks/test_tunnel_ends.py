@@ -23,8 +23,8 @@ from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import GENEVE, VXLAN
 from tests.attacks.tunnel_range import ETH_P_ALL, TRIES, Range, encrypted_nodes, plain, six, v4
 from tests.contract.inside import make
-from tests.contract.test_tunnel_guard import FAR, NODE, PEER, Wires, wires
 from tests.worlds.core_inputs import cluster, config, gateway, networks, node, snapshot
+from tests.worlds.guarded_node import FAR, NODE, PEER, Wires, wires
 
 __all__ = ["encrypted_nodes", "plain", "six", "wires"]
 

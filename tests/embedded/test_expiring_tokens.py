@@ -19,7 +19,7 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.embedded.test_admin import AREA, CONFIG, SECRET, Site, config_file, controller, server, site
+from tests.worlds.admin_site import AREA, CONFIG, SECRET, Site, config_file, controller, server, site
 
 __all__ = ["server", "site"]
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"

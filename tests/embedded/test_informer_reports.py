@@ -20,8 +20,8 @@ from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.document import MAX_DEPTH
-from tests.embedded.test_informer import FAST, Mirror, api, client, mirror, put, requests, start
 from tests.waiting import allowed, until
+from tests.worlds.mirrors import FAST, Mirror, api, client, mirror, put, requests, start
 
 __all__ = ["api", "client", "mirror", "start"]  # fixtures
 

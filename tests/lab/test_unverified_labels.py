@@ -15,7 +15,7 @@ from devtools.nodes import netns
 from devtools.nodes.node import POD_NEXT_HOP, pod_device
 from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
-from tests.lab.test_policies import IN_TIME, SILENCE, bring_up, network_policy, of_east, policy, tried
+from tests.worlds.policy_lab import IN_TIME, SILENCE, bring_up, network_policy, of_east, policy, tried
 
 __all__ = ["policy"]
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
