@@ -226,13 +226,13 @@ def test_a_token_of_another_account(stage: Stage, role: str) -> None:
     name = f"mcagent-{role}-webhook"
     notes = {"kubernetes.io/service-account.name": "default"}
     body: Json = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token"}
-    for wanted in (JOIN_SECRET, name, "new"):
-        made = body | {"metadata": {"name": wanted, "annotations": notes}}
+    for secret_name in (JOIN_SECRET, name, "new"):
+        made = body | {"metadata": {"name": secret_name, "annotations": notes}}
         stopped(refusal(client, "POST", where.path("secrets"), made), "cannot create")
     stopped(refusal(client, "DELETE", where.path("secrets", name)), "cannot delete")
     for changed_secret in (name,) if role == "leader" else (name, JOIN_SECRET):
-        there = stage.admin.request("GET", where.path("secrets", changed_secret))
-        changed = there | {"type": body["type"], "metadata": there["metadata"] | {"annotations": notes}}
+        secret = stage.admin.request("GET", where.path("secrets", changed_secret))
+        changed = secret | {"type": body["type"], "metadata": secret["metadata"] | {"annotations": notes}}
         stopped(refusal(client, "PUT", where.path("secrets", changed_secret), changed), "field is immutable")
 
 

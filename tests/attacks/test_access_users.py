@@ -44,11 +44,11 @@ def served(port: int, *endpoints_beside: Endpoint, pods: Sequence[Pod] = ()) -> 
     The Service's EndpointSlice has an ordinary Pod, and these endpoints beside it.
     """
     slices = endpoint_slice("s", "web", [endpoint(POD), *endpoints_beside], ("", port))
-    found = compile_desired(
+    compiled = compile_desired(
         snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices, *pods), Facts(), config("g1")
     )
-    places = found.state.services["default/web:80/tcp"].endpoints
-    return {f"{address}:{number}" for address, number in places}, {p.reason for p in found.desired.problems}
+    places = compiled.state.services["default/web:80/tcp"].endpoints
+    return {f"{address}:{number}" for address, number in places}, {p.reason for p in compiled.desired.problems}
 
 
 @attack(
@@ -149,11 +149,11 @@ def test_outside_of_the_cluster(address: str) -> None:
 def test_a_slice_that_looks_like_ours() -> None:
     """Name, labels and owner of ours do not keep it; one that was changed is put right."""
     view, controller = world(service_import(), endpoints_import("10.97.0.5"))
-    (ours,) = view.local.list(Kind.ENDPOINT_SLICE, "shop")
+    (own_slice,) = view.local.list(Kind.ENDPOINT_SLICE, "shop")
     forged = slice_of("antrea-mc-web", "169.254.169.254", name="antrea-mc-web-zzzzz")
-    forged["metadata"]["labels"] = dict(ours["metadata"]["labels"])
+    forged["metadata"]["labels"] = dict(own_slice["metadata"]["labels"])
     view.local.put(forged)
-    bent = {**ours, "endpoints": [{"addresses": ["192.0.2.66"], "conditions": {"ready": True}}]}
+    bent = {**own_slice, "endpoints": [{"addresses": ["192.0.2.66"], "conditions": {"ready": True}}]}
     view.local.put(bent)
     controller.settle()
     assert endpoints(view) == {"10.97.0.5": [80]}

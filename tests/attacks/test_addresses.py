@@ -66,8 +66,8 @@ def has(found: Compiled, cluster_id: str) -> tuple[tuple[str, ...], tuple[str, .
 
 def routes(found: Compiled) -> set[str]:
     """Return what the Node's kernel sends into the bridge, or keeps out of it."""
-    resources = (one for fragment in found.desired.fragments.values() for one in fragment.resources)
-    return {str(one.destination) for one in resources if isinstance(one, Route)}
+    resources = (resource for fragment in found.desired.fragments.values() for resource in fragment.resources)
+    return {str(resource.destination) for resource in resources if isinstance(resource, Route)}
 
 
 def problems(found: Compiled, cluster_id: str) -> set[tuple[str, str]]:
@@ -77,17 +77,17 @@ def problems(found: Compiled, cluster_id: str) -> set[tuple[str, str]]:
 
 def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values: Any) -> Compiled:
     """Return what is decided, once everything of the victim's is as if there were no attacker."""
-    found = None
+    decision = None
     for on in ("g1", "w1"):
-        alone, found = decide(victim, on=on, **values), decide(victim, *attackers, on=on, **values)
-        assert has(found, victim.cluster_id) == has(alone, victim.cluster_id)
+        alone, decision = decide(victim, on=on, **values), decide(victim, *attackers, on=on, **values)
+        assert has(decision, victim.cluster_id) == has(alone, victim.cluster_id)
         name = f"cluster/{victim.cluster_id}"
-        assert [r.key for r in found.desired.fragments[name].resources] == [
+        assert [r.key for r in decision.desired.fragments[name].resources] == [
             r.key for r in alone.desired.fragments[name].resources
         ]
-        assert problems(found, victim.cluster_id) == problems(alone, victim.cluster_id)
-    assert found is not None
-    return found
+        assert problems(decision, victim.cluster_id) == problems(alone, victim.cluster_id)
+    assert decision is not None
+    return decision
 
 
 @attack(
@@ -99,10 +99,10 @@ def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values:
 def test_a_pod_address_of_another_member_as_gateway() -> None:
     """The gateway is refused, no throw route takes the address out of the tunnels, the rest of north works."""
     north = cluster("north", "10.103.0.0/16", gateways=("192.168.3.11", "10.20.1.2"), created=NEW)
-    found = unharmed(WEST, north)
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert "10.20.1.2/32" not in routes(found)
-    assert ("spec.gatewayInfos[1].gatewayIP", "DuplicateAddress") in problems(found, "north")
+    decision = unharmed(WEST, north)
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert "10.20.1.2/32" not in routes(decision)
+    assert ("spec.gatewayInfos[1].gatewayIP", "DuplicateAddress") in problems(decision, "north")
 
 
 @attack(
@@ -114,10 +114,10 @@ def test_a_pod_address_of_another_member_as_gateway() -> None:
 @pytest.mark.parametrize("cidr", ["192.168.0.0/16", "192.168.2.0/24", "192.168.2.11/32"])
 def test_a_cidr_around_the_gateway_of_another_member(cidr: str) -> None:
     """No route leads there, whatever the prefix length, and the other's tunnel stays."""
-    found = unharmed(WEST, cluster("north", cidr, gateways=("172.18.0.3",), created=NEW))
-    assert has(found, "north") == ((), ("172.18.0.3",))
-    assert cidr not in routes(found)
-    assert problems(found, "north") == {("spec.serviceCIDR", "OverlapsRemote")}
+    decision = unharmed(WEST, cluster("north", cidr, gateways=("172.18.0.3",), created=NEW))
+    assert has(decision, "north") == ((), ("172.18.0.3",))
+    assert cidr not in routes(decision)
+    assert problems(decision, "north") == {("spec.serviceCIDR", "OverlapsRemote")}
 
 
 @attack(
@@ -135,9 +135,9 @@ def test_an_older_member_takes_a_younger_ones_cidr(cidr: str) -> None:
     north = cluster("north", "10.103.0.0/16", cidr, gateways=("192.168.3.11",), created=OLD, granted=mine)
     # beside home's Service CIDR, which is in the widest of them
     home = (node("g1", "192.0.2.1"), node("w1", "192.0.2.3"), gateway("g1", "192.0.2.1", cidr="10.4.0.0/16"))
-    found = unharmed(west, north, home=home)
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert ("spec.podCIDRs[0]", "OverlapsRemote") in problems(found, "north")
+    decision = unharmed(west, north, home=home)
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert ("spec.podCIDRs[0]", "OverlapsRemote") in problems(decision, "north")
 
 
 @attack(
@@ -187,10 +187,10 @@ def test_an_older_member_publishes_a_younger_ones_key(next_key: bool) -> None:
         granted={"10.103.0.0/16": FIRST, "192.168.3.11": FIRST, key(3): FIRST, key(2): LATER},
     )
     mode = TrafficEncryption.WIREGUARD
-    alone, found = decide(west, facts=facts, encryption=mode), decide(west, north, facts=facts, encryption=mode)
-    assert found.state.encryption.ends["west"] == alone.state.encryption.ends["west"] != ()
-    assert found.state.encryption.ends["north"] == ()
-    assert ("spec.gatewayInfos[0].wireGuard", "DuplicateKey") in problems(found, "north")
+    alone, decision = decide(west, facts=facts, encryption=mode), decide(west, north, facts=facts, encryption=mode)
+    assert decision.state.encryption.ends["west"] == alone.state.encryption.ends["west"] != ()
+    assert decision.state.encryption.ends["north"] == ()
+    assert ("spec.gatewayInfos[0].wireGuard", "DuplicateKey") in problems(decision, "north")
 
 
 @attack(
@@ -205,15 +205,15 @@ def test_a_range_with_the_api_server(cidr: str) -> None:
     attacker = cluster("north", cidr, gateways=("192.168.3.11",))
     slices = endpoint_slice("kubernetes", "kubernetes", [endpoint("10.77.0.5")], ("https", 6443))
     facts = Facts(api_servers=addresses("10.77.0.5"))
-    for found in (
+    for decision in (
         decide(attacker, facts=facts),
         decide(attacker, facts=facts, on="w1"),
         decide(attacker, facts=facts, allowed_remote_cidrs=networks("10.0.0.0/8")),
         decide(attacker, slices),
     ):
-        assert has(found, "north") == ((), ("192.168.3.11",))
-        assert cidr not in routes(found)
-        assert problems(found, "north") == {("spec.serviceCIDR", "Protected")}
+        assert has(decision, "north") == ((), ("192.168.3.11",))
+        assert cidr not in routes(decision)
+        assert problems(decision, "north") == {("spec.serviceCIDR", "Protected")}
 
 
 @attack(
@@ -228,9 +228,9 @@ def test_a_range_with_the_resolver(cidr: str) -> None:
     facts = Facts(resolvers=addresses("10.53.0.10", "9.9.9.9"))
     attacker = cluster("north", cidr, gateways=("192.168.3.11",))
     for on in ("g1", "w1"):
-        found = decide(attacker, facts=facts, on=on, allowed_remote_cidrs=networks("0.0.0.0/0"))
-        assert cidr not in routes(found)
-        assert problems(found, "north") == {("spec.serviceCIDR", "Protected")}
+        decision = decide(attacker, facts=facts, on=on, allowed_remote_cidrs=networks("0.0.0.0/0"))
+        assert cidr not in routes(decision)
+        assert problems(decision, "north") == {("spec.serviceCIDR", "Protected")}
 
 
 @attack(
@@ -242,9 +242,9 @@ def test_a_range_with_the_resolver(cidr: str) -> None:
 def test_a_range_with_a_default_gateway() -> None:
     """Also one that is on no connected network (a /32 uplink, as clouds have them) is nobody else's."""
     facts = Facts(default_gateways=addresses("10.55.0.1"))
-    found = decide(cluster("north", "10.55.0.0/16", gateways=("10.55.0.1", "192.168.3.11")), facts=facts)
-    assert has(found, "north") == ((), ("192.168.3.11",))
-    assert problems(found, "north") == {
+    decision = decide(cluster("north", "10.55.0.0/16", gateways=("10.55.0.1", "192.168.3.11")), facts=facts)
+    assert has(decision, "north") == ((), ("192.168.3.11",))
+    assert problems(decision, "north") == {
         ("spec.serviceCIDR", "Protected"),
         ("spec.gatewayInfos[0].gatewayIP", "Protected"),
     }
@@ -263,9 +263,9 @@ def test_a_range_with_a_node_of_this_cluster() -> None:
     cidrs = ("10.60.0.0/24", "10.61.0.0/16", "10.62.0.8/32")
     attacker = cluster("north", *cidrs, gateways=("10.60.0.9", "10.62.0.8", "192.168.3.11"))
     for allowed in ((), networks("10.0.0.0/8")):
-        found = decide(*far, outside, attacker, allowed_remote_cidrs=allowed)
-        assert has(found, "north") == ((), ("192.168.3.11",))
-        assert {reason for _, reason in problems(found, "north")} == {"OverlapsLocal", "DuplicateAddress"}
+        decision = decide(*far, outside, attacker, allowed_remote_cidrs=allowed)
+        assert has(decision, "north") == ((), ("192.168.3.11",))
+        assert {reason for _, reason in problems(decision, "north")} == {"OverlapsLocal", "DuplicateAddress"}
 
 
 @attack(
@@ -279,9 +279,9 @@ def test_a_range_that_the_administrator_protects() -> None:
     protected = networks("10.70.0.0/24")
     for cidr in ("10.70.0.0/16", "10.70.0.8/29"):
         attacker = cluster("north", cidr, gateways=("10.70.0.9", "192.168.3.11"))
-        found = decide(attacker, protected_cidrs=protected, allowed_remote_cidrs=networks("10.70.0.0/16"))
-        assert has(found, "north") == ((), ("192.168.3.11",))
-        assert {reason for _, reason in problems(found, "north")} == {"Protected"}
+        decision = decide(attacker, protected_cidrs=protected, allowed_remote_cidrs=networks("10.70.0.0/16"))
+        assert has(decision, "north") == ((), ("192.168.3.11",))
+        assert {reason for _, reason in problems(decision, "north")} == {"Protected"}
 
 
 @attack(
@@ -294,9 +294,9 @@ def test_a_range_that_the_administrator_protects() -> None:
 def test_a_lifeline_as_gateway(address: str) -> None:
     """No tunnel, no throw route, no rule leads there, whether IPv4 or IPv6."""
     facts = Facts(api_servers=addresses("10.77.0.5"), resolvers=addresses("9.9.9.9", "2001:db8::53"))
-    found = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")), facts=facts)
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert problems(found, "north") == {("spec.gatewayInfos[0].gatewayIP", "Protected")}
+    decision = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")), facts=facts)
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert problems(decision, "north") == {("spec.gatewayInfos[0].gatewayIP", "Protected")}
 
 
 @attack(
@@ -308,9 +308,9 @@ def test_a_lifeline_as_gateway(address: str) -> None:
 @pytest.mark.parametrize("address", ["10.96.0.10", "10.10.3.7"])
 def test_an_address_of_this_cluster_as_gateway(address: str) -> None:
     """A ClusterIP and a Pod of this cluster are no gateways of others."""
-    found = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")))
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert problems(found, "north") == {("spec.gatewayInfos[0].gatewayIP", "OverlapsLocal")}
+    decision = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")))
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert problems(decision, "north") == {("spec.gatewayInfos[0].gatewayIP", "OverlapsLocal")}
 
 
 @attack(
@@ -323,17 +323,17 @@ def test_a_range_around_pods_that_are_known_one_by_one() -> None:
     """Also one that appears later takes the range away from the other cluster, and not the other way round."""
     home = (node("g1", "192.0.2.1"), node("w1", "192.0.2.3"), gateway("g1", "192.0.2.1"))
     attacker = cluster("north", "10.103.0.0/16", "10.40.0.0/16", gateways=("10.40.0.6", "192.168.3.11"))
-    known = (pod("a", "w1", "10.40.0.5"), pod("b", "w1", "10.40.0.6"))
+    pods = (pod("a", "w1", "10.40.0.5"), pod("b", "w1", "10.40.0.6"))
     before = decide(attacker, home=home, pod_routing=PodRouting.PER_POD)
     assert has(before, "north")[0] == ("10.40.0.0/16", "10.103.0.0/16")
-    fresh = decide(attacker, *known, home=home, pod_routing=PodRouting.PER_POD)
+    fresh = decide(attacker, *pods, home=home, pod_routing=PodRouting.PER_POD)
     settings = config("g1", enable_pod_to_pod=True, pod_routing=PodRouting.PER_POD)
     compiler = Compiler()
     compiler.compile(snapshot(*home, attacker), NO_FACTS, settings)
-    after = compiler.compile(snapshot(*home, attacker, *known), NO_FACTS, settings)
-    for found in (fresh, after):
-        assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-        assert ("spec.podCIDRs[0]", "OverlapsLocal") in problems(found, "north")
+    after = compiler.compile(snapshot(*home, attacker, *pods), NO_FACTS, settings)
+    for compiled in (fresh, after):
+        assert has(compiled, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+        assert ("spec.podCIDRs[0]", "OverlapsLocal") in problems(compiled, "north")
 
 
 @attack(
@@ -357,12 +357,12 @@ def test_a_thousand_cidrs_of_each_that_all_overlap() -> None:
     ]
     settings = config("g1", enable_pod_to_pod=True)
     begin = time.process_time()
-    found = compile_desired(snapshot(*HOME, WEST, *attackers), NO_FACTS, settings).state
+    compiled = compile_desired(snapshot(*HOME, WEST, *attackers), NO_FACTS, settings).state
     spent = time.process_time() - begin
     alone = compile_desired(snapshot(*HOME, WEST), NO_FACTS, settings).state
-    assert found.clusters["west"] == alone.clusters["west"]
-    for one in attackers:
-        mine = found.clusters[one.cluster_id]
+    assert compiled.clusters["west"] == alone.clusters["west"]
+    for attacker in attackers:
+        mine = compiled.clusters[attacker.cluster_id]
         assert (len(mine.cidrs), len(mine.gateways)) == (1023, 63)
     assert spent < 20, f"{spent:.1f} s"  # comparing each with each takes minutes
 
@@ -379,9 +379,9 @@ def test_what_stands_for_an_ipv6_gateway() -> None:
     mapped = source_of(ip_address("2001:db8:2::11"))
     around = ip_network((int(mapped), 8), strict=False)
     north = cluster("north", str(around), gateways=(str(mapped), "192.168.3.11"), created=OLD)
-    found = unharmed(victim, north, allowed_remote_cidrs=networks("10.0.0.0/8", str(around)))
-    assert has(found, "north") == ((), ("192.168.3.11",))
-    assert {reason for _, reason in problems(found, "north")} == {"NotUnicast"}
+    decision = unharmed(victim, north, allowed_remote_cidrs=networks("10.0.0.0/8", str(around)))
+    assert has(decision, "north") == ((), ("192.168.3.11",))
+    assert {reason for _, reason in problems(decision, "north")} == {"NotUnicast"}
 
 
 RAW = {
@@ -494,5 +494,5 @@ def test_a_second_object_for_a_members_id() -> None:
     second = replace(
         second, meta=meta(Kind.CLUSTER_INFO_IMPORT, "aa-clusterinfo", NEW), granted={"10.102.0.0/16": "0"}
     )
-    found = unharmed(WEST, second)
-    assert [p.reason for p in found.desired.problems if "aa-clusterinfo" in p.subject] == ["DuplicateClusterID"]
+    decision = unharmed(WEST, second)
+    assert [p.reason for p in decision.desired.problems if "aa-clusterinfo" in p.subject] == ["DuplicateClusterID"]

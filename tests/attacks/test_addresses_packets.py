@@ -63,8 +63,8 @@ def _north(lab: Lab, *cidrs: str, gateways: tuple[str, ...] = (), granted: dict[
 def _routed(lab: Lab, cidr: str) -> bool:
     """Tell whether all Nodes of east have a route of ours to a CIDR."""
     nodes = lab.topology.clusters[0].nodes
-    found = [netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111") for node in nodes]
-    return all(f"{cidr} " in text for text in found)
+    routes = [netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111") for node in nodes]
+    return all(f"{cidr} " in text for text in routes)
 
 
 def _reaches(lab: Lab) -> bool:
@@ -109,7 +109,9 @@ def test_an_older_member_adds_the_cidrs_of_a_younger_one(lab: Lab) -> None:
     own = {NORTH_CIDR: FIRST, NORTH_GATEWAY: FIRST}
     _north(lab, granted=own)
     name = f"{west.name}-clusterinfo"
-    claims = {str(one): SECOND for one in (west.service_cidr, west.pod_cidr, west.gateways[0].tunnel_address)}
+    claims = {
+        str(network): SECOND for network in (west.service_cidr, west.pod_cidr, west.gateways[0].tunnel_address)
+    }
     api.delete("ClusterInfoImport", name, NAMESPACE)
     fresh = objects.import_object(west)
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": {CLAIMS_ANNOTATION: granted_text(claims)}}

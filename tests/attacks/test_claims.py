@@ -45,12 +45,12 @@ LEDGER = "the leader's ledger of claims: the first claim stands and stays"
 
 def world() -> Leader:
     """Return a leader with an older member, the attacker, and a younger one, the victim."""
-    found = Leader("attacker", "victim", "third")
-    found.put(cluster_info("attacker", "10.1.0.0/16"))
-    found.clock.forward(60)
-    found.put(cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY))
-    found.clock.forward(60)
-    return found
+    leader = Leader("attacker", "victim", "third")
+    leader.put(cluster_info("attacker", "10.1.0.0/16"))
+    leader.clock.forward(60)
+    leader.put(cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY))
+    leader.clock.forward(60)
+    return leader
 
 
 def edited(**changes: Any) -> RawObject:
@@ -78,8 +78,8 @@ def unharmed(world: Leader) -> None:
     assert info(world, "victim")["podCIDRs"] == ["10.20.0.0/16"]
     assert info(world, "victim")["wireGuard"] == {"publicKey": VICTIM_KEY}
     assert info(world, "victim")["gatewayInfos"] == [{"gatewayIP": gateway_of("victim")}]
-    said = str(info(world, "attacker"))
-    assert not [text for text in ("10.2.", "10.20.", VICTIM_KEY, gateway_of("victim")) if text in said], said
+    report = str(info(world, "attacker"))
+    assert not [text for text in ("10.2.", "10.20.", VICTIM_KEY, gateway_of("victim")) if text in report], report
 
 
 # --- an older member takes what a younger one has -----------------------------------------------------------

@@ -39,17 +39,17 @@ FEW = Limits(slots=4, ask=1.0, answer=10.0)
 @pytest.fixture
 def health() -> Iterator[HttpServer]:
     """Give a health server as a Pod of a controller has it."""
-    made = serve_health(("0.0.0.0", 0), PAGES)
-    yield made
-    made.close()
+    health_server = serve_health(("0.0.0.0", 0), PAGES)
+    yield health_server
+    health_server.close()
 
 
 @pytest.fixture
 def pages() -> Iterator[HttpServer]:
     """Give pages in clear text, with few slots and little time."""
-    made = HttpServer(("127.0.0.1", 0), PAGES, limits=FEW)
-    yield made
-    made.close()
+    server = HttpServer(("127.0.0.1", 0), PAGES, limits=FEW)
+    yield server
+    server.close()
 
 
 class Hook:
@@ -74,32 +74,32 @@ class Hook:
 
     def allows(self) -> bool:
         """Ask as an API server does, from a source of its own."""
-        found = b""
+        answer = b""
         with suppress(OSError), connect(self.server.port, "127.0.0.1") as raw:
             raw.settimeout(5)
-            with unverified().wrap_socket(raw) as made:
-                made.sendall(review(close=True))
-                while data := made.recv(65536):
-                    found += data
-        return b'"allowed": true' in found
+            with unverified().wrap_socket(raw) as stream:
+                stream.sendall(review(close=True))
+                while data := stream.recv(65536):
+                    answer += data
+        return b'"allowed": true' in answer
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     """Give a webhook with the limits that it has."""
-    made = Hook()
-    yield made
-    made.server.close()
+    hook = Hook()
+    yield hook
+    hook.server.close()
 
 
-def review(name: str = "x", *, close: bool = False, more: str = "", padding: int = 0) -> bytes:
+def review(name: str = "x", *, close: bool = False, fields: str = "", padding: int = 0) -> bytes:
     """Return a whole request as API servers send it."""
     asked = {"uid": "1", "operation": "CREATE", "kind": {"kind": "ClusterSet"}, "name": name}
     asked["object"] = "x" * padding
     text = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
     body = json.dumps(text).encode()
-    more += "Connection: close\r\n" if close else ""
-    return f"POST /validate HTTP/1.1\r\nHost: x\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    fields += "Connection: close\r\n" if close else ""
+    return f"POST /validate HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 # --- slots and time -----------------------------------------------------------------------------------------
@@ -127,15 +127,15 @@ def test_bytes_that_drip_do_not_occupy_health(health: HttpServer) -> None:
 )
 def test_headers_that_drip_end_at_the_deadline(pages: HttpServer) -> None:
     """A connection that goes on dripping is cut, although no single read was slow."""
-    with connect(pages.port) as one:
-        one.sendall(HEAD)
+    with connect(pages.port) as connection:
+        connection.sendall(HEAD)
         ended = False
         deadline = time.monotonic() + 10 * FEW.ask
         while not ended and time.monotonic() < deadline:
             try:
-                one.sendall(b"X")
-                one.settimeout(0.1)
-                ended = one.recv(1) == b""
+                connection.sendall(b"X")
+                connection.settimeout(0.1)
+                ended = connection.recv(1) == b""
             except TimeoutError:
                 continue
             except OSError:
@@ -198,8 +198,8 @@ def test_a_thousand_idle_connections(health: HttpServer, hook: Hook, tmp_path: P
         for port, answers in targets:
             idle = crowd(port, 1000)
             assert answers()
-            for one in idle:
-                one.close()
+            for sock in idle:
+                sock.close()
 
 
 @attack(
@@ -210,15 +210,15 @@ def test_a_thousand_idle_connections(health: HttpServer, hook: Hook, tmp_path: P
 )
 def test_connections_that_asked_once_give_way(hook: Hook) -> None:
     """All slots are kept open after a good review; the API server's new connection is served."""
-    kept = []
+    streams = []
     for _ in range(LIMITS.slots):
-        made = unverified().wrap_socket(connect(hook.server.port))
-        made.sendall(review())
-        assert made.recv(65536).startswith(b"HTTP/1.1 200")
-        kept.append(made)
+        stream = unverified().wrap_socket(connect(hook.server.port))
+        stream.sendall(review())
+        assert stream.recv(65536).startswith(b"HTTP/1.1 200")
+        streams.append(stream)
     assert hook.allows()
-    for made in kept:
-        made.close()
+    for stream in streams:
+        stream.close()
 
 
 @attack(
@@ -315,19 +315,19 @@ def test_bodies_without_end_hold_little_memory() -> None:
     for length in (MAX_BODY + 1, 8 * 1024**3, 10**30):
         assert hook.exchange(head.format(length).encode()).startswith(b"HTTP/1.1 413")
     half = head.format(MAX_BODY).encode() + b" " * (1024 * 1024)
-    made = []
+    streams = []
     for _ in range(12):
-        one = unverified().wrap_socket(connect(hook.server.port))
+        stream = unverified().wrap_socket(connect(hook.server.port))
         with suppress(OSError):
-            one.sendall(half)
-        made.append(one)
+            stream.sendall(half)
+        streams.append(stream)
 
     def ended() -> int:
         count = 0
-        for one in made:
-            one.settimeout(0.05)
+        for stream in streams:
+            stream.settimeout(0.05)
             try:
-                count += one.recv(1) == b""
+                count += stream.recv(1) == b""
             except TimeoutError:
                 continue
             except OSError:
@@ -336,8 +336,8 @@ def test_bodies_without_end_hold_little_memory() -> None:
 
     until(lambda: ended() >= 8, timeout=LIMITS.ask / 2)
     assert hook.allows()
-    for one in made:
-        one.close()
+    for stream in streams:
+        stream.close()
     hook.server.close()
 
 
@@ -404,10 +404,12 @@ SMUGGLED = [  # N is the true length of the body
 def test_ambiguous_lengths_are_refused(hook: Hook, headers: str) -> None:
     """The server answers once, with a refusal, and closes; what follows is not read as a request."""
     body = review().partition(b"\r\n\r\n")[2]
-    told = re.sub(r"\bN\b", str(len(body)), headers)
-    found = hook.exchange(f"POST /validate HTTP/1.1\r\nHost: x\r\n{told}\r\n".encode() + body + review("smuggled"))
-    assert found.count(b"HTTP/1.1 ") <= 1
-    assert not found.startswith(b"HTTP/1.1 2")
+    head = re.sub(r"\bN\b", str(len(body)), headers)
+    answer = hook.exchange(
+        f"POST /validate HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode() + body + review("smuggled")
+    )
+    assert answer.count(b"HTTP/1.1 ") <= 1
+    assert not answer.startswith(b"HTTP/1.1 2")
     assert hook.asked == []
 
 
@@ -435,6 +437,6 @@ def test_odd_paths_and_methods_get_nothing(tmp_path: Path, health: HttpServer) -
     with served(tmp_path) as agent:
         for request in requests:
             text = f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-            for found in (exchange(agent.port, text, tls=True), exchange(health.port, text)):
-                assert found[9:12] in (b"400", b"403", b"404", b"405", b"501"), request
-                assert b"n1" not in found
+            for answer in (exchange(agent.port, text, tls=True), exchange(health.port, text)):
+                assert answer[9:12] in (b"400", b"403", b"404", b"405", b"501"), request
+                assert b"n1" not in answer

@@ -31,9 +31,9 @@ HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 @pytest.fixture
 def health() -> Iterator[HttpServer]:
     """Give a health server as a Pod of a controller has it."""
-    made = serve_health(("0.0.0.0", 0), PAGES)
-    yield made
-    made.close()
+    health_server = serve_health(("0.0.0.0", 0), PAGES)
+    yield health_server
+    health_server.close()
 
 
 READERS = Path(__file__).parents[2] / "deploy/metrics-reader.yaml"
@@ -168,9 +168,9 @@ def test_pipelined_requests_are_not_answered(cluster: Cluster) -> None:
     server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client.request))
     good = HEAD + f"Authorization: Bearer {token}\r\n\r\n".encode()
     until(lambda: get(server.port, "/metrics", token)[0] == 200, timeout=15)
-    found = exchange(server.port, good + b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert found.count(b"HTTP/1.1 ") <= 1
-    assert b"n1" not in found
+    answers = exchange(server.port, good + b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answers.count(b"HTTP/1.1 ") <= 1
+    assert b"n1" not in answers
     server.close()
 
 
@@ -296,12 +296,12 @@ def test_reviews_that_hang_block_nobody_known(cluster: Cluster) -> None:
     counting.client = hanging
     guesses = []
     for number in range(40):
-        one = connect(server.port)
-        one.sendall(HEAD + f"Authorization: Bearer guess-{number:08}\r\n\r\n".encode())
-        guesses.append(one)
+        guess = connect(server.port)
+        guess.sendall(HEAD + f"Authorization: Bearer guess-{number:08}\r\n\r\n".encode())
+        guesses.append(guess)
     assert get(server.port, "/metrics", token, timeout=3.0)[0] == 200
-    for one in guesses:
-        one.close()
+    for guess in guesses:
+        guess.close()
     server.close()
     hanging.close()
     silent.close()

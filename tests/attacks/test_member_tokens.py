@@ -160,7 +160,7 @@ def test_a_token_that_is_not_bound(member: Member) -> None:
     """No reference, another Secret, that of another member, a Pod, a Node, and other names of the same Secret."""
     whole: Any = token_request(member.claims.anchor, 600)
     reference = whole["spec"].pop("boundObjectRef")
-    others: tuple[Any, ...] = (
+    owner_references: tuple[Any, ...] = (
         {},
         reference | {"name": "mcagent-leader-webhook"},
         reference | {"name": anchor_name("west", LIFE, "a" * 20)},
@@ -171,7 +171,7 @@ def test_a_token_that_is_not_bound(member: Member) -> None:
         reference | {"apiVersion": ""},
     )
     stopped(member.refused(whole), "spec.boundObjectRef must be the Secret")
-    for other in others:
+    for other in owner_references:
         body = whole | {"spec": whole["spec"] | {"boundObjectRef": other}}
         stopped(member.refused(body), "spec.boundObjectRef must be the Secret", "Unsupported value")
 

@@ -62,9 +62,9 @@ def world(make_lab: Callable[..., Lab]) -> Iterator[World]:
     """Two clusters whose Nodes are in the published Pod CIDR, with kubelet's port open on the second's workers."""
     lab = make_lab(generate(cni=Cni.AWS_VPC, workers=2), liveness=False)
     east, west = lab.topology.clusters
-    one, two = west.workers
-    with packets.listening(lab.namespace(one), KUBELET), packets.listening(lab.namespace(two), KUBELET):
-        for node, other in ((one, two), (two, one)):
+    worker, two = west.workers
+    with packets.listening(lab.namespace(worker), KUBELET), packets.listening(lab.namespace(two), KUBELET):
+        for node, other in ((worker, two), (two, worker)):
             rules = _NODE_PORTS.format(
                 node=node.address,
                 port=NODE_PORT,
@@ -74,7 +74,7 @@ def world(make_lab: Callable[..., Lab]) -> Iterator[World]:
             )
             netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=rules)
         pod, gateway = lab.namespace(east.workers[0].pods[0]), lab.namespace(east.gateways[0])
-        yield World(lab, pod, gateway, west.gateways[0], (one, two))
+        yield World(lab, pod, gateway, west.gateways[0], (worker, two))
 
 
 def _still_reached(world: World) -> None:
@@ -218,7 +218,7 @@ def test_in_the_middle_of_a_connection(world: World) -> None:
             segments = (packets.tcp(attacker.address, node.address, (port, KUBELET), syn=False) for port in PORTS)
             packets.flood(world.pod, attacker.address, node.address, segments)
         _still_reached(world)  # sent after them
-        answers = [one.source for one in map(Packet, capture.frames()) if one.source in _addresses(world)]
+        answers = [packet.source for packet in map(Packet, capture.frames()) if packet.source in _addresses(world)]
         assert answers == []
     for node in world.nodes:
         lines = netns.execute(world.lab.namespace(node), ["cat", "/proc/net/nf_conntrack"]).stdout.splitlines()

@@ -69,9 +69,9 @@ def created(cluster: Cluster, obj: RawObject, inside: str = "null") -> None:
 
 def with_payload(name: str, **spec: Any) -> RawObject:
     """Return a Service export of mallory with fields of its spec."""
-    found = service("mallory", f"evil/{name}")
-    found["spec"]["service"]["serviceSpec"] |= spec
-    return found
+    payload = service("mallory", f"evil/{name}")
+    payload["spec"]["service"]["serviceSpec"] |= spec
+    return payload
 
 
 def good(cluster: Cluster, name: str = "nginx") -> None:
@@ -89,11 +89,11 @@ def imported(cluster: Cluster, name: str = "nginx") -> bool:
 @contextmanager
 def leading(cluster: Cluster, directory: Path) -> Iterator[Controller]:
     """Run a leader's controller in the test's namespace; it is to be in order afterwards."""
-    with controller("leader", cluster.server.kubeconfig, cluster.namespace, directory) as found:
-        yield found
-        assert found.page("/healthz") == "ok\n"
-        assert found.ready()
-        assert "Traceback" not in found.log.read_text()
+    with controller("leader", cluster.server.kubeconfig, cluster.namespace, directory) as leader_process:
+        yield leader_process
+        assert leader_process.page("/healthz") == "ok\n"
+        assert leader_process.ready()
+        assert "Traceback" not in leader_process.log.read_text()
 
 
 def joined(cluster: Cluster) -> None:
@@ -250,8 +250,8 @@ def test_a_nested_service_export_does_not_blind_an_agent() -> None:
             )
             with answered(listener, events.encode()):
                 wait_until(lambda: "shop/five" in store.take().service_exports, "the event after it", timeout=10)
-            known = {f"shop/{name}" for name in ("one", "two", "three", "four", "five")}
-            assert set(store.take().service_exports) == known
+            export_names = {f"shop/{name}" for name in ("one", "two", "three", "four", "five")}
+            assert set(store.take().service_exports) == export_names
             assert dead() == []
         finally:
             source.stop()
@@ -353,15 +353,15 @@ def _service(name: str, last: int) -> RawObject:
 
 
 def _slice(service_name: str, number: int, count: int = 1000) -> RawObject:
-    found = agentworld.raw(
+    endpoint_slice = agentworld.raw(
         Kind.ENDPOINT_SLICE,
         f"{service_name}-{number}",
         addressType="IPv4",
         endpoints=[{"addresses": [f"10.10.{i // 250 + 4 * number}.{i % 250 + 1}"]} for i in range(count)],
         ports=[{"name": "http", "port": 8080, "protocol": "TCP"}],
     )
-    found["metadata"]["labels"] = {"kubernetes.io/service-name": service_name}
-    return found
+    endpoint_slice["metadata"]["labels"] = {"kubernetes.io/service-name": service_name}
+    return endpoint_slice
 
 
 # --- nonsense --------------------------------------------------------------------------------------------
@@ -387,8 +387,8 @@ def test_announcements_with_nonsense(cluster: Cluster, tmp_path: Path) -> None:
 
     def ready() -> bool:
         path = object_path(Kind.CLUSTER_SET, cluster.namespace, SET)
-        found = cluster.client.request("GET", path).get("status") or {}
-        return "east" in {one["clusterID"] for one in found.get("clusterStatuses") or ()}
+        status = cluster.client.request("GET", path).get("status") or {}
+        return "east" in {cluster_status["clusterID"] for cluster_status in status.get("clusterStatuses") or ()}
 
     with leading(cluster, tmp_path) as leader:
         created(cluster, announce("east"))
@@ -475,10 +475,10 @@ def test_letters_that_look_alike() -> None:
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     """Give a webhook that allows everything."""
-    made = Hook({"/validate": lambda _request: ALLOWED})
-    made.use()
-    yield made
-    made.server.close()
+    hook = Hook({"/validate": lambda _request: ALLOWED})
+    hook.use()
+    yield hook
+    hook.server.close()
 
 
 def asked(hook: Hook, operation: str = "CREATE", **request: str) -> tuple[int, Any]:
@@ -526,12 +526,12 @@ def test_bodies_that_are_nested_or_strange(hook: Hook) -> None:
 def test_lengths_that_are_none(hook: Hook) -> None:
     """Each gets an answer that refuses it, in its own connection."""
     for length in ("9" * 5000, "-1", "1e3", "0x10", "\u0661", "+5", " ", "1 1"):
-        made = hook.connect()
-        made.putrequest("POST", "/validate")
-        made.putheader("Content-Length", length.encode())
-        made.endheaders()
-        assert 400 <= made.getresponse().status < 500, length
-        made.close()
+        connection = hook.connect()
+        connection.putrequest("POST", "/validate")
+        connection.putheader("Content-Length", length.encode())
+        connection.endheaders()
+        assert 400 <= connection.getresponse().status < 500, length
+        connection.close()
     assert asked(hook)[1]["response"]["allowed"]
 
 
@@ -551,15 +551,15 @@ def test_made_up_kinds_are_one_label(hook: Hook) -> None:
 @pytest.fixture
 def shipped(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[ControllerRole], Shipped]]:
     """Give a function that applies a role's manifests in the test's namespace; nothing runs."""
-    made: list[Shipped] = []
+    webhooks: list[Shipped] = []
 
     def apply(role: ControllerRole) -> Shipped:
-        made.append(Shipped(cluster, role, tmp_path))
-        return made[-1]
+        webhooks.append(Shipped(cluster, role, tmp_path))
+        return webhooks[-1]
 
     yield apply
-    for one in made:
-        one.stack.close()
+    for webhook in webhooks:
+        webhook.stack.close()
 
 
 @pytest.mark.real_only
@@ -574,8 +574,8 @@ def test_administrators_delete_without_a_leader(
 ) -> None:
     """With no webhook running, everything can be deleted, finalizers included, but not by a member."""
     created(cluster, service("east"))
-    held = service("west")
-    created(cluster, held)
+    export = service("west")
+    created(cluster, export)
     created(cluster, announce("east"))
     created(cluster, a_set("set"))
     created(cluster, a_gateway("node-1"))

@@ -42,23 +42,23 @@ __all__ = ["_stages", "stage"]  # fixtures
 def world(**limits: int) -> Leader:
     """Return a leader with the members east and evil, and limits for all."""
     bounded = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=MemberLimits(**limits))  # type: ignore[arg-type]
-    found = Leader("east", "evil", settings=bounded)
-    found.put(account("east"), account("evil"))
-    return found
+    leader = Leader("east", "evil", settings=bounded)
+    leader.put(account("east"), account("evil"))
+    return leader
 
 
-def imported(found: Leader) -> list[str]:
+def imported(leader: Leader) -> list[str]:
     """Return the names of the Services that all members import."""
-    imports = found.api.list(Kind.RESOURCE_IMPORT, AREA)
+    imports = leader.api.list(Kind.RESOURCE_IMPORT, AREA)
     return sorted(raw["spec"]["name"] for raw in imports if raw["spec"]["kind"] == "ServiceImport")
 
 
-def flood(found: Leader, count: int, first: int = 0) -> None:
+def flood(leader: Leader, count: int, first: int = 0) -> None:
     """Let `evil` export so many Services, one a second."""
     for number in range(first, first + count):
-        found.clock.forward(1)
+        leader.clock.forward(1)
         target = f"shop/s{number:02}"
-        found.put(service("evil", target), endpoints("evil", [f"10.97.0.{number}"], target))
+        leader.put(service("evil", target), endpoints("evil", [f"10.97.0.{number}"], target))
 
 
 # --- how many ------------------------------------------------------------------------------------------
@@ -72,15 +72,15 @@ def flood(found: Leader, count: int, first: int = 0) -> None:
 )
 def test_a_flood_of_exports_is_cut_off() -> None:
     """The limit is that of all members, or its own; the rest takes no part and is told what would help."""
-    found = world(max_exports=8)
-    found.put(account("evil", max_exports="3"))
-    flood(found, 12)
-    found.put(service("east"), endpoints("east", ["10.96.0.1"]))
-    assert imported(found) == ["nginx", "s00", "s01", "s02"]
-    verdict = found.verdict("evil-shop-s03-service")
+    leader = world(max_exports=8)
+    leader.put(account("evil", max_exports="3"))
+    flood(leader, 12)
+    leader.put(service("east"), endpoints("east", ["10.96.0.1"]))
+    assert imported(leader) == ["nginx", "s00", "s01", "s02"]
+    verdict = leader.verdict("evil-shop-s03-service")
     assert (verdict["type"], verdict["reason"]) == ("Failure", "TooManyExports")
     assert names.MAX_EXPORTS_ANNOTATION in verdict["message"]
-    assert found.verdict("evil-shop-s03-endpoints")["type"] == "Failure"
+    assert leader.verdict("evil-shop-s03-endpoints")["type"] == "Failure"
 
 
 @attack(
@@ -91,20 +91,20 @@ def test_a_flood_of_exports_is_cut_off() -> None:
 )
 def test_places_that_are_given_up_are_taken_in_order() -> None:
     """After any coming and going there are as many as may be, and more only when the administrator says so."""
-    found = world(max_exports=3)
-    flood(found, 6)
+    leader = world(max_exports=3)
+    flood(leader, 6)
     for name in ("evil-shop-s01-service", "evil-shop-s01-endpoints"):
-        found.remove(name)
-    assert imported(found) == ["s00", "s02", "s03"]
-    flood(found, 2, first=20)
-    assert imported(found) == ["s00", "s02", "s03"]
-    found.put(account("evil", max_exports="4"))
-    assert imported(found) == ["s00", "s02", "s03", "s04"]
-    found.put(account("evil", max_exports="1"))
-    assert imported(found) == ["s00"]
-    found.start()
-    found.settle()
-    assert imported(found) == ["s00"]
+        leader.remove(name)
+    assert imported(leader) == ["s00", "s02", "s03"]
+    flood(leader, 2, first=20)
+    assert imported(leader) == ["s00", "s02", "s03"]
+    leader.put(account("evil", max_exports="4"))
+    assert imported(leader) == ["s00", "s02", "s03", "s04"]
+    leader.put(account("evil", max_exports="1"))
+    assert imported(leader) == ["s00"]
+    leader.start()
+    leader.settle()
+    assert imported(leader) == ["s00"]
 
 
 def lookups(**limits: int) -> Lookups:
@@ -147,7 +147,7 @@ def test_each_kind_is_counted(make: object) -> None:
 )
 def test_an_export_of_a_megabyte() -> None:
     """In whatever field it hides; one that is there already takes no part, if the field is one that is kept."""
-    found = world()
+    leader = world()
     junk = "x" * 1_000_000
     for path in ("spec.service.serviceSpec.junk", "metadata.annotations"):
         large = put(a_service(), path, {"junk": junk})
@@ -155,9 +155,9 @@ def test_an_export_of_a_megabyte() -> None:
         assert not decision.allowed
         assert "65536 bytes" in decision.message
     large = put(service("evil"), "metadata.annotations", {"junk": junk})
-    found.put(large, endpoints("evil", ["10.97.0.1"]))
-    assert imported(found) == []
-    assert found.verdict("evil-default-nginx-service")["reason"] == "TooLarge"
+    leader.put(large, endpoints("evil", ["10.97.0.1"]))
+    assert imported(leader) == []
+    assert leader.verdict("evil-default-nginx-service")["reason"] == "TooLarge"
 
 
 @attack(
@@ -193,12 +193,12 @@ def test_ten_thousand_ports() -> None:
     for many in (ports, ports[: MAX_PORTS + 1]):
         large = put(a_service(), "spec.service.serviceSpec.ports", many)
         assert not ask("CREATE", large, None, sa("east-sa"), world=lookups()).allowed
-        found = world()
-        found.put(service("evil", ports=many), endpoints("evil", ["10.97.0.1"]))
-        assert imported(found) == []
-        assert found.verdict("evil-default-nginx-service")["type"] == "Failure"
-    found.put(service("evil", ports=ports[:MAX_PORTS]))
-    assert imported(found) == ["nginx"]
+        leader = world()
+        leader.put(service("evil", ports=many), endpoints("evil", ["10.97.0.1"]))
+        assert imported(leader) == []
+        assert leader.verdict("evil-default-nginx-service")["type"] == "Failure"
+    leader.put(service("evil", ports=ports[:MAX_PORTS]))
+    assert imported(leader) == ["nginx"]
 
 
 @attack(
@@ -209,15 +209,15 @@ def test_ten_thousand_ports() -> None:
 )
 def test_thousands_of_port_sets() -> None:
     """Each set of ports is an EndpointSlice of its own."""
-    found = world()
+    leader = world()
     many = endpoints("evil", [])
     many["spec"]["endpoints"]["subsets"] = [
         {"addresses": [{"ip": "10.97.0.1"}], "ports": [{"name": "http", "port": port, "protocol": "TCP"}]}
         for port in range(1, MAX_SUBSETS + 2)
     ]
-    found.put(service("evil"), many)
-    assert found.addresses() == []
-    assert "at most 64" in found.verdict("evil-default-nginx-endpoints")["message"]
+    leader.put(service("evil"), many)
+    assert leader.addresses() == []
+    assert "at most 64" in leader.verdict("evil-default-nginx-endpoints")["message"]
     view = member_with(1)
     subsets = many["spec"]["endpoints"]["subsets"]
     north = member_world.north_of(view)
@@ -238,10 +238,10 @@ def test_thousands_of_port_sets() -> None:
 )
 def test_too_many_endpoints() -> None:
     """The others are left out, and their member reads how many."""
-    found = world(max_endpoints=10)
-    found.put(service("evil"), endpoints("evil", [f"10.97.0.{i}" for i in range(100, 0, -1)]))
-    assert found.addresses() == [f"10.97.0.{i}" for i in range(1, 11)]
-    verdict = found.verdict("evil-default-nginx-endpoints")
+    leader = world(max_endpoints=10)
+    leader.put(service("evil"), endpoints("evil", [f"10.97.0.{i}" for i in range(100, 0, -1)]))
+    assert leader.addresses() == [f"10.97.0.{i}" for i in range(1, 11)]
+    verdict = leader.verdict("evil-default-nginx-endpoints")
     assert verdict["type"] == "Succeeded"
     assert "90 endpoints are left out" in verdict["message"]
     assert "members.maxEndpoints" in verdict["message"]
@@ -364,13 +364,13 @@ def test_nothing_is_stored_that_may_not_be(stage: Stage, bounded: ExitStack) -> 
     assert try_export(stage, "west", good) == ""
     large = put(good, "spec.service.serviceSpec.junk", "x" * 1_000_000)
     assert "65536 bytes" in try_export(stage, "west", large)
-    for member, bounds, said in (
+    for member, bounds, message in (
         ("east", {"allowed_namespaces": "shop"}, "reserved"),
         ("west", {"max_exports": "0"}, "members.maxExports"),
         ("west", {"max_exports": "ten"}, "nothing is allowed until it is fixed"),
     ):
         annotate(stage, member, **bounds)
-        wait_until(lambda said=said: said in try_export(stage, "west", good), f'"{said}"', timeout=20)  # type: ignore[misc]
+        wait_until(lambda message=message: message in try_export(stage, "west", good), f'"{message}"', timeout=20)  # type: ignore[misc]
         annotate(stage, member, **dict.fromkeys(bounds))
         wait_until(lambda: try_export(stage, "west", good) == "", "bounds to be taken back", timeout=20)
 

@@ -68,14 +68,14 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 def world(lab: Lab) -> Iterator[World]:
     """The second cluster's Nodes have a bridge as flannel's, and kubelet listens on it."""
     east, west = lab.topology.clusters[:2]
-    made = World(lab, lab.namespace(east.workers[0].pods[0]), (west.gateways[0], west.workers[0]))
-    for node in made.nodes:
+    world = World(lab, lab.namespace(east.workers[0].pods[0]), (west.gateways[0], west.workers[0]))
+    for node in world.nodes:
         netns.ip(lab.namespace(node), "link", "add", "cni0", "type", "bridge")
-        netns.ip(lab.namespace(node), "address", "add", f"{made.bridge_address(node)}/24", "dev", "cni0")
+        netns.ip(lab.namespace(node), "address", "add", f"{world.bridge_address(node)}/24", "dev", "cni0")
         netns.ip(lab.namespace(node), "link", "set", "cni0", "up")
-    gateway, worker = (lab.namespace(node) for node in made.nodes)
+    gateway, worker = (lab.namespace(node) for node in world.nodes)
     with packets.listening(gateway, KUBELET), packets.listening(worker, KUBELET):
-        yield made
+        yield world
 
 
 @attack(
@@ -268,7 +268,7 @@ def test_a_tenant_cannot_end_liveness(world: World, settled: Settled) -> None:
 
 def _flaps(lab: Lab) -> dict[str, str]:
     """Return of every tunnel what its BFD says, with the number of its state's changes."""
-    found = {}
+    flaps = {}
     for _, node in lab.topology.nodes():
         rows = lab.ovs(node.name).vsctl(
             "--format=csv", "--no-headings", "--columns=name,bfd_status", "list", "interface"
@@ -281,8 +281,8 @@ def _flaps(lab: Lab) -> dict[str, str]:
                 if word.startswith(("state=", "flap"))
             ]
             if words:
-                found[f"{node.name} {name}"] = " ".join(words)
-    return found
+                flaps[f"{node.name} {name}"] = " ".join(words)
+    return flaps
 
 
 def _flood(world: World, address: IPv4Address, port: int) -> float:
@@ -330,8 +330,8 @@ def test_a_flood_of_connections_to_a_node(world: World) -> None:
         _fine_elsewhere(world)
         client.exchange(b"x" * 64)
     allowed = RATE * (2 + time.monotonic() - begin)
-    found = _entries(world.lab, node, "arrival", nobody)
-    assert 0 < found <= allowed
+    entry_count = _entries(world.lab, node, "arrival", nobody)
+    assert 0 < entry_count <= allowed
     kernel = netns.execute(world.lab.namespace(node), ["cat", "/proc/net/nf_conntrack"]).stdout.splitlines()
     assert sum(f" dst={nobody} " in line and " zone=" not in line for line in kernel) <= allowed
     _streams(world, pod)
@@ -341,14 +341,14 @@ def _streams(world: World, pod: Pod) -> None:
     """Fail unless many datagrams of one connection, which nobody answers, all arrive."""
     with (
         packets.listening(world.lab.namespace(pod), 9999, socket.SOCK_DGRAM) as server,
-        traffic.udp_socket(world.pod, pod.address, 9999) as one,
+        traffic.udp_socket(world.pod, pod.address, 9999) as sock,
     ):
         # lets the meter recover
-        until(lambda: one.send(b"first") and packets.received(server, b"first", within=packets.SILENCE))
+        until(lambda: sock.send(b"first") and packets.received(server, b"first", within=packets.SILENCE))
         for _ in range(10):  # as many at a time as a socket keeps
             sent = [packets.token() for _ in range(RATE)]
             for token in sent:
-                one.send(token)
+                sock.send(token)
             assert all(packets.received(server, token) for token in sent)
 
 

@@ -200,8 +200,10 @@ def test_the_largest_ttl_in_the_name_of_a_gateway_behind_a_router(wires: Wires) 
     link = (node("g2", (str(PEER),), "10.10.2.0/24"), gateway("g2", str(PEER)))
     facts = Facts(addresses=(NODE,), connected=networks("192.0.2.0/24"))
     objects = snapshot(*nodes, *link, gateway("g1", str(FAR)), cluster("east", "10.97.0.0/16"))
-    made = compile_desired(objects, facts, config("w1"))
-    rules = [r for f in made.desired.fragments.values() for r in f.resources if isinstance(r, NftChain | NftSet)]
+    compiled = compile_desired(objects, facts, config("w1"))
+    rules = [
+        r for f in compiled.desired.fragments.values() for r in f.resources if isinstance(r, NftChain | NftSet)
+    ]
     make(wires.nft, rules)
     for address in (FAR, PEER):
         assert wires.arrives(wires.peer, wires.node, address, NODE, ttl=255)
@@ -218,10 +220,10 @@ def test_the_largest_ttl_in_the_name_of_a_gateway_behind_a_router(wires: Wires) 
 @pytest.mark.parametrize("to", ["worker", "gateway"])
 def test_clear_geneve_in_the_name_of_an_own_node(encrypted_nodes: Range, to: str) -> None:
     """The TTL is 255, as a neighbour can send it. Nor does a gateway accept it in the name of its worker."""
-    field, (here, far) = encrypted_nodes, (encrypted_nodes.worker.pods[0], encrypted_nodes.far_worker.pods[0])
-    source, target, inner, victim = field.gateway, field.worker, far.address, here
+    field, (pod, far) = encrypted_nodes, (encrypted_nodes.worker.pods[0], encrypted_nodes.far_worker.pods[0])
+    source, target, inner, victim = field.gateway, field.worker, far.address, pod
     if to == "gateway":
-        source, target, inner, victim = field.worker, field.gateway, here.address, far
+        source, target, inner, victim = field.worker, field.gateway, pod.address, far
     ends = v4(source.address), v4(target.address)
 
     def send(token: bytes) -> None:

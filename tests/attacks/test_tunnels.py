@@ -73,14 +73,14 @@ LOST = reachability.encode_frame([reachability.cluster_hash("west"), reachabilit
 )
 def test_pods_tell_nodes_of_no_lost_cluster(plain: Range) -> None:
     """As its own gateway Node would send it to a worker, and as a worker would to the gateway."""
-    for here, there in ((plain.gateway, plain.worker), (plain.worker, plain.gateway)):
-        address = there.address
+    for near, far in ((plain.gateway, plain.worker), (plain.worker, plain.gateway)):
+        address = far.address
 
-        def send(token: bytes, here: Node = here, address: IPv4Address = address) -> None:
-            packets.send(plain.pod(here), address, GENEVE, packets.geneve(LOST + token))
+        def send(token: bytes, near: Node = near, address: IPv4Address = address) -> None:
+            packets.send(plain.pod(near), address, GENEVE, packets.geneve(LOST + token))
 
-        with plain.counting(here, "to-tunnel"):
-            assert plain.attempt(here, send) == NOTHING
+        with plain.counting(near, "to-tunnel"):
+            assert plain.attempt(near, send) == NOTHING
     assert [_said(plain, node) for node in (plain.gateway, plain.worker)] == [[], []]
 
 
@@ -97,7 +97,7 @@ def test_other_clusters_tell_nodes_of_no_lost_cluster(plain: Range) -> None:
     def say(ovs: OvsInstance, to: str, frame: bytes) -> None:
         tunnels = plain.lab.status(plain.far_gateway.name if ovs is far else plain.gateway.name)["tunnels"]
         assert isinstance(tunnels, list)
-        (port,) = (one["ofport"] for one in tunnels if one["peerKind"] == to)
+        (port,) = (tunnel["ofport"] for tunnel in tunnels if tunnel["peerKind"] == to)
         message = f"in_port=controller packet={frame.hex()} actions=output:{port}"
         ovs.ofctl("packet-out", ovs.mgmt("br-mc"), message)
 
@@ -509,9 +509,9 @@ def test_clear_geneve_from_the_uplink(encrypted: Range) -> None:
 def test_a_flood_of_probes(plain: Range) -> None:
     """Few of thousands are answered; no false answer counts, and no frame gets to a Pod."""
     lab, near = plain.lab, plain.gateway
-    here, bridge = plain.far_gateway.name, lab.ovs(plain.far_gateway.name).mgmt("br-mc")
-    tunnels: Any = lab.status(here)["tunnels"]
-    (ofport,) = (one["ofport"] for one in tunnels if one["peerKind"] == "remote")
+    gateway_name, bridge = plain.far_gateway.name, lab.ovs(plain.far_gateway.name).mgmt("br-mc")
+    tunnels: Any = lab.status(gateway_name)["tunnels"]
+    (ofport,) = (tunnel["ofport"] for tunnel in tunnels if tunnel["peerKind"] == "remote")
     backend = OpenFlowBackend(bridge)
     began = time.monotonic()
     before = _probes(plain, near), _answers(plain)
@@ -526,9 +526,9 @@ def test_a_flood_of_probes(plain: Range) -> None:
     assert outcome.arrived == 0
     # Open vSwitch's counters are late by up to a second.
     wait_until(lambda: _answers(plain) - before[1] >= 100, "what the meter lets pass to be counted", timeout=15)
-    found = _answers(plain) - before[1]
+    answers = _answers(plain) - before[1]
     # As many as the burst lets pass and a second's worth for each second; both agents' own are among them.
-    assert found <= 200 + 110 * (time.monotonic() - began)
+    assert answers <= 200 + 110 * (time.monotonic() - began)
     assert _probes(plain, near) - before[0] <= time.monotonic() - began + 5
 
 

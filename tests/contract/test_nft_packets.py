@@ -38,9 +38,9 @@ def chain(name: str, type_: str, hook: str, priority: int, *rules: str) -> NftCh
     return NftChain(table="mcagent", name=name, type=type_, hook=hook, priority=priority, rules=rules)
 
 
-def pods(*more: str) -> NftSet:
+def pods(*cidrs: str) -> NftSet:
     """Return the set of Pod networks, with more of them if asked for."""
-    elements = tuple(ip_network(cidr) for cidr in (*more, PODS))
+    elements = tuple(ip_network(cidr) for cidr in (*cidrs, PODS))
     return NftSet(table="mcagent", name="mct_pods", elements=elements)
 
 
@@ -148,14 +148,14 @@ def test_a_reply_arrives_by_the_device_by_which_the_request_left(
     make(wires.nft, netfilter(settings, (ip_network(PODS),), (ip_address(NODE),)))
     with (
         wires.udp(getattr(wires, client), source) as asking,
-        wires.udp(wires.lan, server, 123) as asked,
+        wires.udp(wires.lan, server, 123) as sock,
         wires.udp(wires.far, server, 123) as forging,
     ):
         asking.sendto(b"ask", (server, 123))
-        peer = asked.recvfrom(16)[1]
+        peer = sock.recvfrom(16)[1]
         assert peer[0] == NODE
         forging.sendto(b"forged", peer)
-        asked.sendto(b"answer", peer)
+        sock.sendto(b"answer", peer)
         assert asking.recvfrom(16) == (b"answer", (server, 123))
 
 
@@ -167,10 +167,10 @@ def test_replies_of_another_cluster_arrive(wires: Wires, client: str, exposed: b
     make(wires.nft, netfilter(settings, (ip_network(PODS),), (ip_address(NODE),)))
     with (
         wires.udp(getattr(wires, client), NODE if client == "node" else POD) as asking,
-        wires.udp(wires.far, FAR, 123) as asked,
+        wires.udp(wires.far, FAR, 123) as sock,
     ):
         asking.sendto(b"ask", (FAR, 123))
-        asked.sendto(b"answer", asked.recvfrom(16)[1])
+        sock.sendto(b"answer", sock.recvfrom(16)[1])
         assert asking.recvfrom(16) == (b"answer", (FAR, 123))
 
 
@@ -278,7 +278,7 @@ def test_the_segment_size_is_clamped_in_both_directions(wires: Wires) -> None:
             client = netns.call(wires.pod, lambda: socket.create_connection((FAR, 5000), 2))
             peer, _ = server.accept()
             with client, peer:
-                both = tuple(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for one in (client, peer))
+                both = tuple(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for sock in (client, peer))
                 return both[0], both[1]
 
     assert min(segment_sizes()) > MTU - 40, "segments are small enough without a clamp: the test shows nothing"

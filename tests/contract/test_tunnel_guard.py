@@ -53,12 +53,12 @@ PEERS6 = TunnelPeers(
 
 def test_what_the_guard_asks_for_comes_back_equal_whatever_it_has_counted(wires: Wires) -> None:
     """Both families; a new agent finds nothing to do, and counters are no drift."""
-    wanted: list[Resource] = guard(CONFIG, (PEERS, PEERS6), DEVICES)
-    make(wires.nft, wanted)
+    resources: list[Resource] = guard(CONFIG, (PEERS, PEERS6), DEVICES)
+    make(wires.nft, resources)
     assert not wires.arrives(wires.pod, wires.peer, POD, FAR)
     anew = Inside(wires.node, NftBackend(table="mcagent"))
-    assert anew.observe() == as_mapping(wanted)
-    assert steps_to(anew.observe(), wanted) == []
+    assert anew.observe() == as_mapping(resources)
+    assert steps_to(anew.observe(), resources) == []
     assert wires.counted()[TO_TUNNEL] == 1
     make(wires.nft, [])
     assert "mcagent" not in netns.execute(wires.node, ["nft", "list", "tables"]).stdout
@@ -103,7 +103,7 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
     def sent() -> bool:
         token = os.urandom(8)
         with (
-            netns.call(wires.pod, lambda: udp_listener(GENEVE)) as taken,
+            netns.call(wires.pod, lambda: udp_listener(GENEVE)) as sock,
             netns.call(wires.pod, lambda: udp_listener(9)) as end,
         ):
             packets.send(wires.peer, NODE, 30000, token)
@@ -111,9 +111,9 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
             packets.send(wires.peer, FAR, 9, b"end")
             end.settimeout(5)
             assert end.recv(64) == b"end"
-            taken.setblocking(False)
+            sock.setblocking(False)
             try:
-                return taken.recv(64) == token
+                return sock.recv(64) == token
             except BlockingIOError:
                 return False
 
@@ -124,15 +124,15 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
 
 def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> None:
     """To the address that the uplink has. To that of another device the check can be wrong: it can be off."""
-    here, there = IPv4Address("203.0.113.10"), NODE
+    address, there = IPv4Address("203.0.113.10"), NODE
     both_ends = replace(
         PEERS,
-        addresses=(*PEERS.addresses, ip_network(here)),
-        own_ends=(ip_network(NODE), ip_network(here)),
+        addresses=(*PEERS.addresses, ip_network(address)),
+        own_ends=(ip_network(NODE), ip_network(address)),
     )
     make(wires.nft, guard(CONFIG, (both_ends,), DEVICES))
-    assert wires.arrives(wires.peer, wires.node, FAR, here)
-    netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(here))
+    assert wires.arrives(wires.peer, wires.node, FAR, address)
+    netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(address))
     assert not wires.arrives(wires.peer, wires.node, FAR, there)
     assert wires.counted()[FORGED] == 1
     netns.ip(
@@ -185,13 +185,13 @@ def test_what_was_translated_is_no_tunnel_packet(wires: Wires) -> None:
 
     def sent() -> bool:
         token = os.urandom(8)
-        with netns.call(wires.node, lambda: udp_listener(GENEVE)) as taken:
+        with netns.call(wires.node, lambda: udp_listener(GENEVE)) as sock:
             with translated(wires, "prerouting", (NODE, 30000), NODE):
                 packets.send(wires.peer, NODE, 30000, token)
                 assert wires.arrives(wires.peer, wires.node, PEER, NODE, 30001)
-            taken.setblocking(False)
+            sock.setblocking(False)
             try:
-                return taken.recv(64) == token
+                return sock.recv(64) == token
             except BlockingIOError:
                 return False
 
@@ -255,10 +255,10 @@ def test_what_somebody_takes_out_of_the_guard_is_put_back(wires: Wires, spoil: s
     """Pairs of address and port are compared like networks."""
     wires.guarded()
     netns.execute(wires.node, ["nft", "-f", "-"], stdin=spoil.format() + "\n")
-    wanted = guard(CONFIG, (PEERS,), DEVICES)
-    assert wires.nft.observe() != as_mapping(wanted)
-    make(wires.nft, wanted)
-    assert wires.nft.observe() == as_mapping(wanted)
+    resources = guard(CONFIG, (PEERS,), DEVICES)
+    assert wires.nft.observe() != as_mapping(resources)
+    make(wires.nft, resources)
+    assert wires.nft.observe() == as_mapping(resources)
 
 
 @pytest.mark.parametrize("sockets", [(), ((PEER, 1),), tuple((FAR, port) for port in range(1, 3000))])
@@ -267,9 +267,9 @@ def test_pairs_are_replaced_as_a_whole(wires: Wires, sockets: Sequence[tuple[IPv
     wires.guarded()
     changed: list[Resource] = [
         NftSet(table="mcagent", name="mct_wireguard", sockets=tuple(sockets))
-        if one.key[3:] == ("mct_wireguard",)
-        else one
-        for one in guard(CONFIG, (PEERS,), DEVICES)
+        if resource.key[3:] == ("mct_wireguard",)
+        else resource
+        for resource in guard(CONFIG, (PEERS,), DEVICES)
     ]
     make(wires.nft, changed)
     assert wires.nft.observe() == as_mapping(changed)

@@ -406,8 +406,8 @@ def test_a_worker_reads_imported_services_alone_and_a_gateway_all(api: ApiServer
     api.write_kubeconfig(tmp_path / "kubeconfig")
     put(api, Kind.SERVICE, "own")
     put(api, Kind.ENDPOINT_SLICE, "own")
-    ours, source = {"app.kubernetes.io/managed-by": "mcagent"}, {SOURCE_CLUSTER_LABEL: "east"}
-    put(api, Kind.SERVICE, "antrea-mc-web", metadata={"name": "antrea-mc-web", "labels": ours})
+    labels, source = {"app.kubernetes.io/managed-by": "mcagent"}, {SOURCE_CLUSTER_LABEL: "east"}
+    put(api, Kind.SERVICE, "antrea-mc-web", metadata={"name": "antrea-mc-web", "labels": labels})
     owned = {**source, "kubernetes.io/service-name": "antrea-mc-web"}
     put(api, Kind.ENDPOINT_SLICE, "web-east", metadata={"name": "web-east", "labels": owned})
     objects = ObjectReader(
@@ -417,14 +417,14 @@ def test_a_worker_reads_imported_services_alone_and_a_gateway_all(api: ApiServer
     try:
         objects.set_kinds(NEEDS, all_pods=False, all_services=False)
         until(lambda: objects.take().synced >= NEEDS)
-        found = objects.take()
-        assert set(found.services) == {"kube-system/antrea-mc-web"}
-        assert set(found.endpoint_slices) == {"kube-system/web-east"}
-        assert found.selected == {Kind.SERVICE, Kind.ENDPOINT_SLICE}
+        all_objects = objects.take()
+        assert set(all_objects.services) == {"kube-system/antrea-mc-web"}
+        assert set(all_objects.endpoint_slices) == {"kube-system/web-east"}
+        assert all_objects.selected == {Kind.SERVICE, Kind.ENDPOINT_SLICE}
         objects.set_kinds(NEEDS, all_pods=False, all_services=True)
-        found = objects.take()
-        assert found.selected == frozenset()
-        assert Kind.SERVICE not in found.synced or "kube-system/own" in found.services
+        all_objects = objects.take()
+        assert all_objects.selected == frozenset()
+        assert Kind.SERVICE not in all_objects.synced or "kube-system/own" in all_objects.services
         until(lambda: objects.take().synced >= NEEDS)
         assert "kube-system/own" in objects.take().services
     finally:

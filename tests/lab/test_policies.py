@@ -69,10 +69,10 @@ def cluster_policy(name: str, priority: float, spec: Json, app: str = "web", tie
     }
 
 
-def ingress(action: str, app: str, **more: object) -> Json:
+def ingress(action: str, app: str, **fields: object) -> Json:
     """Return an ingress section of one rule about Pods of any cluster with a label."""
     peer = {"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": app}}}
-    return {"ingress": [{"action": action, "from": [peer], **more}]}
+    return {"ingress": [{"action": action, "from": [peer], **fields}]}
 
 
 @contextlib.contextmanager
@@ -82,17 +82,17 @@ def counted(
     """Give a client's UDP socket, and what tells how often a datagram of it has arrived at any server."""
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Capture(lab.namespace(pod))) for pod in servers(lab)]
-        one = stack.enter_context(traffic.udp_socket(client, address, port))
-        one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)  # larger datagrams are fragmented
-        yield one, lambda token: sum(wire.count(token) for wire in wires)
+        sock = stack.enter_context(traffic.udp_socket(client, address, port))
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)  # larger datagrams are fragmented
+        yield sock, lambda token: sum(wire.count(token) for wire in wires)
 
 
 def assert_arrives_once(lab: Lab, client: str, address: str, port: int, size: int = 12) -> None:
     """Fail unless each of many datagrams is answered, and arrives at most as often as it was sent."""
-    with counted(lab, client, address, port) as (one, arrivals):
+    with counted(lab, client, address, port) as (sock, arrivals):
         tokens = [os.urandom(12) for _ in range(REPEATS)]
-        sent = {token: traffic.exchange(one, token.ljust(size)).sent for token in tokens}
-        traffic.exchange(one, b"the end")  # a copy that came after its original has come before this answer
+        sent = {token: traffic.exchange(sock, token.ljust(size)).sent for token in tokens}
+        traffic.exchange(sock, b"the end")  # a copy that came after its original has come before this answer
         copies = [(arrivals(token), number) for token, number in sent.items()]
         assert all(1 <= arrived <= number for arrived, number in copies), copies
 
@@ -100,21 +100,21 @@ def assert_arrives_once(lab: Lab, client: str, address: str, port: int, size: in
 def assert_never_arrives(lab: Lab, client: str, address: str, port: int, size: int = 12) -> None:
     """Fail if one of many datagrams, sent for as long as an answer would take, arrives at any server."""
     tokens = [os.urandom(12) for _ in range(REPEATS)]
-    with counted(lab, client, address, port) as (one, arrivals):
+    with counted(lab, client, address, port) as (sock, arrivals):
         for token in tokens:
             with contextlib.suppress(LabError):
-                traffic.exchange(one, token.ljust(size), timeout=0.15)
+                traffic.exchange(sock, token.ljust(size), timeout=0.15)
         assert [arrivals(token) for token in tokens] == [0] * REPEATS
 
 
 def rule_packets(lab: Lab, name: str) -> int:
     """Return the packets that all Nodes of the servers say rules of a policy decided on."""
-    found = 0
+    count = 0
     for node in lab.topology.clusters[1].nodes:
         text = lab.http(node.name, "/metrics")[1]
         for line in re.findall(rf"^mcagent_policy_rule_packets_total\{{.*{name}.*\}} (\S+)$", text, re.MULTILINE):
-            found += int(float(line))
-    return found
+            count += int(float(line))
+    return count
 
 
 def decided(lab: Lab, app: str, address: str) -> list[str]:
@@ -124,7 +124,7 @@ def decided(lab: Lab, app: str, address: str) -> list[str]:
     found, shown = trace(lab, node.name, client.address, f"{address}:{POD_PORT}")
     walk = found["hops"][-1]["walk"]
     assert not found["delivered"], shown
-    return [walk["reason"], *(one["policy"] for one in walk["policies"]), *walk["isolatedBy"]]
+    return [walk["reason"], *(policy["policy"] for policy in walk["policies"]), *walk["isolatedBy"]]
 
 
 def test_default_deny_and_allow_by_labels_of_the_other_cluster(
@@ -213,12 +213,12 @@ def test_egress_to_a_service_with_endpoints_in_this_cluster(lab: Lab, policy: Ca
             "ports": [{"name": "tcp", "protocol": "TCP", "port": POD_PORT}],
         }
     )
-    others = {
+    other_clients = {
         app: [lab.namespace(node.pods[i]) for node in east.nodes[1:]] for i, app in enumerate(("good", "bad"))
     }
 
     def met(app: str, *, within: float) -> set[str]:
-        return {tried(client, str(backend.address), POD_PORT, within=within) for client in others[app]}
+        return {tried(client, str(backend.address), POD_PORT, within=within) for client in other_clients[app]}
 
     try:
         assert met("good", within=PATIENCE) == met("bad", within=PATIENCE) == {"open"}
@@ -246,17 +246,20 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
     east, west = lab.topology.clusters
     with contextlib.ExitStack() as stack:
         good, bad = (
-            [stack.enter_context(traffic.TcpClient(one, web(lab), 80, timeout=10)) for one in clients(lab, app)]
+            [
+                stack.enter_context(traffic.TcpClient(client, web(lab), 80, timeout=10))
+                for client in clients(lab, app)
+            ]
             for app in ("good", "bad")
         )
         policy("west", cluster_policy("no-bad", 5, ingress("Drop", "bad")))
         becomes(lab, "bad", "silent")
-        for one in bad:
-            one.socket.settimeout(0.5)
+        for client in bad:
+            client.socket.settimeout(0.5)
             with pytest.raises(LabError):
-                one.exchange(b"x")
-        for one in good:
-            one.exchange(b"x" * 100)
+                client.exchange(b"x")
+        for client in good:
+            client.exchange(b"x" * 100)
         cut = faults.link_cut(lab, east.gateways[1].name)
         cut.inject()
         try:
@@ -269,8 +272,8 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
         for node in west.nodes:
             lab.stop_agent(node.name, kill=True)
         assert verdicts(lab, "bad", *everywhere(lab), within=SILENCE) == {"silent"}
-        for one in good:
-            one.exchange(b"x" * 100)
+        for client in good:
+            client.exchange(b"x" * 100)
         flows = {node.name: _flows(lab, node.name) for node in west.nodes}
         for node in west.nodes:
             lab.start_agent(node.name)
@@ -279,11 +282,11 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
         assert {node.name: _flows(lab, node.name) for node in west.nodes} == flows
         for node in west.nodes:
             text = lab.http(node.name, "/metrics")[1]
-            made = re.findall(r'^mcagent_changes_total\{kind="FlowEntry".*\} (\S+)$', text, re.MULTILINE)
-            assert made
-            assert not any(map(float, made)), node.name
-        for one in good:
-            one.exchange(b"x" * 100)
+            change_counts = re.findall(r'^mcagent_changes_total\{kind="FlowEntry".*\} (\S+)$', text, re.MULTILINE)
+            assert change_counts
+            assert not any(map(float, change_counts)), node.name
+        for client in good:
+            client.exchange(b"x" * 100)
 
 
 def _flows(lab: Lab, node: str) -> list[str]:

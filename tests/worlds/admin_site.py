@@ -46,12 +46,12 @@ class Site:
     def get(self, kind: Kind, name: str, namespace: str = AREA) -> RawObject | None:
         """Return an object, None if there is none."""
         try:
-            found: RawObject = self.client.request("GET", object_path(kind, namespace, name))
+            obj: RawObject = self.client.request("GET", object_path(kind, namespace, name))
         except ApiRefusalError as error:
             if error.code != 404:
                 raise
             return None
-        return found
+        return obj
 
     def put(self, kind: Kind, name: str, content: RawObject, namespace: str = AREA) -> None:
         """Create an object."""
@@ -104,25 +104,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer
 @pytest.fixture
 def site(server: tuple[ApiServer, Path], capsys: pytest.CaptureFixture[str]) -> Iterator[Site]:
     """Give the server, and take away afterwards what the test left in it."""
-    found = Site(server[0], server[1], Client(str(server[1])), capsys)
-    yield found
+    site = Site(server[0], server[1], Client(str(server[1])), capsys)
+    yield site
     for kind in KINDS_MADE:
         for namespace in (AREA, "kube-system"):
-            for name in found.names(kind, namespace):
+            for name in site.names(kind, namespace):
                 path = object_path(kind, namespace, name)
                 off = {"metadata": {"finalizers": None}}
-                found.client.request("PATCH", path, body=off, content_type="application/merge-patch+json")
-                found.client.request("DELETE", path)
-    found.client.close()
+                site.client.request("PATCH", path, body=off, content_type="application/merge-patch+json")
+                site.client.request("DELETE", path)
+    site.client.close()
 
 
 INIT = ("clusterset", "init", "-n", AREA, "--clusterid", "north", "--clusterset")
 
 
-def make_token(site: Site, name: str = "east", *more: str, cluster_id: str = "") -> tuple[int, str, str]:
+def make_token(site: Site, name: str = "east", *arguments: str, cluster_id: str = "") -> tuple[int, str, str]:
     """Run `membertoken create`, by default for a token that does not expire."""
-    more = more if "--expires" in more else (*more, "--expires", "never")
-    return site.run("membertoken", "create", name, "-n", AREA, "--cluster-id", cluster_id or name, *more)
+    arguments = arguments if "--expires" in arguments else (*arguments, "--expires", "never")
+    return site.run("membertoken", "create", name, "-n", AREA, "--cluster-id", cluster_id or name, *arguments)
 
 
 SECRET = {

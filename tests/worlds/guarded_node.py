@@ -69,16 +69,16 @@ class Wires:
         """Send a datagram with any source, and an honest one after it; tell whether the first arrived."""
         token, last = os.urandom(8), os.urandom(8)
         with (
-            netns.call(receiver, lambda: udp_listener(port)) as taken,
+            netns.call(receiver, lambda: udp_listener(port)) as sock,
             netns.call(receiver, lambda: udp_listener(9)) as end,
         ):
             packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, port, token), ttl=ttl))
             packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, 9, last)))
             end.settimeout(5)
             assert end.recv(64) == last
-            taken.setblocking(False)
+            sock.setblocking(False)
             try:
-                return taken.recv(64) == token
+                return sock.recv(64) == token
             except BlockingIOError:
                 return False
 

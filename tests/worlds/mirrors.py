@@ -56,8 +56,8 @@ class Mirror:
 
     def names(self, kind: Kind) -> set[str] | None:
         """Return the names known of a kind; None before the first list."""
-        known = self.objects.get(kind)
-        return None if known is None else {key.rpartition("/")[2] for key in known}
+        objects = self.objects.get(kind)
+        return None if objects is None else {key.rpartition("/")[2] for key in objects}
 
     def wait(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
         """Wait until a condition over what is known holds."""
@@ -80,9 +80,9 @@ def api() -> Iterator[ApiServer]:
 def client(api: ApiServer, tmp_path: Path) -> Iterator[Client]:
     """Give a client of the server, by kubeconfig."""
     api.write_kubeconfig(tmp_path / "kubeconfig")
-    made = Client(str(tmp_path / "kubeconfig"))
-    yield made
-    made.close()
+    client = Client(str(tmp_path / "kubeconfig"))
+    yield client
+    client.close()
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def start(client: Client, mirror: Mirror) -> Iterator[Callable[..., Informer]]:
     """Give a function that starts an informer; all are stopped at the end."""
     started: list[Informer] = []
 
-    def begin(kind: Kind = Kind.GATEWAY, **more: Any) -> Informer:
-        informer = Informer(kind, client, mirror, timing=more.pop("timing", FAST), **more)
+    def begin(kind: Kind = Kind.GATEWAY, **settings: Any) -> Informer:
+        informer = Informer(kind, client, mirror, timing=settings.pop("timing", FAST), **settings)
         informer.start()
         started.append(informer)
         return informer
@@ -130,4 +130,4 @@ def put(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system", *
 
 def requests(api: ApiServer, verb: str) -> int:
     """Return how many requests of a verb the server has seen."""
-    return sum(1 for _, seen, _ in list(api.requests) if seen == verb)
+    return sum(1 for _, verb_seen, _ in list(api.requests) if verb_seen == verb)

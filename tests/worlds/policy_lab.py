@@ -28,14 +28,14 @@ def bring_up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
     """Make a lab with policies, identities, and clients of both labels on each Node of the first cluster."""
     on = {"enableStretchedNetworkPolicy": True}
     shape = replace(shape, clusters=tuple(replace(cluster, config=on) for cluster in shape.clusters))
-    made = make_lab(shape, agents=False, liveness=False)
-    for cluster in made.topology.clusters:
-        api = made.api(cluster.name)
+    lab = make_lab(shape, agents=False, liveness=False)
+    for cluster in lab.topology.clusters:
+        api = lab.api(cluster.name)
         api.apply_crds([definition(kind) for kind in ANTREA])
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
         for app, number in IDENTITIES.items():
             label = labels.normalised("default", {}, {"app": app})
-            owner = made.topology.clusters[app == "web"].name
+            owner = lab.topology.clusters[app == "web"].name
             api.create(
                 {
                     "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
@@ -45,28 +45,28 @@ def bring_up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
                 }
             )
     for place, app in enumerate(("good", "bad")):
-        for node in made.topology.clusters[0].nodes:
+        for node in lab.topology.clusters[0].nodes:
             change: Json = {"metadata": {"labels": {"app": app}}}
-            made.api("east").patch("Pod", node.pods[place].name, change)
-    for _, node in made.topology.nodes():
-        made.start_agent(node.name)
-    made.wait_ready(timeout=60)
-    return made
+            lab.api("east").patch("Pod", node.pods[place].name, change)
+    for _, node in lab.topology.nodes():
+        lab.start_agent(node.name)
+    lab.wait_ready(timeout=60)
+    return lab
 
 
 @pytest.fixture
 def policy(lab: Lab) -> Iterator[Callable[[str, Json], None]]:
     """Apply policies to a cluster, and take them away at the end: everybody gets through then."""
-    made: list[tuple[str, str, str]] = []
+    applied: list[tuple[str, str, str]] = []
 
     def apply(cluster: str, raw: Json) -> None:
         metadata = raw["metadata"]
         assert isinstance(metadata, dict)
-        made.append((cluster, str(raw["kind"]), str(metadata["name"])))
+        applied.append((cluster, str(raw["kind"]), str(metadata["name"])))
         lab.api(cluster).apply(raw)
 
     yield apply
-    for cluster, kind, name in dict.fromkeys(made):
+    for cluster, kind, name in dict.fromkeys(applied):
         lab.api(cluster).delete(kind, name)
     for app in ("good", "bad"):
         becomes(lab, app, "open")
@@ -140,5 +140,5 @@ def verdicts(lab: Lab, app: str, *targets: Target, within: float) -> set[str]:
 def becomes(lab: Lab, app: str, verdict: str, *targets: Target) -> None:
     """Wait until all clients with a label meet this, by default everywhere."""
     targets = targets or tuple(everywhere(lab))
-    what = f"{app} to be {verdict}"
-    wait_until(lambda: verdicts(lab, app, *targets, within=SILENCE) == {verdict}, what, timeout=IN_TIME)
+    condition = f"{app} to be {verdict}"
+    wait_until(lambda: verdicts(lab, app, *targets, within=SILENCE) == {verdict}, condition, timeout=IN_TIME)

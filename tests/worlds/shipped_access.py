@@ -183,8 +183,8 @@ class Stage:
 
         def away() -> bool:
             announces = self.path(Kind.MEMBER_CLUSTER_ANNOUNCE)
-            told = refusal(self.members["east"], "POST", announces, self.announce("east"), dryRun="All")
-            return told is not None and "failed calling webhook" in str(told)
+            error = refusal(self.members["east"], "POST", announces, self.announce("east"), dryRun="All")
+            return error is not None and "failed calling webhook" in str(error)
 
         lead_to(free_port())
         try:
@@ -239,11 +239,11 @@ class Stage:
 
     def announce(self, cluster: str) -> Json:
         """Return the announcement of a cluster to the ClusterSet."""
-        found = announce(cluster, cluster_set=SET) | {
+        announcement = announce(cluster, cluster_set=SET) | {
             "apiVersion": KINDS[Kind.MEMBER_CLUSTER_ANNOUNCE].api_version
         }
-        found["metadata"] = {"name": names.announce(cluster)}
-        return found
+        announcement["metadata"] = {"name": names.announce(cluster)}
+        return announcement
 
     def path(self, kind: Kind, name: str = "") -> str:
         """Return a path of the Common Area."""
@@ -274,16 +274,16 @@ def gateway(name: str) -> Json:
 
 def export_of(cluster: str, target: str = "shop/cart") -> Json:
     """Return the export of a Service, as a member's controller writes it."""
-    found = service(cluster, target) | {"apiVersion": KINDS[Kind.RESOURCE_EXPORT].api_version}
-    spec = found["spec"]
+    export = service(cluster, target) | {"apiVersion": KINDS[Kind.RESOURCE_EXPORT].api_version}
+    spec = export["spec"]
     labels = {"sourceClusterID": cluster, "sourceKind": "Service"}
     labels |= {"sourceName": spec["name"], "sourceNamespace": spec["namespace"]}
-    found["metadata"] = {
+    export["metadata"] = {
         "name": names.service_export(cluster, spec["namespace"], spec["name"]),
         "labels": labels,
         "finalizers": [names.EXPORT_FINALIZER],
     }
-    return found
+    return export
 
 
 def refusal_of(client: Client, path: str, patch: Json, **query: str) -> ApiRefusalError | None:
@@ -303,7 +303,7 @@ def decoded(secret: Json, key: str) -> str:
 def stopped(refused: ApiRefusalError | None, *words: str) -> None:
     """Check that a request was refused, and by what: the API server names one of several policies that refuse."""
     assert refused is not None, "it was allowed"
-    assert any(one in str(refused) for one in words), refused
+    assert any(word in str(refused) for word in words), refused
 
 
 @pytest.fixture(scope="module")
@@ -320,9 +320,9 @@ def stage(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Stage:
     """Give the stage, the same one for all tests of this file."""
-    made, stack = _stages
+    stages, stack = _stages
     if server.real is None:
         leave_out(request, "the API server of MCAGENT_TEST_KUBECONFIG cannot ask a webhook of this machine")
-    if server.kind not in made:
-        made[server.kind] = Stage(server, tmp_path_factory.mktemp("stage"), stack)
-    return made[server.kind]
+    if server.kind not in stages:
+        stages[server.kind] = Stage(server, tmp_path_factory.mktemp("stage"), stack)
+    return stages[server.kind]
