@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,15 @@ __all__ = ["_stages", "stage"]  # fixtures
 
 pytestmark = pytest.mark.real_only  # the embedded server has neither CEL nor tokens of Pods
 
+by_node = partial(attack, Group.ACCESS, Attacker.NODE)
+by_member = partial(attack, Group.ACCESS, Attacker.MEMBER)
+by_user = partial(attack, Group.ACCESS, Attacker.USER)
+
 
 # --- a Node: the agent's token -----------------------------------------------------------------------------
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="move another gateway's address to itself, with the agent's token of one Node",
     stopped_by="admission policies: an agent changes the field `wireGuard` alone, of its own Node's Gateway",
 )
@@ -52,9 +55,7 @@ def test_the_address_of_another_gateway(stage: Stage) -> None:
     stopped(refused, "changes the field wireGuard", "the Gateway of that Node only")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="put its own key into another gateway's object, so that peers encrypt to it",
     stopped_by="an admission policy: the Node that the API server finds in the token is the Gateway's name",
 )
@@ -65,9 +66,7 @@ def test_the_key_of_another_gateway(stage: Stage) -> None:
     stopped(refusal_of(stage.agent(0), stage.gateway(1), key), "changes the Gateway of that Node only")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="give its own gateway another address, or another Service CIDR, than the controller chose",
     stopped_by="an admission policy: an agent changes the field `wireGuard` alone",
 )
@@ -78,9 +77,7 @@ def test_its_own_address(stage: Stage, field: str) -> None:
     stopped(refusal_of(stage.agent(0), stage.gateway(0), change), "changes the field wireGuard")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="keep its Gateway from going, or have others taken with it, by its finalizers, owners or labels",
     stopped_by="an admission policy: an agent changes no metadata",
 )
@@ -100,9 +97,7 @@ def test_metadata(stage: Stage, field: str, value: object) -> None:
     )
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="write any gateway's key with a token of the agents' account that names no Node",
     stopped_by="an admission policy, which fails closed on such a token",
 )
@@ -112,9 +107,7 @@ def test_a_token_without_a_node(stage: Stage) -> None:
     stopped(refusal_of(client, stage.gateway(0), {"wireGuard": {"publicKey": "x"}}), "names no Node")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="have other Nodes encrypt to it in place of another Node, by the key in that Node's annotation",
     stopped_by="an admission policy: an agent changes the annotation `mcagent.io/wireguard` of its own Node only",
 )
@@ -132,9 +125,7 @@ def test_the_key_of_another_node(stage: Stage) -> None:
     )
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="change addresses, conditions, labels or annotations of its Node with the right to publish a key there",
     stopped_by="an admission policy: an agent changes this annotation of its Node, and nothing else",
 )
@@ -157,9 +148,7 @@ def test_more_than_the_key_of_its_node(stage: Stage, change: Json) -> None:
         stopped(refusal_of(stage.agent(0), stage.node(0), patch), "and nothing else")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="make itself a gateway, or take the gateways away",
     stopped_by="RBAC: agents neither create nor delete Gateways",
 )
@@ -174,9 +163,7 @@ def test_gateways_of_its_own(stage: Stage) -> None:
     stopped(refusal(stage.agent(0), "DELETE", stage.home.gateways), "cannot deletecollection")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="read Secrets, or get tokens of other accounts, with the agent's token",
     stopped_by="RBAC: the agent's role has neither",
 )
@@ -192,9 +179,7 @@ def test_secrets_by_the_agents_token(stage: Stage) -> None:
     stopped(refusal_of(agent, f"/api/v1/nodes/{stage.nodes[0]}", notes), "cannot patch")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="read the Secrets of kube-system with the token of the member's controller, from the Node that runs it",
     stopped_by="RBAC: a Role for the one Secret with the leader's token, by its name",
 )
@@ -212,9 +197,7 @@ def test_other_secrets_of_the_members_namespace(stage: Stage) -> None:
     stopped(refusal(client, "GET", "/api/v1/secrets", **chosen), "cannot list")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.NODE,
+@by_node(
     wants="have Kubernetes write another account's token into a Secret that the controller may read",
     stopped_by="RBAC: controllers create no Secrets; the manifests bring the one that they fill",
 )
@@ -239,9 +222,7 @@ def test_a_token_of_another_account(stage: Stage, role: str) -> None:
 # --- a namespace user --------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="make a Gateway in its own namespace, by an account that is named like the agents' or the controller's",
     stopped_by="an admission policy: accounts count by namespace and name",
 )
@@ -255,9 +236,7 @@ def test_an_account_of_a_known_name(stage: Stage, name: str) -> None:
     stopped(refusal(client, "POST", stage.evil.gateways, gateway("x")), "only the controllers and agents")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="choose the gateways and their addresses by annotations of Nodes, or join a ClusterSet of its own",
     stopped_by="RBAC: who has all of a namespace has neither Nodes nor the objects of a ClusterSet",
 )
@@ -279,9 +258,7 @@ def test_annotations_of_nodes(stage: Stage) -> None:
             stopped(refusal(client, "POST", object_path(kind, namespace), body, dryRun="All"), "cannot create")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="export in a member's name by an account of the Common Area that stands for no cluster",
     stopped_by="the webhook: such an account writes nothing, unless the administrator trusts it by name",
 )
@@ -298,9 +275,7 @@ def test_an_account_without_a_cluster(stage: Stage) -> None:
     stopped(refusal(client, "DELETE", there), "stands for no cluster")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="export in a member's name by an account of another namespace that has a member's rights",
     stopped_by="the webhook: members' accounts are those of the Common Area",
 )
@@ -320,9 +295,7 @@ def test_an_account_of_another_namespace(stage: Stage) -> None:
 # --- a member ----------------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="join as another member, or as the leader's cluster",
     stopped_by="the webhook: the cluster ID is that of the ServiceAccount's annotation",
 )
@@ -335,9 +308,7 @@ def test_another_cluster_id(stage: Stage, cluster: str) -> None:
     )
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="delete or change the export or the announcement of another member",
     stopped_by="the webhook: what is there belongs to the cluster that it names",
 )
@@ -354,9 +325,7 @@ def test_what_is_another_members(stage: Stage) -> None:
     stopped(refusal(east, "DELETE", stage.path(Kind.RESOURCE_EXPORT)), "cannot deletecollection")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="take another member's place while the leader's controller is away, which checks who is who",
     stopped_by="`failurePolicy: Fail`: without an answer no account writes announcements and exports",
 )
@@ -373,9 +342,7 @@ def test_while_the_webhook_is_away(stage: Stage) -> None:
             stopped(refused, "failed calling webhook")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="tell all members what is imported, past the leader, or that its own exports succeeded",
     stopped_by="RBAC: ResourceImports and every status are the leader's",
 )
@@ -392,9 +359,7 @@ def test_imports_and_statuses(stage: Stage) -> None:
     stopped(refusal_of(east, cluster_set, {"spec": {"clusterID": "east"}}), "cannot patch")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="read the tokens of other members, or get one of their accounts' or the controller's",
     stopped_by="RBAC: the members' Role has no Secrets and no ServiceAccounts",
 )
@@ -414,9 +379,7 @@ def test_tokens_of_others(stage: Stage) -> None:
         stopped(refusal(east, "POST", path, body), "cannot create")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="widen what it may claim, or become another cluster, by the annotations of its ServiceAccount",
     stopped_by="RBAC: the members' Role has no ServiceAccounts, Roles or bindings",
 )
@@ -437,9 +400,7 @@ def test_its_own_bounds(stage: Stage, account: str) -> None:
 
 
 @pytest.mark.controllers
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="go on with a token that was taken away, within the seconds for which the API server still believes it",
     stopped_by="`mcagent membertoken delete`: the RoleBinding goes first, then account and Secret",
 )

@@ -9,6 +9,7 @@ import base64
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -39,6 +40,8 @@ from tests.worlds.core_inputs import (
     pod,
     snapshot,
 )
+
+by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
 
 NO_FACTS = Facts()
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
@@ -90,9 +93,7 @@ def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values:
     return decision
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive another member's Pod's packets by naming the Pod's address as a gateway of its own",
     stopped_by="the rule of ownership: an address inside a CIDR that was claimed before is no gateway of others",
 )
@@ -105,9 +106,7 @@ def test_a_pod_address_of_another_member_as_gateway() -> None:
     assert ("spec.gatewayInfos[1].gatewayIP", "DuplicateAddress") in problems(decision, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive the tunnel packets meant for another member by claiming a CIDR around its gateway",
     stopped_by="the rule of ownership: a CIDR that holds the gateway of an older claim is refused",
 )
@@ -120,9 +119,7 @@ def test_a_cidr_around_the_gateway_of_another_member(cidr: str) -> None:
     assert problems(decision, "north") == {("spec.serviceCIDR", "OverlapsRemote")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take a younger member's CIDR by editing the ClusterInfo that it has had for longer",
     stopped_by="seniority of the claim, not of the object: what is added later is younger",
 )
@@ -140,9 +137,7 @@ def test_an_older_member_takes_a_younger_ones_cidr(cidr: str) -> None:
     assert ("spec.podCIDRs[0]", "OverlapsRemote") in problems(decision, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take a younger member's gateway address by editing the ClusterInfo that it has had for longer",
     stopped_by="seniority of the claim: a gateway address that was granted to another cluster before is refused",
 )
@@ -161,9 +156,7 @@ def key(number: int) -> str:
     return base64.b64encode(number.to_bytes(32, "big")).decode()
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have a younger member's WireGuard key refused by publishing it as its own",
     stopped_by="seniority of the claim: a key belongs to the cluster to which it was granted first",
 )
@@ -193,9 +186,7 @@ def test_an_older_member_publishes_a_younger_ones_key(next_key: bool) -> None:
     assert ("spec.gatewayInfos[0].wireGuard", "DuplicateKey") in problems(decision, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what Nodes send to the API server of their cluster by claiming a range with its address",
     stopped_by="protection of what a Node cannot do without, also inside allowedRemoteCIDRs",
 )
@@ -216,9 +207,7 @@ def test_a_range_with_the_api_server(cidr: str) -> None:
         assert problems(decision, "north") == {("spec.serviceCIDR", "Protected")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="answer the Nodes' DNS queries by claiming a range with their resolver",
     stopped_by="protection of what a Node cannot do without, also inside allowedRemoteCIDRs",
 )
@@ -233,9 +222,7 @@ def test_a_range_with_the_resolver(cidr: str) -> None:
         assert problems(decision, "north") == {("spec.serviceCIDR", "Protected")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="cut Nodes off from the Internet by claiming a range with their default gateway",
     stopped_by="protection of what a Node cannot do without, of any of its default routes",
 )
@@ -250,9 +237,7 @@ def test_a_range_with_a_default_gateway() -> None:
     }
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="cut Nodes off from each other by claiming a range with a Node on another network",
     stopped_by="the Nodes of the cluster, which no range of others may hold, also inside allowedRemoteCIDRs",
 )
@@ -268,9 +253,7 @@ def test_a_range_with_a_node_of_this_cluster() -> None:
         assert {reason for _, reason in problems(decision, "north")} == {"OverlapsLocal", "DuplicateAddress"}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what Nodes send to the leader, or to an API server behind a name",
     stopped_by="`protectedCIDRs`, which go before everything that is allowed",
 )
@@ -284,9 +267,7 @@ def test_a_range_that_the_administrator_protects() -> None:
         assert {reason for _, reason in problems(decision, "north")} == {"Protected"}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have Nodes treat their API server or resolver as a tunnel endpoint by naming it as a gateway",
     stopped_by="protection of what a Node cannot do without: it is no gateway of others either",
 )
@@ -299,9 +280,7 @@ def test_a_lifeline_as_gateway(address: str) -> None:
     assert problems(decision, "north") == {("spec.gatewayInfos[0].gatewayIP", "Protected")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take replies of a Service or Pod of this cluster by naming its address as a gateway",
     stopped_by="this cluster's own CIDRs, which hold no gateway of others",
 )
@@ -313,9 +292,7 @@ def test_an_address_of_this_cluster_as_gateway(address: str) -> None:
     assert problems(decision, "north") == {("spec.gatewayInfos[0].gatewayIP", "OverlapsLocal")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive packets for Pods of a cluster without Pod CIDRs by claiming a range around them",
     stopped_by="the Pods that a Node knows one by one, which no range of others may hold",
 )
@@ -336,9 +313,7 @@ def test_a_range_around_pods_that_are_known_one_by_one() -> None:
         assert ("spec.podCIDRs[0]", "OverlapsLocal") in problems(compiled, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="stop every agent with claims that all are in each other's way",
     stopped_by="one sort, and work only where ranges are nested: no set of claims costs more than its number",
 )
@@ -367,9 +342,7 @@ def test_a_thousand_cidrs_of_each_that_all_overlap() -> None:
     assert spent < 20, f"{spent:.1f} s"  # comparing each with each takes minutes
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive replies to another member's IPv6 gateway by claiming the IPv4 address that stands for it",
     stopped_by="240.0.0.0/4, the range of such addresses, in which no CIDR and no gateway is accepted",
 )
@@ -391,9 +364,7 @@ RAW = {
 }
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have one address written so that two programs read it differently",
     stopped_by="one reading of each text: what is not written as usual is refused, or told and used masked",
 )
@@ -428,9 +399,7 @@ def test_masks_and_host_bits(text: str) -> None:
     assert has(unharmed(WEST, north), "north")[0] == ()
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="stop agents, or jump the queue, by claims that make no sense",
     stopped_by="the annotation's one form: anything else counts as none, with a warning",
 )
@@ -465,9 +434,7 @@ def test_claims_that_make_no_sense(text: object) -> None:
     assert has(unharmed(WEST, north), "north") == (("10.30.0.0/16",), ("192.168.3.11",))
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="be older than all others by leaving and joining again under an ID that sorts first",
     stopped_by="times of claims to the microsecond: IDs decide only between claims of one moment",
 )
@@ -480,9 +447,7 @@ def test_an_id_that_sorts_first() -> None:
     assert has(unharmed(west, attacker), "a") == ((), ())
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take another member's place with a second object that names its cluster ID",
     stopped_by="one object for one cluster: the older",
 )

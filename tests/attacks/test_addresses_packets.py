@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 
 import pytest
@@ -20,6 +21,8 @@ from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from tests.attacks.catalogue import Attacker, Group, attack
 
 pytestmark = pytest.mark.datapath
+
+by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
 
 FIRST, SECOND, THIRD = (f"2026-01-0{day}T00:00:00.000000Z" for day in (1, 2, 3))
 SILENCE = 1.0  # seconds without an answer that count as none
@@ -80,9 +83,7 @@ def _reaches(lab: Lab) -> bool:
     return True
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="cut all members off from another member's Service by naming its ClusterIP as a second gateway",
     stopped_by="the rule of ownership: an address inside a CIDR that was claimed before is no gateway of others",
 )
@@ -96,9 +97,7 @@ def test_a_cluster_ip_of_another_member_as_gateway(lab: Lab) -> None:
         assert f"throw {address} " not in routes
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive a younger member's packets by adding its CIDRs to a ClusterInfo that is older",
     stopped_by="seniority of the claim, not of the object: what is added later is younger",
 )
@@ -128,9 +127,7 @@ def _tells(lab: Lab, reason: str, *, by: Callable[[Iterable[bool]], bool] = all)
     return by(reason in json.dumps(lab.status(node.name)) for node in lab.topology.clusters[0].nodes)
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what all Pods and Nodes of the others send to a part of the Internet by claiming its range",
     stopped_by="private ranges only, unless `allowedRemoteCIDRs` opens more on purpose",
 )
@@ -190,9 +187,7 @@ def _answers(client: str, within: float) -> bool:
     return True
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what Pods and Nodes of the others send to their on-premises networks by claiming these",
     stopped_by="the Nodes' own routes, which no other cluster replaces without the consent of an administrator",
 )
@@ -208,9 +203,7 @@ def test_a_network_behind_a_router(lab: Lab, static_routes: str, claim: str) -> 
     assert all(_database_answers(lab))
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="go on receiving what others send to a network behind their default route when its claim is withdrawn",
     stopped_by="the agents, which remove the routes with the claim",
 )

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from tests.attacks.http_clients import PAGES, Idle, connect, crowd, exchange, ge
 from tests.waiting import until
 from tests.worlds.apiservers import Cluster, refusal
 from tests.worlds.client_certificates import Authority
+
+by_pod = partial(attack, Group.HTTP, Attacker.POD)
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 FEW = Limits(slots=4, ask=1.0, answer=10.0)
@@ -105,9 +108,7 @@ def review(name: str = "x", *, close: bool = False, fields: str = "", padding: i
 # --- slots and time -----------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="have the agent restarted: its probes find every slot taken by connections that drip bytes",
     stopped_by="a server of its own for health, where the oldest connection of the greediest source gives way",
 )
@@ -119,9 +120,7 @@ def test_bytes_that_drip_do_not_occupy_health(health: HttpServer) -> None:
 
 
 @pytest.mark.timing
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="take all slots of the pages with headers that never end, a few bytes at a time",
     stopped_by="one deadline for the whole request, however often a byte comes",
 )
@@ -143,9 +142,7 @@ def test_headers_that_drip_end_at_the_deadline(pages: HttpServer) -> None:
         assert ended
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="take all slots of the pages with requests whose answers are never read",
     stopped_by="answers that are not taken within a second give way to new connections, and end at a deadline",
 )
@@ -166,9 +163,7 @@ def test_answers_that_nobody_reads_hold_no_slot() -> None:
     server.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="keep TLS from all clients by handshakes that are never finished",
     stopped_by="handshakes made in a thread of each connection, within the deadline of its request",
 )
@@ -179,9 +174,7 @@ def test_handshakes_without_end_hold_up_nobody(hook: Hook) -> None:
         assert all(hook.allows() for _ in range(5))
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="exhaust health, pages and webhook with a thousand idle connections",
     stopped_by="a bound on connections, the oldest of the greediest source giving way",
 )
@@ -202,9 +195,7 @@ def test_a_thousand_idle_connections(health: HttpServer, hook: Hook, tmp_path: P
                 sock.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="hold all slots of the webhook with connections that asked once and stay open",
     stopped_by="unused connections of the greediest source giving way to new ones",
 )
@@ -221,9 +212,7 @@ def test_connections_that_asked_once_give_way(hook: Hook) -> None:
         stream.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="have every write refused: the API server finds the webhook (failurePolicy Fail) without a free slot",
     stopped_by="whole-request deadlines and slots that give way by source",
 )
@@ -273,9 +262,7 @@ def test_an_api_server_is_answered_among_slow_clients(cluster: Cluster, hook: Ho
 # --- bytes --------------------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="fill memory with a header that never ends",
     stopped_by="a bound of 16 KiB on the head, and of 64 headers",
 )
@@ -286,9 +273,7 @@ def test_endless_headers_are_refused(pages: HttpServer, health: HttpServer) -> N
     assert exchange(health.port, b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 17 * 1024).startswith(b"HTTP/1.1 431")
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="keep agents and controllers busy for hours with a header, or with a review, that takes long to read",
     stopped_by="readers of text whose time grows as its length does, and 1.5 MiB for a body",
 )
@@ -302,9 +287,7 @@ def test_texts_that_take_long_are_answered(pages: HttpServer, hook: Hook) -> Non
     assert hook.allows()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="fill the leader's memory with bodies of reviews that never end",
     stopped_by="bounds on one body, refused by its length, and on all that is held, the greediest giving way",
 )
@@ -341,9 +324,7 @@ def test_bodies_without_end_hold_little_memory() -> None:
     hook.server.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="fill the memory of the leader, and keep its processor busy, with many large reviews at once",
     stopped_by="a bound on the reviews in progress, in bytes: a source has as many as it leaves to others",
 )
@@ -360,9 +341,7 @@ def test_many_large_reviews_leave_room_for_others(hook: Hook) -> None:
     assert hook.allows()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="ask the webhook anything, as if it were an API server",
     stopped_by="`webhook.clientCA`: TLS needs a client certificate, before a byte of the request is read",
 )
@@ -395,9 +374,7 @@ SMUGGLED = [  # N is the true length of the body
 
 
 @pytest.mark.parametrize("headers", SMUGGLED)
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="smuggle a request past the webhook inside another one's body, by lengths of two meanings",
     stopped_by="a strict reader: two lengths, transfer codings, folded lines, bare line ends are refused",
 )
@@ -413,9 +390,7 @@ def test_ambiguous_lengths_are_refused(hook: Hook, headers: str) -> None:
     assert hook.asked == []
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="get hidden pages by odd paths and methods: dots, doubled or quoted slashes, whole URLs, TRACE, CONNECT",
     stopped_by="pages that have one spelling, two methods, and a token asked for before any is made",
 )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ from tests.worlds.apiservers import Cluster, refusal
 from tests.worlds.controllers import Controller, controller
 from tests.worlds.leader_world import SET, announce, cluster_set, endpoints, service
 from tests.worlds.mirrors import put
+
+by_member = partial(attack, Group.OBJECTS, Attacker.MEMBER)
+by_user = partial(attack, Group.OBJECTS, Attacker.USER)
 
 QUICK = Timing(list_timeout=20.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2)
 ESCAPES = "\x1b[2J\r\nlevel=error forged by mallory\x07\x9b31m\u202e"
@@ -148,9 +152,7 @@ def reading(cluster: Cluster, timing: Timing = QUICK) -> Iterator[tuple[Informer
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="end the leader for all with an export that is nested 700 deep",
     stopped_by="decoding that cuts what is nested more than 64 deep, before anything walks it",
 )
@@ -171,9 +173,7 @@ def test_a_nested_export_does_not_end_the_leader(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="keep a leader from starting with one nested export in the middle of a list",
     stopped_by="decoding that cuts the text of one object, not the page",
 )
@@ -188,9 +188,7 @@ def test_a_nested_export_does_not_cost_the_list(cluster: Cluster, tmp_path: Path
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="blind all watchers by a nested object among the events",
     stopped_by="an informer for which a bad event is one object's matter: the watch goes on",
 )
@@ -222,9 +220,7 @@ def listed(kind: Kind, *items: str) -> bytes:
     return f'{head}, "metadata": {{"resourceVersion": "5"}}, "items": [{", ".join(items)}]}}'.encode()
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.USER,
+@by_user(
     wants="stop the agents with a ServiceExport that holds thousands of nested lists",
     stopped_by="decoding that cuts the text of one object: neither list nor watch is lost",
 )
@@ -302,9 +298,7 @@ def test_what_nobody_reads_is_not_held(cluster: Cluster) -> None:
         assert all(len(json.dumps(as_json(obj))) < 2000 for obj in mirror.objects.values())
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.USER,
+@by_user(
     wants="burn processor time with annotations of brackets and quotes that look nested",
     stopped_by="a scan of the text that is linear in its length",
 )
@@ -368,9 +362,7 @@ def _slice(service_name: str, number: int, count: int = 1000) -> RawObject:
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="break the leader's view of its members with announcements full of nonsense",
     stopped_by="reconcilers for which a bad object is a condition or nothing, never an exception",
 )
@@ -398,9 +390,7 @@ def test_announcements_with_nonsense(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="take over the terminal of an administrator who lists exports",
     stopped_by="cells that are printable and short, whatever is in the objects",
 )
@@ -419,9 +409,7 @@ def test_a_table_does_not_obey(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("form", [TextFormatter(times=True), JsonFormatter()], ids=["text", "json"])
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="forge a line of the log with what an exception quotes from an object",
     stopped_by="a log whose lines and tracebacks are escaped, and tracebacks indented",
 )
@@ -441,9 +429,7 @@ def test_a_log_line_cannot_be_forged(form: logging.Formatter) -> None:
     assert not any(line.startswith("level=error") for line in (first, *rest))
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="pass for another cluster with letters that look alike, or digits of another script",
     stopped_by="names and addresses of ASCII letters and digits only",
 )
@@ -489,9 +475,7 @@ def asked(hook: Hook, operation: str = "CREATE", **request: str) -> tuple[int, A
     return hook.post(body.encode())
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="break the webhook with bodies that are nested, or of kinds that are no texts",
     stopped_by="bounded decoding: every body gets an answer, and the next one too",
 )
@@ -563,9 +547,7 @@ def shipped(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[ControllerRo
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="keep administrators from deleting the object that keeps the leader's webhook from running",
     stopped_by="matchConditions: only accounts of the Common Area need the webhook to delete; they fail closed",
 )
@@ -606,9 +588,7 @@ def test_administrators_delete_without_a_leader(
 # --- what nobody thought of ------------------------------------------------------------------------------
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="leave an agent or a controller that looks healthy and sees nothing any more",
     stopped_by="supervised threads: they begin anew, and /healthz fails for those that cannot",
 )
@@ -640,9 +620,7 @@ def test_a_reader_that_breaks_begins_anew(tmp_path: Path) -> None:
             client.close()
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="hold an informer of a leader's API server with an endless line, or a stream of nonsense",
     stopped_by="limits of a line and of bad lines: a line is passed over, and a list follows",
 )

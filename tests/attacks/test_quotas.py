@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -38,6 +39,9 @@ from tests.worlds.shipped_access import Stage, _stages, export_of, stage, stoppe
 
 __all__ = ["_stages", "stage"]  # fixtures
 
+by_member = partial(attack, Group.QUOTAS, Attacker.MEMBER)
+by_user = partial(attack, Group.QUOTAS, Attacker.USER)
+
 
 def world(**limits: int) -> Leader:
     """Return a leader with the members east and evil, and limits for all."""
@@ -64,9 +68,7 @@ def flood(leader: Leader, count: int, first: int = 0) -> None:
 # --- how many ------------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="take a ClusterIP in every cluster for each of thousands of exports",
     stopped_by="the leader: a member has so many exports, the oldest stay, the newest are refused",
 )
@@ -83,9 +85,7 @@ def test_a_flood_of_exports_is_cut_off() -> None:
     assert leader.verdict("evil-shop-s03-endpoints")["type"] == "Failure"
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="get more exports than it may have by exchanging old ones for new ones",
     stopped_by="the leader: for each that goes the next oldest comes in, and no more",
 )
@@ -117,9 +117,7 @@ def lookups(**limits: int) -> Lookups:
     )
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="fill the leader's etcd with exports of any kind",
     stopped_by="admission: a member has so many objects of each kind, also of kinds that no reconciler merges",
 )
@@ -139,9 +137,7 @@ def test_each_kind_is_counted(make: object) -> None:
 # --- how large -----------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="fill etcd, lists and memory with exports of a megabyte",
     stopped_by="admission and leader: an export has so many bytes, counted before anything looks into it",
 )
@@ -160,9 +156,7 @@ def test_an_export_of_a_megabyte() -> None:
     assert leader.verdict("evil-default-nginx-service")["reason"] == "TooLarge"
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="keep the leader busy with the size of what it is not to read",
     stopped_by="counting that stops at the limit, whatever the shape of the object",
 )
@@ -181,9 +175,7 @@ def test_counting_costs_little(shape: str) -> None:
     assert time.process_time() - start < 0.5
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="make every kube-proxy program 10,000 ports for one Service",
     stopped_by="admission and leader: a Service has at most 100 ports",
 )
@@ -201,9 +193,7 @@ def test_ten_thousand_ports() -> None:
     assert imported(leader) == ["nginx"]
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="make every cluster keep thousands of EndpointSlices for one Service, by ports that all differ",
     stopped_by="the leader: an export has at most 64 sets of ports; members: an import 1,024",
 )
@@ -230,9 +220,7 @@ def test_thousands_of_port_sets() -> None:
     assert [event.reason for event in controller.all_events()] == ["InvalidImport"]
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="make every cluster keep tens of thousands of endpoints for one Service",
     stopped_by="the leader: it takes 1,000 endpoints of one export, the first by address",
 )
@@ -285,9 +273,7 @@ def here(view: MemoryView) -> list[str]:
     )
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="exhaust the ClusterIPs of a cluster together with others, or with the leader's help",
     stopped_by="every member: it imports so many Services, the oldest first, and those that are here stay",
 )
@@ -331,9 +317,7 @@ def try_export(stage: Stage, member: str, body: RawObject) -> str:
     return str(refused or "")
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="raise its own bounds",
     stopped_by="RBAC: a member's token reads and writes no ServiceAccount",
 )
@@ -349,9 +333,7 @@ def test_bounds_are_the_administrators(stage: Stage, verb: str) -> None:
     stopped(refusal(east, "POST", stage.area.path("serviceaccounts"), made), "forbidden")
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="store what it may not export, although no reconciler reads it",
     stopped_by="the leader's webhook: size, number and namespaces are judged before anything is stored",
 )
@@ -466,9 +448,7 @@ def exported_service(number: int, namespace: str) -> list[RawObject]:
 POLICIES_ON = member_world.settings(stretched_network_policy=True)
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="use up its cluster's label identities with Pods that no Node takes, so that others' Pods get none",
     stopped_by="the member's controller: a Pod without a Node and an address has no label identity",
 )
@@ -483,9 +463,7 @@ def test_pods_without_an_address_use_up_nothing() -> None:
     assert tenants.events("LabelIdentityNotExported") == []
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="use up its cluster's label identities with running Pods, so that others' Pods get none",
     stopped_by="the member's controller: namespaces share what the leader accepts, max-min fair",
 )
@@ -512,9 +490,7 @@ def test_label_identities_are_shared_among_namespaces() -> None:
     assert any(text.startswith("Namespace tenant-a: ") and "has a share of" in text for text in events)
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="use up its cluster's exports with ServiceExports, so that no other namespace can export",
     stopped_by="the member's controller: namespaces share what the leader accepts, max-min fair",
 )
@@ -535,9 +511,7 @@ def test_exports_are_shared_among_namespaces() -> None:
     assert "Valid" in member_world.conditions_of(tenants.view.local.get(Kind.SERVICE_EXPORT, "tenant-b", "s0"))
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="keep the places of its exports after it gave them up, or get more than the leader accepts",
     stopped_by="the member's controller, which decides again when a place becomes free or the limit changes",
 )
@@ -560,9 +534,7 @@ def test_places_follow_the_limit_and_become_free() -> None:
     assert sorted(tenants.names("")) == [f"east-tenant-a-s{number}-service" for number in range(1, 6)]
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="end another namespace's export again and again by one that the leader refuses",
     stopped_by="the member's controller: an export that was refused takes no other's place",
 )
@@ -590,9 +562,7 @@ def test_a_refused_export_takes_no_place() -> None:
     assert any("reserved" in text for text in tenants.events("TooManyExports"))
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="be told another limit than the leader's",
     stopped_by="the leader, which writes its limit into its own copy of the member's ClusterInfo",
 )

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -31,6 +32,8 @@ from tests.attacks.catalogue import Attacker, Group, attack
 from tests.worlds import core_inputs, member_world
 from tests.worlds.control_view import Controller
 from tests.worlds.leader_world import AREA, Leader, account, cluster_info, endpoints, export, service
+
+by_member = partial(attack, Group.SERVICES, Attacker.MEMBER)
 
 NETWORKS = {"owner": "10.96.0.0/16", "evil": "10.97.0.0/16"}
 THEIRS = ["10.96.0.80"]
@@ -69,9 +72,7 @@ def refused(leader: Leader, name: str, reason: str) -> str:
 # --- whose Service it is -----------------------------------------------------------------------------------
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="block the owner of a Service by exporting its name first, with other ports",
     stopped_by="namespaces that an administrator reserves for a member",
 )
@@ -86,9 +87,7 @@ def test_being_first_blocks_no_owner() -> None:
     assert leader.verdict("owner-pay-api-service")["type"] == "Succeeded"
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="take nearly all connections to another member's Service with 1,000 endpoints of its own",
     stopped_by="reserved namespaces: who is not named for one has no endpoint in it",
 )
@@ -102,9 +101,7 @@ def test_a_thousand_endpoints_take_no_traffic() -> None:
     refused(leader, "evil-pay-api-endpoints", "NamespaceNotAllowed")
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="hold the ResourceImport's name of another's Service by a namespace and a name with other dashes",
     stopped_by="reserved namespaces: they have the name, also against an older export",
 )
@@ -120,9 +117,7 @@ def test_dashes_take_no_name() -> None:
     assert "stands for Service pay/api-v1" in leader.verdict("evil-pay-api-v1-service")["message"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="move an export that was accepted into another's namespace by changing spec.namespace",
     stopped_by="the export's name, which must follow from its spec, and the same look at every change",
 )
@@ -140,9 +135,7 @@ def test_an_export_does_not_move(renamed: bool) -> None:
     assert leader.verdict(moved["metadata"]["name"])["type"] == "Failure"
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="export a namespace that its administrator's bounds do not name",
     stopped_by="the annotation `mcagent.io/allowed-namespaces` of its ServiceAccount",
 )
@@ -157,9 +150,7 @@ def test_a_bounded_member_stays_in_its_namespaces() -> None:
     assert leader.addresses("lab-web-endpoints") == ["10.97.0.66"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="keep what it exported of a namespace that an administrator took from it",
     stopped_by="another look at all its exports when its ServiceAccount changes",
 )
@@ -177,9 +168,7 @@ def test_what_is_taken_away_goes() -> None:
     refused(leader, "evil-pay-api-service", "NamespaceNotAllowed")
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="profit from a slip in the annotations that bound it",
     stopped_by="annotations that fail closed: one that cannot be read allows nothing",
 )
@@ -205,9 +194,7 @@ def endpoints_taken(leader: Leader, ips: Sequence[str]) -> list[str]:
     return leader.addresses("shop-web-endpoints")
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="send others' Pods to addresses that are none of its networks",
     stopped_by="the leader: an endpoint lies in a CIDR that was granted to its exporter",
 )
@@ -218,9 +205,7 @@ def test_endpoints_lie_in_ones_own_networks() -> None:
     assert "2 endpoints are left out" in leader.verdict("evil-shop-web-endpoints")["message"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="have any endpoints taken by publishing no CIDRs at all",
     stopped_by="the leader: who publishes none has only what its ServiceAccount or the configuration allows",
 )
@@ -233,9 +218,7 @@ def test_publishing_nothing_allows_nothing() -> None:
     assert endpoints_taken(leader, ["192.168.0.10", "10.97.9.9"]) == ["10.97.0.80"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="name another member's Pods or Services as its own endpoints",
     stopped_by="the leader: never an address of a CIDR that was granted to another",
 )
@@ -247,9 +230,7 @@ def test_endpoints_never_lie_in_anothers_network(published: tuple[str, ...]) -> 
     assert "CIDR of cluster owner" in leader.verdict("evil-shop-web-endpoints")["message"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="keep endpoints in a range that was granted to another member meanwhile",
     stopped_by="another look at all endpoints of a range when it is granted",
 )
@@ -261,9 +242,7 @@ def test_endpoints_go_when_their_range_is_granted_to_another() -> None:
     assert leader.addresses("shop-web-endpoints") == ["10.97.0.80"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="turn others' Pods against their own Nodes with loopback, link-local or multicast endpoints",
     stopped_by="leader and members: no special address is an endpoint",
 )
@@ -322,9 +301,7 @@ def test_an_import_takes_no_other_services_connections() -> None:
         assert not re.search(r"10\.96\.0\.10|192\.0\.2\.7", str(stolen))
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="draw all connections to a shared Service to itself, by a huge number of ready endpoints",
     stopped_by="leader and agents: it counts as no more endpoints than a member may export one by one",
 )
@@ -346,9 +323,7 @@ def test_a_number_of_ready_endpoints_is_bounded() -> None:
     assert shares([WEB, weighed, OWN, told])["10.10.3.5"] == 0.75
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="draw all connections to a shared Service to itself, by the traffic that its export asks for",
     stopped_by="the leader: only exports of a reserved namespace name clusters; and importers have the last word",
 )
@@ -405,9 +380,7 @@ def resource_import(name: str, spec: RawObject) -> RawObject:
     return {"kind": "ResourceImport", "metadata": {"name": name, "namespace": member_world.AREA}, "spec": spec}
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="make the leader's API server an endpoint, inside a CIDR of its own",
     stopped_by="every member: no address that the leader's name leads to is an endpoint",
 )
@@ -418,9 +391,7 @@ def test_the_leader_is_no_endpoint() -> None:
     assert "API server of the leader" in message
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="make another cluster's API server, Node or Service an endpoint, inside a CIDR of its own",
     stopped_by="every member: nothing of its own is another's endpoint",
 )
@@ -432,9 +403,7 @@ def test_what_is_ones_own_is_no_endpoint_of_others(address: str) -> None:
     assert "of this cluster" in message
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="have a member take endpoints of a cluster that does not export the Service",
     stopped_by="every member: an endpoint belongs to a cluster that the ResourceImport names as exporter",
 )
@@ -446,9 +415,7 @@ def test_endpoints_belong_to_an_exporter() -> None:
     assert "does not export the Service" in message
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="pass objects of other clusters off as another owner's by labels and annotations that it exports",
     stopped_by="keys of Kubernetes and of our own, which are never exported; leader and importers check each",
 )
@@ -527,9 +494,7 @@ def _hostile(draw: st.DrawFn) -> RawObject:
     return made
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="change in any other way what members import of a reserved namespace",
     stopped_by="the merge, in which exports that may not take part are not even looked at",
 )

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -24,6 +25,9 @@ from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until
 
 pytestmark = pytest.mark.datapath
+
+by_pod = partial(attack, Group.STATE, Attacker.POD)
+by_user = partial(attack, Group.NODES, Attacker.USER)
 
 KUBELET, BFD_PORT = 10250, 3784
 RATE, SYNS = 50, 3000  # new connections a second that are let in, and how many an attacker opens
@@ -102,9 +106,7 @@ def test_the_bridge_address_of_a_gateway(world: World) -> None:
     assert packets.connects(world.lab.namespace(world.nodes[1]), world.bridge_address(world.nodes[0]), KUBELET)
 
 
-@attack(
-    Group.NODES,
-    Attacker.USER,
+@by_user(
     wants="export a Node's own ports by an endpoint at an address in the Pod CIDR that the CNI gave the Node",
     stopped_by="nft: what the bridge has translated reaches a Node at the addresses of its Node object only",
 )
@@ -128,9 +130,7 @@ def test_an_endpoint_at_an_address_of_the_cni(world: World, index: int) -> None:
         assert packets.connects(world.lab.namespace(world.nodes[1 - index]), address, service.target_port)
 
 
-@attack(
-    Group.NODES,
-    Attacker.USER,
+@by_user(
     wants="send to daemons on a Node by an endpoint at the broadcast address of the Node's Pod network",
     stopped_by="nft: what the bridge has translated reaches a Node at the addresses of its Node object only",
 )
@@ -208,9 +208,7 @@ def _slow_paths(lab: Lab, node: Node, protocol: str) -> list[str]:
     return [flow for flow in flows if f"slow_path({protocol})" in flow and "00:23:20:00:00:01" not in flow]
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="have gateways swallow a tenant's traffic, on UDP port 3784",
     stopped_by=BFD_MAC_ONLY,
 )
@@ -222,9 +220,7 @@ def test_a_tenants_bfd_is_data(world: World) -> None:
         assert packets.arrives(server, sent, lambda: packets.datagram(world.pod, pod.address, BFD_PORT, sent))
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="have ovs-vswitchd look at every packet that a Pod sends to UDP port 3784",
     stopped_by=BFD_MAC_ONLY,
 )
@@ -243,9 +239,7 @@ def test_a_tenants_bfd_costs_no_upcalls(world: World) -> None:
         assert packets.arrives(server, last, lambda: packets.datagram(world.pod, pod.address, BFD_PORT, last))
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="take down the tunnel to its own gateway by forged BFD, from the host's network with a TTL of 255",
     stopped_by=BFD_MAC_ONLY,
 )
@@ -310,9 +304,7 @@ def _fine_elsewhere(world: World) -> None:
 
 
 @pytest.mark.timing
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="fill the connection tracking of another cluster's Nodes by a flood of SYNs",
     stopped_by="a meter for each remote cluster, in front of every new entry (`newConnections`)",
 )
@@ -353,9 +345,7 @@ def _streams(world: World, pod: Pod) -> None:
 
 
 @pytest.mark.timing
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="fill the connection tracking of another cluster's gateways through an exported Service",
     stopped_by="a meter for each remote cluster, in front of every new entry (`newConnections`)",
 )
@@ -371,9 +361,7 @@ def test_a_flood_of_connections_to_a_service(world: World) -> None:
     assert 0 < _entries(world.lab, world.nodes[0], "service", service.cluster_ip) <= allowed + 5
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="keep a connection to a Service after its export is deleted, by sending without a pause",
     stopped_by="gateways: packets of translated connections pass only by a flow of their exported Service",
 )
