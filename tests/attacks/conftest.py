@@ -31,7 +31,7 @@ __all__ = [
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a lab."""
-    here = Path(__file__).parent
+    directory = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and "make_lab" in getattr(item, "fixturenames", ()):
+        if directory in item.path.parents and "make_lab" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.lab)

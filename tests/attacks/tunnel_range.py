@@ -95,7 +95,7 @@ class Range:
         """Return how often the sessions of a gateway with other clusters, when all are up, changed their state."""
         tunnels = self.lab.status(node.name)["tunnels"]
         assert isinstance(tunnels, list)
-        names = [one["name"] for one in tunnels if one["peerKind"] == "remote"]
+        names = [tunnel["name"] for tunnel in tunnels if tunnel["peerKind"] == "remote"]
         vsctl = self.lab.ovs(node.name).vsctl
 
         def up() -> bool:
@@ -134,20 +134,20 @@ class Range:
             return
 
         def listen() -> socket.socket:
-            one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            one.bind(("::", port))
-            one.setblocking(False)
-            return one
+            sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind(("::", port))
+            sock.setblocking(False)
+            return sock
 
         def count(token: bytes) -> int:
             found = 0
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    found += token in one.recv(65536)
+                    found += token in sock.recv(65536)
             return found
 
-        with netns.call(self.lab.namespace(node), listen) as one:
+        with netns.call(self.lab.namespace(node), listen) as sock:
             yield count
 
     def datagram(self, source: IPv4Address, pod: Pod, token: bytes) -> bytes:
@@ -180,12 +180,12 @@ def six(make_lab: MakeLab) -> Iterator[Range]:
 def _give_ipv6(lab: Lab, node: Node, number: int) -> None:
     """Make the first Pod of a Node dual-stack, as a CNI with IPv6 masquerade does."""
     pod, device = node.pods[0], node_module.pod_device(node, node.pods[0])
-    here, there, prefix = f"fd00:10:{number}::1", f"fd00:10:{number}::2", f"fd00:10:{number}::/64"
+    own_address, neighbour, prefix = f"fd00:10:{number}::1", f"fd00:10:{number}::2", f"fd00:10:{number}::/64"
     underlay.set_sysctl(lab.namespace(node), {"net/ipv6/conf/all/forwarding": "1"})
     underlay.set_sysctl(lab.namespace(pod), {f"net/ipv6/conf/{n}/disable_ipv6": "0" for n in ("all", "eth0")})
-    netns.ip(lab.namespace(node), "address", "add", f"{here}/64", "dev", device, "nodad")
-    netns.ip(lab.namespace(pod), "address", "add", f"{there}/64", "dev", "eth0", "nodad")
-    netns.ip(lab.namespace(pod), "route", "add", "default", "via", here, "dev", "eth0")
+    netns.ip(lab.namespace(node), "address", "add", f"{own_address}/64", "dev", device, "nodad")
+    netns.ip(lab.namespace(pod), "address", "add", f"{neighbour}/64", "dev", "eth0", "nodad")
+    netns.ip(lab.namespace(pod), "route", "add", "default", "via", own_address, "dev", "eth0")
     rule = f"ip6 saddr {prefix} ip6 daddr != {prefix} masquerade"
     table = f"table ip6 cni {{ chain post {{ type nat hook postrouting priority 100; {rule}; }}\n}}"
     netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=table)
@@ -209,7 +209,7 @@ def encrypted_nodes(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
     shape = generate(encryption=TrafficEncryption.WIREGUARD)
     config: dict[str, object] = {"nodeTrafficEncryption": str(NodeTrafficEncryption.REQUIRED)}
-    shape = replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))
+    shape = replace(shape, clusters=tuple(replace(cluster, config=config) for cluster in shape.clusters))
     with make_lab(shape, liveness=False) as lab:
         wait_until(lambda: _encrypts(lab, workers=True), "handshakes", timeout=60, interval=0.2)
         yield Range(lab)
@@ -217,10 +217,12 @@ def encrypted_nodes(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range
 
 def _encrypts(lab: Lab, *, workers: bool = False) -> bool:
     nodes = [node.name for cluster in lab.topology.clusters for node in cluster.nodes if node.gateway or workers]
-    found = [lab.status(name)["encryption"] for name in nodes]
+    states = [lab.status(name)["encryption"] for name in nodes]
     return all(
-        isinstance(one, dict) and one["peers"] and all(peer["state"] == "established" for peer in one["peers"])
-        for one in found
+        isinstance(state, dict)
+        and state["peers"]
+        and all(peer["state"] == "established" for peer in state["peers"])
+        for state in states
     )
 
 

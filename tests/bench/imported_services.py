@@ -95,7 +95,7 @@ def unrelated(world: World, number: int) -> None:
     put(world, Kind.ENDPOINT_SLICE, name, labels, addressType="IPv4", endpoints=endpoints, ports=PORTS)
 
 
-def measure(world: World, what: str, traffic: str, services: int, changes: int) -> None:
+def measure(world: World, title: str, traffic: str, services: int, changes: int) -> None:
     """Start an agent on what is there, change endpoints, and print a line."""
     file = world.directory / "agent.yaml"
     settings = yaml.safe_load(file.read_text()) | {"nodeName": WORKER, "importedTraffic": traffic}
@@ -103,7 +103,7 @@ def measure(world: World, what: str, traffic: str, services: int, changes: int) 
     agent = Agent(world)
     try:
         memory, start = agent.memory(), agent.processor()
-        line = f"{what:<44} {memory:7.1f} MiB {start:7.2f} s"
+        line = f"{title:<44} {memory:7.1f} MiB {start:7.2f} s"
         if services and changes:
             begun, address = time.monotonic(), ""
             for number in range(changes):
@@ -121,18 +121,18 @@ def measure(world: World, what: str, traffic: str, services: int, changes: int) 
         agent.stop()
 
 
-def plan(world: World, what: str, traffic: str) -> None:
+def plan(world: World, title: str, traffic: str) -> None:
     """Let a plan be made, and print a line: its memory at most, and its processor time."""
     argv = [sys.executable, "-m", "mcagent.cli.main", "plan", "--offline", "-o", "json", "--timeout", "120"]
     argv += ["--config", str(world.directory / "agent.yaml")]
     environ = {**os.environ, "MCAGENT_DATAPATH": "system", "MCAGENT_IMPORTED_TRAFFIC": traffic}
     with subprocess.Popen(netns.command(world.namespace, argv), stdout=subprocess.DEVNULL, env=environ) as process:
-        _, code, used = os.wait4(process.pid, 0)
+        _, code, usage = os.wait4(process.pid, 0)
         process.returncode = code
     if code:
         raise SystemExit(f"{' '.join(argv)} ended with {code}")
-    spent = used.ru_utime + used.ru_stime
-    print(f"{'plan: ' + what:<44} {used.ru_maxrss / 1024:7.1f} MiB {spent:7.2f} s", flush=True)
+    spent = usage.ru_utime + usage.ru_stime
+    print(f"{'plan: ' + title:<44} {usage.ru_maxrss / 1024:7.1f} MiB {spent:7.2f} s", flush=True)
 
 
 def listed(world: World) -> str:
@@ -160,10 +160,10 @@ def main() -> None:
         measure(world, "default, none imported", "*", 0, 0)
         for number in range(args.services):
             import_service(world, number, args.exporters)
-        what = f"{args.services} imported from {args.exporters} clusters"
-        measure(world, what, "*", args.services, args.changes)
+        title = f"{args.services} imported from {args.exporters} clusters"
+        measure(world, title, "*", args.services, args.changes)
         plan(world, "nothing read", "")
-        plan(world, what, "*")
+        plan(world, title, "*")
         for number in range(args.unrelated):
             unrelated(world, number)
         plan(world, f"and {args.unrelated} others", "*")

@@ -68,9 +68,9 @@ def run(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Engine]]:
     """Give a function that starts an engine; all are stopped at the end."""
     engines: list[Engine] = []
 
-    def start(*reconcilers: Reconciler, **more: Any) -> Engine:
+    def start(*reconcilers: Reconciler, **settings: Any) -> Engine:
         engine = Engine(
-            reconcilers, client_of(api, tmp_path), namespace=NAMESPACE, member=True, timing=QUICK, **more
+            reconcilers, client_of(api, tmp_path), namespace=NAMESPACE, member=True, timing=QUICK, **settings
         )
         engines.append(engine)
         engine.start()
@@ -264,10 +264,10 @@ def test_without_the_permit_nothing_is_written(api: ApiServer, local: Objects, r
 
 def copies(remote: Objects) -> dict[str, str]:
     """Return what the copies on the leader say."""
-    found = {
+    exports = {
         name: remote.get(Kind.RESOURCE_EXPORT, name, COMMON_AREA) for name in remote.names(Kind.RESOURCE_EXPORT)
     }
-    return {name.removeprefix("copy-"): obj["spec"]["name"] for name, obj in found.items() if obj}
+    return {name.removeprefix("copy-"): obj["spec"]["name"] for name, obj in exports.items() if obj}
 
 
 def test_a_member_connects_and_writes_to_its_leader(

@@ -69,7 +69,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
             client.close()
             own = json.loads(file.read_text())
             for part, holder in (("clusters", "cluster"), ("users", "user")):
-                whole[part] += [{"name": cluster, holder: one[holder]} for one in own[part]]
+                whole[part] += [{"name": cluster, holder: obj[holder]} for obj in own[part]]
             whole["contexts"].append({"name": cluster, "context": {"cluster": cluster, "user": cluster}})
         (tmp_path / "both").write_text(json.dumps(whole))
         yield tmp_path / "both"
@@ -92,11 +92,11 @@ def test_list_adds_what_is_not_applied(
     spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
     policy = manifest("networking.k8s.io/v1", "NetworkPolicy", "more", "data", spec=spec)
     (tmp_path / "more.json").write_text(json.dumps(policy))
-    asked = ("policy", "list", "--context", "west", "--kubeconfig", str(kubeconfig), "-o", "json")
-    assert main([*asked, "-f", str(tmp_path / "more.json")]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(one["policy"], one["pods"]) for one in found["rules"]] == [
+    arguments = ("policy", "list", "--context", "west", "--kubeconfig", str(kubeconfig), "-o", "json")
+    assert main([*arguments, "-f", str(tmp_path / "more.json")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(rule["policy"], rule["pods"]) for rule in document["rules"]] == [
         ("NetworkPolicy data/more", ["data/db-0"]),
         ("NetworkPolicy data/web", ["data/db-0"]),
     ]
-    assert [one["direction"] for one in found["isolated"]] == ["egress", "ingress"]
+    assert [rule["direction"] for rule in document["isolated"]] == ["egress", "ingress"]

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.datapath
 @pytest.fixture(scope="module")
 def lab(make_lab: MakeLab) -> Iterator[Lab]:
     """A leader, which is a member, and two more members."""
-    with make_lab(generate(clusters=3, gateways=1, workers=1, same_cidrs=True), control_plane=True) as made:
-        yield made
+    with make_lab(generate(clusters=3, gateways=1, workers=1, same_cidrs=True), control_plane=True) as lab:
+        yield lab
 
 
 def ranges(lab: Lab) -> dict[str, str]:

@@ -26,21 +26,23 @@ def test_a_peer_that_never_answers_is_reported(make_lab: Callable[[Topology], La
         settled = Settled(lab)
         settled.wait()
         east, west = lab.topology.clusters
-        here, there = east.gateways[0].name, west.gateways[0].name
+        own_gateway, far_gateway = east.gateways[0].name, west.gateways[0].name
 
         def silent() -> list[str]:
-            problems: Any = lab.status(here)["problems"]
-            return [one["subject"] for one in problems if one["reason"] == "PeerSilent"]
+            problems: Any = lab.status(own_gateway)["problems"]
+            return [problem["subject"] for problem in problems if problem["reason"] == "PeerSilent"]
 
         assert silent() == []
-        fault = faults.loses(lab, here, there)
+        fault = faults.loses(lab, own_gateway, far_gateway)
         fault.inject()
         try:
-            lab.stop_agent(here)
-            (tunnel,) = (name for name in lab.ovs(here).vsctl("list-ports", BRIDGE).split() if name[:4] == "mcr-")
-            lab.ovs(here).vsctl("del-port", BRIDGE, tunnel)  # with it goes what is known of the peer
-            lab.start_agent(here)
-            lab.wait_ready(here)
+            lab.stop_agent(own_gateway)
+            (tunnel,) = (
+                name for name in lab.ovs(own_gateway).vsctl("list-ports", BRIDGE).split() if name[:4] == "mcr-"
+            )
+            lab.ovs(own_gateway).vsctl("del-port", BRIDGE, tunnel)  # with it goes what is known of the peer
+            lab.start_agent(own_gateway)
+            lab.wait_ready(own_gateway)
             client, server = lab.namespace(east.workers[0].pods[0]), west.workers[0].pods[0]
             with traffic.udp_socket(client, server.address, POD_PORT) as sock:
 

@@ -72,12 +72,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
         if (ROOT / name).is_file() and not (ROOT / name).is_symlink():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, directory / name)
-    made = Repository(directory)
-    made.git("init", "--quiet", "--initial-branch=main")
-    made.git("add", "--all")
-    made.git("commit", "--quiet", "--message=release")
-    made.git("tag", f"v{VERSION}")
-    return made
+    repository = Repository(directory)
+    repository.git("init", "--quiet", "--initial-branch=main")
+    repository.git("add", "--all")
+    repository.git("commit", "--quiet", "--message=release")
+    repository.git("tag", f"v{VERSION}")
+    return repository
 
 
 @pytest.fixture(scope="module")

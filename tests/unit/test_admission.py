@@ -123,26 +123,26 @@ def patched(raw: RawObject) -> RawObject:
     """Return an export as the mutating review leaves it."""
     decision = mutate({"operation": "CREATE", "object": raw, "userInfo": {"username": "alice"}})
     assert decision.allowed
-    found = copy.deepcopy(raw)
+    patched_account = copy.deepcopy(raw)
     for step in decision.patch:
         assert step["op"] == "add"
         _, meta, name = step["path"].split("/")
-        found[meta][name] = step["value"]
-    return found
+        patched_account[meta][name] = step["value"]
+    return patched_account
 
 
 def test_a_policy_is_completed() -> None:
     """A person's export of a policy gets its labels and the finalizer, and keeps what it has."""
     raw = put(put(a_policy(), "metadata.labels", {"mine": "1"}), "metadata.finalizers", ["a/b"])
-    found = patched(raw)
-    assert found["metadata"]["finalizers"] == ["a/b", names.EXPORT_FINALIZER]
-    assert found["metadata"]["labels"] == {
+    account = patched(raw)
+    assert account["metadata"]["finalizers"] == ["a/b", names.EXPORT_FINALIZER]
+    assert account["metadata"]["labels"] == {
         "mine": "1",
         "sourceName": "acnp",
         "sourceNamespace": "",
         "sourceKind": "AntreaClusterNetworkPolicy",
     }
-    assert patched(found) == found
+    assert patched(account) == account
     bare = put(put(a_policy(), "metadata.labels", None), "metadata.finalizers", None)
     assert patched(bare)["metadata"]["finalizers"] == [names.EXPORT_FINALIZER]
 

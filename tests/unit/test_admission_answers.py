@@ -378,9 +378,9 @@ def limited(exports: int = 0, *, kind: str = "Service", limits: MemberLimits | N
     annotations = {f"mcagent.io/{name.replace('_', '-')}": text for name, text in notes.items()}
     east = account("east-sa", "east")
     east["metadata"]["annotations"] |= annotations
-    others = [a for a in ACCOUNTS if a["metadata"]["name"] not in ("east-sa", "default")]
+    accounts = [a for a in ACCOUNTS if a["metadata"]["name"] not in ("east-sa", "default")]
     return World(
-        accounts=[east, *others],
+        accounts=[east, *accounts],
         sets=[a_set()],
         limits=limits or MemberLimits(),
         exports={("east", kind): exports},

@@ -32,13 +32,13 @@ TEMPLATES = {path.name: path.read_text() for path in sorted((CHART / "templates"
 
 def values(path: str, value: object) -> dict[str, Any]:
     """Return the chart's values with one of them another."""
-    found: dict[str, Any] = json.loads(json.dumps(VALUES))
-    here = found
+    values: dict[str, Any] = json.loads(json.dumps(VALUES))
+    here = values
     *above, last = path.split(".")
     for part in above:
         here = here.setdefault(part, {})
     here[last] = value
-    return found
+    return values
 
 
 def test_the_schema_is_current() -> None:
@@ -144,9 +144,9 @@ def test_every_key_of_the_configuration_is_allowed(role: str) -> None:
     """Whatever docs/configuration.md lists can be set through the chart."""
     properties = SCHEMA["properties"][role]["properties"]["config"]["properties"]
     for key in (AGENT if role == "agent" else CONTROLLER).keys:
-        here = {"properties": properties}
+        schema = {"properties": properties}
         for part in key.path.split("."):
-            here = here["properties"][part]
+            schema = schema["properties"][part]
 
 
 def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -54,8 +54,8 @@ def schema_of(api_version: str, kind: str) -> dict[str, Any]:
     for crd in CRDS.values():
         spec = crd["spec"]
         if spec["group"] == group and spec["names"]["kind"] == kind:
-            (found,) = [v for v in spec["versions"] if v["name"] == version]
-            schema: dict[str, Any] = found["schema"]["openAPIV3Schema"]
+            (crd_version,) = [v for v in spec["versions"] if v["name"] == version]
+            schema: dict[str, Any] = crd_version["schema"]["openAPIV3Schema"]
             return schema
     raise AssertionError(f"no CRD for {api_version} {kind}")
 
@@ -118,10 +118,10 @@ def test_printer_columns_are_those_of_the_contract(name: str) -> None:
         columns = version["additionalPrinterColumns"]
         older = {"Cluster ID"} if version["name"] == "v1alpha1" and name == "clustersets" else set()
         assert [column["name"] for column in columns] == [*(c for c in COLUMNS[name] if c not in older), "Age"]
-        known = {path for path, _ in walk(version["schema"]["openAPIV3Schema"])}
+        paths = {path for path, _ in walk(version["schema"]["openAPIV3Schema"])}
         for column in columns:
             path = re.sub(r"\[\?\(@\.(type==\"[A-Z][a-z]+\"|live==0)\)\]", "[]", column["jsonPath"])
-            assert path in known | {".metadata.creationTimestamp"}
+            assert path in paths | {".metadata.creationTimestamp"}
 
 
 @pytest.mark.parametrize("obj", OBJECTS, ids=lambda obj: f"{obj['kind']}-{obj['metadata']['name']}")

@@ -31,8 +31,8 @@ PORT = 10360
 
 def one(kind: str) -> dict[str, Any]:
     """Return the one manifest of a kind."""
-    (found,) = [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
-    return dict(found)
+    (matching,) = [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
+    return dict(matching)
 
 
 def pod() -> dict[str, Any]:
@@ -42,8 +42,8 @@ def pod() -> dict[str, Any]:
 
 def container() -> dict[str, Any]:
     """Return the only container."""
-    (found,) = pod()["containers"]
-    return dict(found)
+    (container,) = pod()["containers"]
+    return dict(container)
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
@@ -203,8 +203,8 @@ def test_open_vswitch_has_the_same_limits() -> None:
     """Nothing privileged either, no token of the API; its database outlives Pods, its sockets are the agent's."""
     account, daemons = yaml.safe_load_all((ROOT / "openvswitch.yaml").read_text())
     spec = daemons["spec"]["template"]["spec"]
-    (found,) = spec["containers"]
-    security = found["securityContext"]
+    (container,) = spec["containers"]
+    security = container["securityContext"]
     assert (account["automountServiceAccountToken"], spec["automountServiceAccountToken"]) == (False, False)
     assert "privileged" not in security
     assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)

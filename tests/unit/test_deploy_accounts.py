@@ -46,8 +46,8 @@ def table() -> str:
                 rows[account, where][", ".join(rule["verbs"])] += words(rule)
     lines = ["| account | where | may |", "| --- | --- | --- |"]
     for (account, where), granted in rows.items():
-        told = "; ".join(f"{verbs}: {', '.join(dict.fromkeys(what))}" for verbs, what in granted.items())
-        lines.append(f"| {account} | {where} | {told} |")
+        rights = "; ".join(f"{verbs}: {', '.join(dict.fromkeys(what))}" for verbs, what in granted.items())
+        lines.append(f"| {account} | {where} | {rights} |")
     return "\n".join(lines)
 
 
@@ -69,14 +69,14 @@ def test_the_page_says_what_the_manifests_grant() -> None:
 
 def test_secrets_are_read_by_name_only() -> None:
     """Every rule about Secrets or Leases names them, and nobody creates one."""
-    found = 0
+    count = 0
     for file in FILES:
         for manifest in yaml.safe_load_all((ROOT / "deploy" / file).read_text()):
             for rule in manifest.get("rules", ()):
                 if {"secrets", "leases"} & set(rule["resources"]):
-                    found += 1
+                    count += 1
                     assert rule["resourceNames"], (file, rule)
                     assert not {"create", "delete", "patch"} & set(rule["verbs"]), (file, rule)
                 assert "serviceaccounts/token" not in rule["resources"]
                 assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
-    assert found == 5
+    assert count == 5

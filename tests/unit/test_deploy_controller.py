@@ -46,8 +46,8 @@ def manifests(role: ControllerRole) -> list[Manifest]:
 
 def one(role: ControllerRole, kind: str, name: str = "") -> Manifest:
     """Return the one object of a kind (and name)."""
-    (found,) = [m for m in manifests(role) if m["kind"] == kind and name in ("", m["metadata"]["name"])]
-    return found
+    (manifest,) = [m for m in manifests(role) if m["kind"] == kind and name in ("", m["metadata"]["name"])]
+    return manifest
 
 
 def rules(role: ControllerRole) -> dict[tuple[str, str], set[str]]:
@@ -278,13 +278,13 @@ def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> Non
     assert (role["kind"], binding["kind"]) == ("ClusterRole", "ClusterRoleBinding")
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     assert binding["subjects"] == one(ControllerRole.LEADER, "ClusterRoleBinding")["subjects"]
-    here = [
+    rules = [
         rule
         for rule in one(ControllerRole.LEADER, "Role", "mcagent-leader")["rules"]
         if not {"leases", "secrets"} & set(rule["resources"])
     ]
     hooks, *_reviews = one(ControllerRole.LEADER, "ClusterRole")["rules"]
-    assert role["rules"] == [*here, hooks | {"resourceNames": [name]}]
+    assert role["rules"] == [*rules, hooks | {"resourceNames": [name]}]
     others = {
         "matchExpressions": [
             {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [HOME[ControllerRole.LEADER]]}
@@ -293,7 +293,7 @@ def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> Non
     for configuration in configurations:
         shipped = one(ControllerRole.LEADER, configuration["kind"])
         assert configuration["webhooks"] == [hook | {"namespaceSelector": others} for hook in shipped["webhooks"]]
-    assert [found["kind"] for found in configurations] == [
+    assert [webhook["kind"] for webhook in configurations] == [
         "ValidatingWebhookConfiguration",
         "MutatingWebhookConfiguration",
     ]

@@ -46,10 +46,10 @@ def test_a_network_inside_a_cidr_in_use_is_found_whatever_was_cut_out_before(
     assert all(network in outer_by_network or network in in_use for network in later)
     assert all(contains(cidr, outer) for outer in outer_by_network.values())
     # The same after it was cut out, in a new process too
-    left = parts_outside(cidr, networks_inside)
-    again = dict(enclosed(outermost_networks(networks_inside), prefix_numbers(left)))
+    remaining = parts_outside(cidr, networks_inside)
+    again = dict(enclosed(outermost_networks(networks_inside), prefix_numbers(remaining)))
     assert all(contains(cidr, outer) for outer in again.values())
-    assert not left or set(again) == set(outermost_networks(networks_inside))
+    assert not remaining or set(again) == set(outermost_networks(networks_inside))
 
 
 @given(st.lists(CIDRS), st.lists(CIDRS))
@@ -58,7 +58,7 @@ def test_a_cidr_of_which_nothing_is_in_use_surrounds_nothing(
 ) -> None:
     """So what claims it later is refused."""
     for network, outer in enclosed(inner, prefix_numbers(in_use)):
-        assert any(outer.overlaps(used) for used in in_use if used != network)
+        assert any(outer.overlaps(range_used) for range_used in in_use if range_used != network)
         assert contains(outer, network)
 
 

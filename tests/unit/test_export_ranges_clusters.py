@@ -60,8 +60,8 @@ def own_range(member: Member) -> tuple[str, str]:
     assert raw is not None
     cluster_set = typed(raw, Kind.CLUSTER_SET)
     assert isinstance(cluster_set, ClusterSet)
-    used = read_used(cluster_set)
-    return ("", "undecided") if used is None else (used.cidr, used.reason)
+    ranges_used = read_used(cluster_set)
+    return ("", "undecided") if ranges_used is None else (ranges_used.cidr, ranges_used.reason)
 
 
 def gateway(member: Member) -> RawObject:

@@ -40,9 +40,9 @@ NOT_IN_BOUNDS = (
 )
 
 
-def claim(text: str, what: str = "Pod CIDR") -> CidrClaim:
+def claim(text: str, kind: str = "Pod CIDR") -> CidrClaim:
     """Return the claim to a CIDR."""
-    value = cidr_claim(text, what)
+    value = cidr_claim(text, kind)
     assert value is not None
     return value
 

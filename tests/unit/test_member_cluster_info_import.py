@@ -245,7 +245,7 @@ class Answers(Client):
         self.requests: list[tuple[str, str, Any]] = []
         self._answers = list(answers)
 
-    def request(self, method: str, path: str, query: Any = None, **more: Any) -> Any:
+    def request(self, method: str, path: str, query: Any = None, **arguments: Any) -> Any:
         """Return or raise the next answer."""
         self.requests.append((method, path, query))
         answer = self._answers.pop(0)

@@ -59,10 +59,12 @@ def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
     for rule in alerts:
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert set(rule["annotations"]) == {"summary", "description"}
-        used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        labels_used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         outer = re.search(r"\bby \(([^)]*)\)", rule["expr"])
-        left = set(outer[1].split(", ")) if outer else OF_PROMETHEUS
-        assert used <= left, f"{rule['alert']} names {used - left}, which its expression drops"
+        labels_left = set(outer[1].split(", ")) if outer else OF_PROMETHEUS
+        assert labels_used <= labels_left, (
+            f"{rule['alert']} names {labels_used - labels_left}, which its expression drops"
+        )
 
 
 def test_every_alert_has_an_entry_in_the_documentation() -> None:

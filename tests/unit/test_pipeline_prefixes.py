@@ -58,9 +58,9 @@ def test_any_gateway_forwards_any_packet(world: World, seed: int) -> None:
             for name in (call.client.cluster, call.cluster)
         )
         for names in product(near or [""], far or [""]):
-            left = first.network.losing(*({*near, *far} - set(names)))
-            connections_of_ends = {name: table for name, table in left.connections.items() if name in ends}
-            exchange(world, replace(left, connections=connections_of_ends), call, call.later)
+            remaining = first.network.losing(*({*near, *far} - set(names)))
+            connections_of_ends = {name: table for name, table in remaining.connections.items() if name in ends}
+            exchange(world, replace(remaining, connections=connections_of_ends), call, call.later)
 
 
 @costly

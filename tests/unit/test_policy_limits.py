@@ -136,8 +136,8 @@ def test_policies_of_the_cluster_come_before_those_of_namespaces() -> None:
     tenants = {f"tenant-{number:02}/z": Needs(1, 300) for number in range(40)}
     assert refused({**cluster, **tenants}).keys() == tenants.keys()
     tenants["tenant-00/z"] = Needs(1, 60)
-    some = dict(list(cluster.items())[:8])
-    assert refused({**some, **tenants}).keys() == tenants.keys() - {"tenant-00/z"}
+    some_policies = dict(list(cluster.items())[:8])
+    assert refused({**some_policies, **tenants}).keys() == tenants.keys() - {"tenant-00/z"}
     problems = refused({**cluster, "/new": Needs(1, 1)})
     assert "older policies of the cluster have 4000: its share of 4000 is 4000" in problems["/new"]
 

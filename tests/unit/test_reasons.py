@@ -46,7 +46,7 @@ def of_calls(tree: ast.AST) -> Iterator[str]:
             if name == "DoctorCheck":
                 causes = (keyword.value for keyword in node.keywords if keyword.arg == "causes")
                 values = [
-                    key for each in causes if isinstance(each, ast.Dict) for key in each.keys if key is not None
+                    key for cause in causes if isinstance(cause, ast.Dict) for key in cause.keys if key is not None
                 ]
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values = [node.value] if CONSTANTS.match(node.targets[0].id) else []

@@ -66,9 +66,9 @@ def test_the_demo_needs_no_package_of_the_tests() -> None:
     imported = {package for file in files for package in imports(ast.parse(file.read_text()))}
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     declared = {normalised(re.split(r"[^-\w.]", requirement)[0]) for requirement in dependencies}
-    others = imported - PRODUCT - {"devtools"} - sys.stdlib_module_names
+    other_imports = imported - PRODUCT - {"devtools"} - sys.stdlib_module_names
     distributions = packages_distributions()
-    assert {normalised(name) for package in others for name in distributions[package]} <= declared
+    assert {normalised(name) for package in other_imports for name in distributions[package]} <= declared
 
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))

@@ -202,12 +202,12 @@ def lose_first_gateway(lab: Lab, agents: AntreaAgents) -> Round:
     )
 
 
-def _flows_again(agents: AntreaAgents, there: UdpStream, back: UdpStream, gateway: Node) -> None:
+def _flows_again(agents: AntreaAgents, stream: UdpStream, back: UdpStream, gateway: Node) -> None:
     """Return when traffic flows both ways by another gateway. Raises LabError."""
     wait_until(lambda: agents.first != gateway.tunnel_address, "another first gateway", timeout=LONGEST)
-    before = there.received, back.received
+    before = stream.received, back.received
     enough = (before[0] + RATE, before[1] + RATE)
-    wait_until(lambda: there.received > enough[0] and back.received > enough[1], "traffic", timeout=LONGEST)
+    wait_until(lambda: stream.received > enough[0] and back.received > enough[1], "traffic", timeout=LONGEST)
 
 
 def new_connections(lab: Lab) -> list[str]:

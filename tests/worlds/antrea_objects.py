@@ -15,10 +15,10 @@ def written_by(
     version: str, area: str = "antrea-multicluster", cluster_set: str = "blue"
 ) -> dict[str, dict[str, Any]]:
     """Return the objects of a member "south", by name, in a namespace and of a ClusterSet."""
-    found = {}
+    objects = {}
     for item in yaml.safe_load_all((_DATA / f"{version}.yaml").read_text()):
         item["metadata"]["namespace"] = area
         if "clusterSetID" in item:
             item["clusterSetID"] = cluster_set
-        found[item["metadata"]["name"]] = item
-    return found
+        objects[item["metadata"]["name"]] = item
+    return objects

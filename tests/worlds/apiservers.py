@@ -133,14 +133,14 @@ def server(
             pytest.fail(str(error))
         _servers[kind] = _start(kind, tmp_path_factory.mktemp(kind))
         _apply_crds(_servers[kind].client)
-    found = _servers[kind]
+    server = _servers[kind]
     if (
-        found.real is not None
-        and not found.real.has_controllers
+        server.real is not None
+        and not server.real.has_controllers
         and request.node.get_closest_marker("controllers")
     ):
         leave_out(request, "no kube-controller-manager on this machine (envtest's assets have none)")
-    return found
+    return server
 
 
 def _apply_crds(client: Client) -> None:
@@ -156,10 +156,10 @@ def _apply_crds(client: Client) -> None:
         )
 
     def established() -> bool:
-        found = client.request("GET", base, {"labelSelector": "app.kubernetes.io/part-of=mcagent"})["items"]
+        items = client.request("GET", base, {"labelSelector": "app.kubernetes.io/part-of=mcagent"})["items"]
         good = [
             crd
-            for crd in found
+            for crd in items
             for condition in (crd.get("status", {}).get("conditions") or ())
             if condition["type"] == "Established" and condition["status"] == "True"
         ]
@@ -190,8 +190,10 @@ def collection(client: Client, manifest: dict[str, Any]) -> str:
     """Return the path to which an object of any kind that the server has is posted."""
     group, _, version = manifest["apiVersion"].rpartition("/")
     base = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    found = client.request("GET", base)["resources"]
-    (plural,) = [item["name"] for item in found if item["kind"] == manifest["kind"] and "/" not in item["name"]]
+    resources = client.request("GET", base)["resources"]
+    (plural,) = [
+        item["name"] for item in resources if item["kind"] == manifest["kind"] and "/" not in item["name"]
+    ]
     namespace = manifest["metadata"].get("namespace")
     return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"
 
@@ -225,10 +227,10 @@ class Cluster:
 
     def create(self, path: str, name: str, **fields: Any) -> Any:
         """Create an object and return it. ConfigMaps, Gateways and whatever `kind` and `apiVersion` say."""
-        known = {"configmaps": ("v1", "ConfigMap"), "services": ("v1", "Service"), "secrets": ("v1", "Secret")}
-        known |= {"gateways": ("multicluster.crd.antrea.io/v1alpha1", "Gateway")}
-        known |= {"serviceaccounts": ("v1", "ServiceAccount")}
-        api_version, word = known.get(path.rpartition("/")[2], ("", ""))
+        kinds = {"configmaps": ("v1", "ConfigMap"), "services": ("v1", "Service"), "secrets": ("v1", "Secret")}
+        kinds |= {"gateways": ("multicluster.crd.antrea.io/v1alpha1", "Gateway")}
+        kinds |= {"serviceaccounts": ("v1", "ServiceAccount")}
+        api_version, word = kinds.get(path.rpartition("/")[2], ("", ""))
         metadata = {"name": name, **fields.pop("metadata", {})}
         body = {"apiVersion": api_version, "kind": word, "metadata": metadata, **fields}
         return self.client.request("POST", path, body=body)

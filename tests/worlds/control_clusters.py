@@ -234,10 +234,10 @@ class Clusters:
         """Return all controllers, the leader's first."""
         return [self.controller, *(member.controller for member in self.members.values())]
 
-    def step(self, which: int, place: int) -> None:
+    def step(self, number: int, place: int) -> None:
         """Let one controller work on one key."""
         controllers = self.controllers
-        controllers[which % len(controllers)].step(place)
+        controllers[number % len(controllers)].step(place)
         for member in self.members.values():
             member.link()
 
@@ -262,11 +262,11 @@ class Clusters:
 
     def writes(self) -> list[str]:
         """Return what controllers have written since last asked, but for heartbeats."""
-        found: list[str] = []
+        writes: list[str] = []
         for api in (self.north, *(member.api for member in self.members.values())):
-            found += [write for write in api.writes if "update MemberClusterAnnounce" not in write]
+            writes += [write for write in api.writes if "update MemberClusterAnnounce" not in write]
             api.writes.clear()
-        return found
+        return writes
 
     def exports(self) -> dict[str, RawObject]:
         """Return the ResourceExports on the leader by name."""

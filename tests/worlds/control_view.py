@@ -151,7 +151,9 @@ class MemoryView:
 
     def events(self, reconciler: str) -> Mapping[str, frozenset[Event]]:
         """Return the Events of a reconciler, by key."""
-        return {key: frozenset(some) for (name, key), some in self.events_by_entry.items() if name == reconciler}
+        return {
+            key: frozenset(events) for (name, key), events in self.events_by_entry.items() if name == reconciler
+        }
 
 
 class Controller:
@@ -260,4 +262,4 @@ class Controller:
 
     def all_events(self) -> list[Event]:
         """Return all Events that there should be now."""
-        return [event for _, some in sorted(self.events.items()) for event in some]
+        return [event for _, events in sorted(self.events.items()) for event in events]

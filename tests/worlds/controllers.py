@@ -136,12 +136,12 @@ class Controller:
 
     def metric(self, name: str, text: str = "", page: str = "") -> float:
         """Return the sum over the samples of a metric whose labels contain `text`."""
-        found = 0.0
+        value = 0.0
         for line in (page or self.page("/metrics")).splitlines():
             sample = _SAMPLE.match(line)
             if sample and sample[1] == name and text in (sample[2] or ""):
-                found += float(sample[3])
-        return found
+                value += float(sample[3])
+        return value
 
     def writes(self) -> float:
         """Return how many objects it has written."""
@@ -149,12 +149,12 @@ class Controller:
 
     def writes_by_kind(self) -> dict[str, int]:
         """Return how many objects of each kind it has written."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for line in self.page("/metrics").splitlines():
             sample = _SAMPLE.match(line)
             if sample and sample[1] == "mcagent_controller_writes_total":
-                found[sample[2].partition('kind="')[2].partition('"')[0]] += int(float(sample[3]))
-        return dict(found)
+                counts[sample[2].partition('kind="')[2].partition('"')[0]] += int(float(sample[3]))
+        return dict(counts)
 
     def idle(self, page: str = "") -> bool:
         """Tell whether no key waits for a worker or is worked on."""
@@ -206,6 +206,6 @@ def controller(
     file.write_text(yaml.safe_dump(config))
     argv = ["-m", "mcagent.cli.main", "controller", role, "--config", str(file)]
     with _process(argv, log) as process:
-        found = Controller(process, port, log)
-        wait_until(found.ready, f"the {role}'s controller to be ready", timeout=120, interval=0.05)
-        yield found
+        controller = Controller(process, port, log)
+        wait_until(controller.ready, f"the {role}'s controller to be ready", timeout=120, interval=0.05)
+        yield controller

@@ -146,28 +146,29 @@ class Exchange:
 
 def exchange(world: World, network: Network, call: Call, packet: Packet) -> Exchange:
     """Send a packet of a call, check where it gets, and check the reply all the way back to the client."""
-    there = network.send(call.client.node, packet)
-    node, seen = one(there)
+    walk = network.send(call.client.node, packet)
+    node, delivery = one(walk)
     place = world.nodes[node]
-    assert place.cluster == call.cluster, there
-    assert any(seen.dst in net for net in place.networks), there
+    assert place.cluster == call.cluster, walk
+    assert any(delivery.dst in net for net in place.networks), walk
     if call.service is None:
-        assert isinstance(seen.dst, IPv4Address)
-        assert (world.cluster(call.cluster).abroad(seen.dst), seen.dst_port) == (packet.dst, packet.dst_port), (
-            there
-        )
+        assert isinstance(delivery.dst, IPv4Address)
+        assert (world.cluster(call.cluster).abroad(delivery.dst), delivery.dst_port) == (
+            packet.dst,
+            packet.dst_port,
+        ), walk
     else:
-        assert (seen.dst, seen.dst_port) in call.service.endpoints, there
+        assert (delivery.dst, delivery.dst_port) in call.service.endpoints, walk
     if world.keeps_source(call.client, call.cluster):
-        assert (seen.src, seen.src_port) == (world.abroad(call.client), packet.src_port), there
+        assert (delivery.src, delivery.src_port) == (world.abroad(call.client), packet.src_port), walk
     else:
         gateways = world.cluster(call.client.cluster).gateways
-        assert seen.src in {mapped(g.address) for g in gateways if g.name in there.path}, there
-    assert packet.ttl - len(there.path) <= seen.ttl < packet.ttl, there
-    back = there.network.send(node, from_kernel(seen.reply()))
+        assert delivery.src in {mapped(g.address) for g in gateways if g.name in walk.path}, walk
+    assert packet.ttl - len(walk.path) <= delivery.ttl < packet.ttl, walk
+    back = walk.network.send(node, from_kernel(delivery.reply()))
     home, answer = one(back)
     assert home == call.client.node, back
-    wanted = packet.reply(in_port=answer.in_port)
+    reply = packet.reply(in_port=answer.in_port)
     names = ("src", "dst", "proto", "src_port", "dst_port")
-    assert [getattr(answer, n) for n in names] == [getattr(wanted, n) for n in names], f"{there}\n{back}"
-    return Exchange(node=node, seen=seen, there=there, back=back, network=back.network)
+    assert [getattr(answer, n) for n in names] == [getattr(reply, n) for n in names], f"{walk}\n{back}"
+    return Exchange(node=node, seen=delivery, there=walk, back=back, network=back.network)

@@ -58,9 +58,9 @@ def meta(kind: Kind, name: str, created: str = "", namespace: str = "mc") -> Met
     return Meta(kind=kind, name=name, namespace="" if kind is Kind.NODE else namespace, created=created)
 
 
-def resources(found: Compiled | Desired, owner: str = "") -> list[Resource]:
+def resources(compiled: Compiled | Desired, owner: str = "") -> list[Resource]:
     """Return the resources of an owner, or of all."""
-    fragments = found.desired.fragments if isinstance(found, Compiled) else found.fragments
+    fragments = compiled.desired.fragments if isinstance(compiled, Compiled) else compiled.fragments
     return [r for name, u in fragments.items() if owner in ("", name) for r in u.resources]
 
 
@@ -131,16 +131,16 @@ def policy(kind: Kind, name: str, spec: dict[str, object], **annotations: str) -
     metadata = {"name": name, "annotations": {f"mcagent.io/{key}": value for key, value in annotations.items()}}
     if kind in (Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY):
         metadata["namespace"] = "default"
-    found = parse_object({"metadata": metadata, "spec": spec}, kind).value
-    assert found is not None
-    return found
+    policy = parse_object({"metadata": metadata, "spec": spec}, kind).value
+    assert policy is not None
+    return policy
 
 
 def label_identity(label: str, number: int, *clusters: str, believed: bool = False) -> LabelIdentity:
     """Return the number of labels; `believed` of any cluster, else of these."""
-    found = None if believed else frozenset(clusters)
+    believed_clusters = None if believed else frozenset(clusters)
     of = meta(Kind.LABEL_IDENTITY, label_hash(label), namespace="")
-    return LabelIdentity(meta=of, label=label, id=number, clusters=found)
+    return LabelIdentity(meta=of, label=label, id=number, clusters=believed_clusters)
 
 
 def service(name: str, ip: str | None, *ports: int | ServicePort, affinity: bool = False) -> Service:
@@ -190,16 +190,16 @@ def service_import(
 
 def imported_slice(name: str, of: str, cluster: str, endpoints: Iterable[Endpoint]) -> EndpointSlice:
     """Return an EndpointSlice of an imported Service, with the endpoints of a cluster."""
-    found = endpoint_slice(name, f"antrea-mc-{of}", endpoints, ("http", 80))
-    return replace(found, imported_name=of, source_cluster=cluster)
+    parsed = endpoint_slice(name, f"antrea-mc-{of}", endpoints, ("http", 80))
+    return replace(parsed, imported_name=of, source_cluster=cluster)
 
 
 def snapshot(*objects: ApiObject) -> Snapshot:
     """Return a snapshot with these objects, everything synced."""
-    found: dict[str, dict[str, ApiObject]] = {name: {} for name in ATTRIBUTES.values()}
+    objects_by_kind: dict[str, dict[str, ApiObject]] = {name: {} for name in ATTRIBUTES.values()}
     for item in objects:
-        found[ATTRIBUTES[item.meta.kind]][item.meta.key] = item
-    return Snapshot(**found, synced=frozenset(Kind))  # type: ignore[arg-type]
+        objects_by_kind[ATTRIBUTES[item.meta.kind]][item.meta.key] = item
+    return Snapshot(**objects_by_kind, synced=frozenset(Kind))  # type: ignore[arg-type]
 
 
 def config(name: str, **values: object) -> Config:

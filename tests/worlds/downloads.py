@@ -34,15 +34,15 @@ class Downloads:
     def read(self, stop: threading.Event) -> None:
         """Read all connections until told to stop; note when something came, what ended and what was wrong."""
         self.arrivals = [[time.monotonic()] for _ in self.connections]
-        found = [bytearray() for _ in self.connections]
+        buffers = [bytearray() for _ in self.connections]
         numbers = [0] * len(self.connections)
-        by_socket = {one: number for number, one in enumerate(self.connections)}
+        by_socket = {connection: number for number, connection in enumerate(self.connections)}
         while not stop.is_set() and not self.wrong:
-            going = [one for one in self.connections if by_socket[one] not in self.ended]
-            for one in select.select(going, [], [], 0.1)[0]:
-                index = by_socket[one]
+            going = [connection for connection in self.connections if by_socket[connection] not in self.ended]
+            for connection in select.select(going, [], [], 0.1)[0]:
+                index = by_socket[connection]
                 try:
-                    data = one.recv(65536)
+                    data = connection.recv(65536)
                 except OSError as error:
                     self.ended[index] = (time.monotonic(), str(error))
                     continue
@@ -50,20 +50,20 @@ class Downloads:
                     self.ended[index] = (time.monotonic(), "closed")
                     continue
                 self.arrivals[index].append(time.monotonic())
-                found[index] += data
-                while len(found[index]) >= CHUNK:
-                    if bytes(found[index][:CHUNK]) != chunk(numbers[index]):
+                buffers[index] += data
+                while len(buffers[index]) >= CHUNK:
+                    if bytes(buffers[index][:CHUNK]) != chunk(numbers[index]):
                         self.wrong.append(f"connection {index}: chunk {numbers[index]} is not what was sent")
                         return
-                    del found[index][:CHUNK]
+                    del buffers[index][:CHUNK]
                     numbers[index] += 1
 
     def silence(self, since: float, until: float) -> float:
         """Return the longest time without data on any connection that touches this span."""
         longest = 0.0
         for moments in self.arrivals:
-            every = [*moments, until]
-            gaps = [b - a for a, b in itertools.pairwise(every) if b >= since and a <= until]
+            moments_until = [*moments, until]
+            gaps = [b - a for a, b in itertools.pairwise(moments_until) if b >= since and a <= until]
             longest = max(longest, *gaps)
         return longest
 
@@ -78,16 +78,16 @@ def send_for_ever(listener: socket.socket, stop: threading.Event) -> None:
     listener.settimeout(0.1)
     while not stop.is_set():
         with contextlib.suppress(OSError):  # nobody came, or it was closed: then it is told to stop
-            one, _ = listener.accept()
-            threading.Thread(target=_send, args=(one, stop), daemon=True).start()
+            connection, _ = listener.accept()
+            threading.Thread(target=_send, args=(connection, stop), daemon=True).start()
 
 
-def _send(one: socket.socket, stop: threading.Event) -> None:
-    one.settimeout(60)
+def _send(connection: socket.socket, stop: threading.Event) -> None:
+    connection.settimeout(60)
     number = 0
-    with contextlib.suppress(OSError), one:
+    with contextlib.suppress(OSError), connection:
         while not stop.wait(PERIOD):
-            one.sendall(chunk(number))
+            connection.sendall(chunk(number))
             number += 1
 
 
@@ -128,11 +128,11 @@ def downloading(lab: Lab, *, straight: bool = False) -> Iterator[Downloads]:
             stack.enter_context(netns.call(client, lambda: socket.create_connection(address, timeout=5)))
             for _ in range(DOWNLOADS)
         ]
-        made = Downloads(connections)
-        reader = threading.Thread(target=made.read, args=(stop,), daemon=True)
+        downloads = Downloads(connections)
+        reader = threading.Thread(target=downloads.read, args=(stop,), daemon=True)
         reader.start()
         try:
-            yield made
+            yield downloads
         finally:
             stop.set()
             reader.join(5)

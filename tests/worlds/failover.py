@@ -106,8 +106,8 @@ def topology(
     }
 
     def only_workers(cluster: Cluster) -> Cluster:
-        nodes = tuple(replace(one, pods=()) if one.gateway else one for one in cluster.nodes)
-        pods = tuple(pod.name for one in nodes for pod in one.pods)
+        nodes = tuple(replace(node, pods=()) if node.gateway else node for node in cluster.nodes)
+        pods = tuple(pod.name for node in nodes for pod in node.pods)
         services = (replace(cluster.services[0], pods=pods),)
         return replace(cluster, nodes=nodes, services=services, config={**cluster.config, **config})
 
@@ -122,9 +122,9 @@ def await_handshakes(lab: Lab) -> None:
     pairs = [(name, len(other(lab, name).gateways)) for name in names]
 
     def shaken(name: str, count: int) -> bool:
-        found = lab.status(name)["encryption"]
-        assert isinstance(found, dict)
-        return [peer["state"] for peer in found["peers"]] == ["established"] * count
+        encryption = lab.status(name)["encryption"]
+        assert isinstance(encryption, dict)
+        return [peer["state"] for peer in encryption["peers"]] == ["established"] * count
 
     wait_until(lambda: all(shaken(*pair) for pair in pairs), "handshakes", timeout=60, interval=0.2)
 
@@ -141,9 +141,9 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
     def remote_address(pod: Pod) -> str:
         return str(matrix.remote_address(lab.topology.pod(pod.name)[0], pod, prefixes))
 
-    here = [pod for one in east.workers for pod in one.pods]
-    there = [pod for one in west.workers for pod in one.pods]
-    pairs = [(here[n % len(here)], there[n // len(here) % len(there)]) for n in range(PAIRS)]
+    near_pods = [pod for worker in east.workers for pod in worker.pods]
+    far_pods = [pod for worker in west.workers for pod in worker.pods]
+    pairs = [(near_pods[n % len(near_pods)], far_pods[n // len(near_pods) % len(far_pods)]) for n in range(PAIRS)]
     datagrams = [
         Stream(
             kind=Kind.UDP,
@@ -160,8 +160,8 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
     pods = Stream(
         kind=Kind.TCP,
         name="pods",
-        namespace=lab.namespace(here[0]),
-        address=remote_address(there[0]),
+        namespace=lab.namespace(near_pods[0]),
+        address=remote_address(far_pods[0]),
         port=DIRECT_PORT,
         count=volume.connections - to_service,
         interval=volume.interval,
@@ -254,9 +254,9 @@ def api_and_link(lab: Lab, name: str) -> Fault:
 
 def all_gateways(lab: Lab, name: str) -> Fault:
     """The links of all gateways of a cluster are cut; the fault ends with the return of one."""
-    names = [one.name for one in lab.topology.node(name)[0].gateways]
-    every, first = faults.link_cut(lab, *names), faults.link_cut(lab, name)
-    return Fault(name="all gateways gone, one returns", inject=every.inject, heal=first.heal)
+    names = [gateway.name for gateway in lab.topology.node(name)[0].gateways]
+    cut, first = faults.link_cut(lab, *names), faults.link_cut(lab, name)
+    return Fault(name="all gateways gone, one returns", inject=cut.inject, heal=first.heal)
 
 
 def worker_restarted(lab: Lab, name: str) -> Fault:
@@ -322,21 +322,21 @@ def two_faults(lab: Lab, seed: str) -> Fault:
     """
     chance = random.Random(seed)
     names = [row.name for row in ROWS.values() if is_plain(row)]
-    gateways = [[one.name for one in cluster.gateways] for cluster in lab.topology.clusters]
+    gateways = [[gateway.name for gateway in cluster.gateways] for cluster in lab.topology.clusters]
     if min(map(len, gateways)) < 3:
         nodes = [chance.choice(some) for some in gateways]
     else:
         nodes = chance.sample([name for some in gateways for name in some], 2)
     # A drain needs the API server: where that goes, it goes last and comes first.
     pairs = sorted(((chance.choice(names), node) for node in nodes), key=lambda pair: "API" in pair[0])
-    found = [ROWS[row].make(lab, node) for row, node in pairs]
+    faults_made = [ROWS[row].make(lab, node) for row, node in pairs]
 
     def inject() -> None:
-        for fault in found:
+        for fault in faults_made:
             fault.inject()
 
     def heal() -> None:
-        for fault in reversed(found):
+        for fault in reversed(faults_made):
             fault.heal()
 
     words = " and ".join(f"{row} of {node}" for row, node in pairs)
@@ -425,7 +425,7 @@ def play(
         wait_until(lambda: _passes(load), f"datagrams between all Pods after {name}", timeout=30, interval=0.02)
         healed = time.monotonic() - end
     if row.name.startswith("all gateways"):
-        names = [one.name for one in lab.topology.node(name)[0].gateways]
+        names = [gateway.name for gateway in lab.topology.node(name)[0].gateways]
         faults.link_cut(lab, *names).heal()
     settled.wait(watch=lambda: watch(_now(load)))
     until = time.monotonic()
@@ -434,12 +434,12 @@ def play(
     return Round(row=row.name, node=name, side=side, during=during, after=after, healed=healed)
 
 
-def _until_answered(load: Load, what: str) -> float:
+def _until_answered(load: Load, condition: str) -> float:
     """Return how many seconds passed until every connection was answered."""
     begin = time.monotonic()
     # What was answered a moment before the fault does not count.
     pause(FRESH + _message_interval(load))
-    wait_until(lambda: _answers(load), f"an answer on every connection after {what}", timeout=30)
+    wait_until(lambda: _answers(load), f"an answer on every connection after {condition}", timeout=30)
     return time.monotonic() - begin
 
 
@@ -479,11 +479,11 @@ def overload(report: Report, interval: float) -> str:
 
     `interval`: seconds between two messages of a connection. An answer may be 0.13 s late.
     """
-    lost = sum(stream.lost for stream in report.streams.values())
+    lost_count = sum(stream.lost for stream in report.streams.values())
     broken = sum(stream.broken for stream in report.streams.values())
     silence = max(stream.longest for stream in report.streams.values() if stream.kind is not Kind.HTTP)
-    if lost or broken or silence >= interval + 0.13:
-        return f"{lost} lost, {broken} broken, silent for {silence:.2f} s"
+    if lost_count or broken or silence >= interval + 0.13:
+        return f"{lost_count} lost, {broken} broken, silent for {silence:.2f} s"
     return ""
 
 
@@ -499,7 +499,7 @@ def datagrams_lost(report: Report) -> int:
 
 def datagram_gap(report: Report) -> float:
     """Return the longest time without an answer between any two Pods."""
-    return max(one.longest for one in report.streams.values() if one.kind is Kind.UDP)
+    return max(stream.longest for stream in report.streams.values() if stream.kind is Kind.UDP)
 
 
 def broken(report: Report) -> int:
@@ -510,7 +510,8 @@ def broken(report: Report) -> int:
 def words(report: Report) -> str:
     """Return what became of the load, for people."""
     lines = [
-        f"{one.name}: sent {one.sent}, lost {one.lost}, broken {one.broken} {one.reasons}, {one.longest:.2f} s"
-        for one in report.streams.values()
+        f"{stream.name}: sent {stream.sent}, lost {stream.lost}, broken {stream.broken} {stream.reasons}, "
+        f"{stream.longest:.2f} s"
+        for stream in report.streams.values()
     ]
     return "\n".join([f"the sending process was late by {report.stall:.2f} s at most", *lines])

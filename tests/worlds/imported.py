@@ -81,7 +81,7 @@ def endpoint_slice(cluster: str, addresses: list[str], port: int, *, ready: bool
             "annotations": {READY_ANNOTATION: str(told)} if told else {},
         },
         "addressType": "IPv4",
-        "endpoints": [{"addresses": [one], "conditions": {"ready": ready}} for one in addresses],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": ready}} for address in addresses],
         "ports": [{"name": "udp", "protocol": "UDP", "port": port}],
     }
 
@@ -93,22 +93,22 @@ def answered(lab: Lab, client: str, number: int, timeout: float | None = None) -
     """
 
     def ask() -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for _ in range(number):
-            with _connect() as one:
-                pod = traffic.exchange(one, b"x", timeout=timeout).pod
-            found[lab.topology.pod(pod)[0].name] += 1
-        return found
+            with _connect() as sock:
+                pod = traffic.exchange(sock, b"x", timeout=timeout).pod
+            counts[lab.topology.pod(pod)[0].name] += 1
+        return counts
 
     return netns.call(client, ask, timeout=60.0 + number * (timeout or traffic.TIMEOUT))
 
 
 def _connect() -> socket.socket:
     """Return a socket with a port that was not used a moment ago: conntrack would remember that connection."""
-    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    one.bind(("", next(_PORTS)))
-    one.connect((ADDRESS, PORT))
-    return one
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("", next(_PORTS)))
+    sock.connect((ADDRESS, PORT))
+    return sock
 
 
 class Opening:
@@ -126,7 +126,7 @@ class Opening:
 
     def found(self) -> list[Connection]:
         """Return the connections about which something is known, in the order in which they began."""
-        return sorted(self._found, key=lambda one: one.began)
+        return sorted(self._found, key=lambda connection: connection.began)
 
     def stop(self) -> list[Connection]:
         """Return all connections."""
@@ -142,25 +142,25 @@ class Opening:
                 now = time.monotonic()
                 if now >= due and not self._stopping.is_set():
                     due = max(due + self._interval, now)
-                    one = _connect()
-                    one.send(b"x")
-                    waiting[one] = now
-                    ready.register(one, selectors.EVENT_READ)
+                    sock = _connect()
+                    sock.send(b"x")
+                    waiting[sock] = now
+                    ready.register(sock, selectors.EVENT_READ)
                 for key, _ in ready.select(max(0.0, min(due - time.monotonic(), 0.05))):
                     socket_ = key.fileobj
                     assert isinstance(socket_, socket.socket)
                     self._settle(ready, socket_, waiting.pop(socket_), self._whose(socket_))
-                for late in [one for one, began in waiting.items() if now - began > self._patience]:
+                for late in [sock for sock, began in waiting.items() if now - began > self._patience]:
                     self._settle(ready, late, waiting.pop(late), "")
 
-    def _settle(self, ready: selectors.BaseSelector, one: socket.socket, began: float, cluster: str) -> None:
-        ready.unregister(one)
-        one.close()
+    def _settle(self, ready: selectors.BaseSelector, sock: socket.socket, began: float, cluster: str) -> None:
+        ready.unregister(sock)
+        sock.close()
         self._found.append(Connection(began, cluster))
 
-    def _whose(self, one: socket.socket) -> str:
+    def _whose(self, sock: socket.socket) -> str:
         try:
-            pod = traffic.read_reply(one.recv(65536)).pod
+            pod = traffic.read_reply(sock.recv(65536)).pod
         except OSError:  # refused: nobody's
             return ""
         return self._lab.topology.pod(pod)[0].name

@@ -89,13 +89,13 @@ def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
         liveness: bool = True,
     ) -> Lab:
         choice = DatapathChoice(datapath.value)
-        wanted = replace(topology, name=fresh_name(), datapath=choice)
+        shape = replace(topology, name=fresh_name(), datapath=choice)
         if not liveness:
             # Below the 1 s of sessions that are not up yet (RFC 5880, 6.8.3), by which `Settled` tells these.
             slow = {"bfd": {where: {"interval": "900ms"} for where in ("local", "remote")}}
-            clusters = (replace(cluster, config={**cluster.config, **slow}) for cluster in wanted.clusters)
-            wanted = replace(wanted, clusters=tuple(clusters))
-        lab = _OwnLab.up(wanted, agents=agents, api=api, control_plane=control_plane)
+            clusters = (replace(cluster, config={**cluster.config, **slow}) for cluster in shape.clusters)
+            shape = replace(shape, clusters=tuple(clusters))
+        lab = _OwnLab.up(shape, agents=agents, api=api, control_plane=control_plane)
         _LABS.append(lab)
         evidence.record(lab)
         return lab

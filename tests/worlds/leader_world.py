@@ -163,50 +163,50 @@ class Leader:
 
     def imported(self, name: str, area: str = AREA) -> Any:
         """Return the spec of a ResourceImport, None if there is none."""
-        found = self.api.get(Kind.RESOURCE_IMPORT, area, name)
-        return found["spec"] if found else None
+        resource_import = self.api.get(Kind.RESOURCE_IMPORT, area, name)
+        return resource_import["spec"] if resource_import else None
 
     def addresses(self, name: str = "default-nginx-endpoints", area: str = AREA) -> list[str]:
         """Return the addresses in an Endpoints import, in order; [] if there is none."""
         spec = self.imported(name, area)
-        found = [a["ip"] for s in spec["endpoints"]["subsets"] for a in s["addresses"]] if spec else []
-        return sorted(found, key=lambda text: tuple(map(int, text.split("."))))
+        ips = [a["ip"] for s in spec["endpoints"]["subsets"] for a in s["addresses"]] if spec else []
+        return sorted(ips, key=lambda text: tuple(map(int, text.split("."))))
 
     def subsets(self, name: str = "default-nginx-endpoints") -> dict[tuple[str, str, int], list[str]]:
         """Return the addresses in an Endpoints import by whose they are, and by a port that they serve."""
-        found = self.api.get(Kind.RESOURCE_IMPORT, AREA, name)
-        assert found is not None
-        clusters = found["metadata"]["annotations"][names.SUBSET_CLUSTERS_ANNOTATION].split(",")
+        resource_import = self.api.get(Kind.RESOURCE_IMPORT, AREA, name)
+        assert resource_import is not None
+        clusters = resource_import["metadata"]["annotations"][names.SUBSET_CLUSTERS_ANNOTATION].split(",")
         return {
             (cluster, port["name"], port["port"]): [item["ip"] for item in subset["addresses"]]
-            for cluster, subset in zip(clusters, found["spec"]["endpoints"]["subsets"], strict=True)
+            for cluster, subset in zip(clusters, resource_import["spec"]["endpoints"]["subsets"], strict=True)
             for port in subset["ports"]
         }
 
     def verdict(self, name: str, area: str = AREA) -> RawObject:
         """Return what became of an export: its condition Succeeded or Failure."""
-        found = self.api.get(Kind.RESOURCE_EXPORT, area, name)
-        assert found is not None
-        return dict(found["status"]["conditions"][0])
+        resource_export = self.api.get(Kind.RESOURCE_EXPORT, area, name)
+        assert resource_export is not None
+        return dict(resource_export["status"]["conditions"][0])
 
     def conflict(self, name: str, area: str = AREA) -> tuple[str, str]:
         """Return reason and message of an export's condition Conflict, "" if it has none."""
-        found = self.api.get(Kind.RESOURCE_EXPORT, area, name)
-        assert found is not None
-        conditions = {item["type"]: item for item in found["status"]["conditions"]}
-        told = conditions.get("Conflict", {"reason": "", "message": ""})
-        return told["reason"], told["message"]
+        resource_export = self.api.get(Kind.RESOURCE_EXPORT, area, name)
+        assert resource_export is not None
+        conditions = {item["type"]: item for item in resource_export["status"]["conditions"]}
+        condition = conditions.get("Conflict", {"reason": "", "message": ""})
+        return condition["reason"], condition["message"]
 
     def status(self, area: str = AREA, name: str = SET) -> Any:
         """Return the ClusterSet's status."""
-        found = self.api.get(Kind.CLUSTER_SET, area, name)
-        assert found is not None
-        return found["status"]
+        cluster_set = self.api.get(Kind.CLUSTER_SET, area, name)
+        assert cluster_set is not None
+        return cluster_set["status"]
 
     def ready(self, cluster: str) -> RawObject:
         """Return a member's Ready condition."""
-        (found,) = [item for item in self.status()["clusterStatuses"] if item["clusterID"] == cluster]
-        return dict(found["conditions"][0])
+        (status,) = [item for item in self.status()["clusterStatuses"] if item["clusterID"] == cluster]
+        return dict(status["conditions"][0])
 
     def leave(self, cluster: str) -> None:
         """Delete a member's announcement."""

@@ -18,8 +18,8 @@ SET = "set"
 
 def settings(**changes: Any) -> MemberSettings:
     """Return the settings of cluster "east"."""
-    given: dict[str, Any] = {"namespace": HOME, "service_cidr": "10.96.0.0/16"}
-    return MemberSettings(**(given | changes))
+    fields: dict[str, Any] = {"namespace": HOME, "service_cidr": "10.96.0.0/16"}
+    return MemberSettings(**(fields | changes))
 
 
 def cluster_set(cluster_id: str = "east", name: str = SET, **spec: Any) -> RawObject:
@@ -34,9 +34,9 @@ def cluster_set(cluster_id: str = "east", name: str = SET, **spec: Any) -> RawOb
 
 def leader(cluster_id: str = "east", **changes: Any) -> Leader:
     """Return the membership while the leader is connected."""
-    given: dict[str, Any] = {"connected": True, "synced": True}
+    fields: dict[str, Any] = {"connected": True, "synced": True}
     return Leader(
-        cluster_set=SET, cluster_id=cluster_id, leader_cluster_id="north", namespace=AREA, **(given | changes)
+        cluster_set=SET, cluster_id=cluster_id, leader_cluster_id="north", namespace=AREA, **(fields | changes)
     )
 
 
@@ -124,8 +124,8 @@ def export_of(name: str, namespace: str = "shop") -> RawObject:
 
 def conditions_of(raw: RawObject | None) -> dict[str, tuple[str, str]]:
     """Return status and reason of each condition, by type."""
-    found = ((raw or {}).get("status") or {}).get("conditions") or []
-    return {item["type"]: (item["status"], item.get("reason", "")) for item in found}
+    conditions = ((raw or {}).get("status") or {}).get("conditions") or []
+    return {item["type"]: (item["status"], item.get("reason", "")) for item in conditions}
 
 
 def names_of(api: MemoryObjects, kind: Kind, namespace: str | None = None) -> list[str]:

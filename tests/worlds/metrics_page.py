@@ -144,7 +144,7 @@ def row(family: Metric) -> Row:
 
 def agent_rows() -> list[Row]:
     """Return the metrics of the agent."""
-    return sorted(map(row, agent_metrics(Size()).registry.collect()), key=lambda one: one.name)
+    return sorted(map(row, agent_metrics(Size()).registry.collect()), key=lambda metric_row: metric_row.name)
 
 
 def controller_rows() -> list[Row]:
@@ -153,16 +153,18 @@ def controller_rows() -> list[Row]:
         families = [
             family for role in ControllerRole for family in controller_metrics(role, Path(directory)).collect()
         ]
-    return sorted({found.name: found for found in map(row, families)}.values(), key=lambda one: one.name)
+    return sorted(
+        {metric_row.name: metric_row for metric_row in map(row, families)}.values(), key=lambda one: one.name
+    )
 
 
 def table(rows: Iterable[Row]) -> str:
     """Return a table in Markdown."""
     lines = ["| metric | type | unit | labels | time series | meaning |", "| --- | --- | --- | --- | --- | --- |"]
     lines += [
-        f"| `{one.name}` | {one.type} | {one.unit} | {', '.join(one.labels)} | {one.bound.text(one.factor)} "
-        f"| {one.meaning} |"
-        for one in rows
+        f"| `{row.name}` | {row.type} | {row.unit} | {', '.join(row.labels)} | {row.bound.text(row.factor)} "
+        f"| {row.meaning} |"
+        for row in rows
     ]
     return "\n".join(lines)
 
@@ -170,8 +172,8 @@ def table(rows: Iterable[Row]) -> str:
 def total(rows: Sequence[Row]) -> str:
     """Return how many time series a process has at most, by what they grow with."""
     sums: dict[str, int] = {}
-    for one in rows:
-        sums[one.bound.symbol] = sums.get(one.bound.symbol, 0) + one.bound.count * one.factor
+    for row in rows:
+        sums[row.bound.symbol] = sums.get(row.bound.symbol, 0) + row.bound.count * row.factor
     fixed = sums.pop("", 0)
     return " + ".join([str(fixed), *(f"{sums[symbol]} {symbol}" for symbol in SYMBOLS if symbol in sums)])
 
@@ -201,9 +203,9 @@ def filled(page: str) -> str:
     """Return the page with its parts made anew. ValueError when it has no place for one."""
     for name, text in parts().items():
         begin, end = f"<!-- {name}: made by make docs -->", f"<!-- end of {name} -->"
-        head, found, rest = page.partition(begin)
-        _, closed, tail = rest.partition(end)
-        if not found or not closed:
+        head, table, remaining = page.partition(begin)
+        _, closed, tail = remaining.partition(end)
+        if not table or not closed:
             raise ValueError(f"the page has no lines {begin!r} and {end!r}")
         page = f"{head}{begin}\n\n{text}\n\n{end}{tail}"
     return page

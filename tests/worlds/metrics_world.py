@@ -109,7 +109,7 @@ def agent_metrics(size: Size) -> Metrics:
 
 
 def _objects(size: Size) -> list[ApiObject]:
-    found: list[ApiObject] = [
+    objects: list[ApiObject] = [
         node(
             f"n{number}",
             f"192.0.{3 + number // 250}.{number % 250}",
@@ -118,18 +118,21 @@ def _objects(size: Size) -> list[ApiObject]:
         for number in range(size.nodes)
     ]
     for number in range(size.clusters):
-        ends = tuple(f"203.{number // 250}.{number % 250}.{1 + which}" for which in range(size.gateways))
+        ends = tuple(
+            f"203.{number // 250}.{number % 250}.{1 + gateway_number}" for gateway_number in range(size.gateways)
+        )
         infos = tuple(
-            WireGuardInfo(public_key=key(100 + number * size.gateways + which)) for which in range(size.gateways)
+            WireGuardInfo(public_key=key(100 + number * size.gateways + gateway_number))
+            for gateway_number in range(size.gateways)
         )
         info = cluster(f"c{number}", f"100.{64 + number // 250}.{number % 250}.0/24", gateways=ends)
         pairs = tuple(zip(info.gateway_ips, infos, strict=True))
-        found.append(replace(info, wireguard=infos[0], gateway_wireguard=pairs))
+        objects.append(replace(info, wireguard=infos[0], gateway_wireguard=pairs))
     for number in range(size.services):
         name, address = f"s{number}", str(ip_address("10.96.1.0") + number)
         serving = [endpoint(f"10.10.1.{1 + number % 250}")]
-        found += [service(name, address, 80), export(name), endpoint_slice(name, name, serving, ("", 8080))]
-    return found
+        objects += [service(name, address, 80), export(name), endpoint_slice(name, name, serving, ("", 8080))]
+    return objects
 
 
 def controller_metrics(role: ControllerRole, directory: Path) -> CollectorRegistry:

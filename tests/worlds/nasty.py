@@ -86,18 +86,18 @@ def changed(obj: Any, path: Path, value: Any) -> Any:
     """Return a copy with another value in one place."""
     if not path:
         return value
-    first, *rest = path
+    first, *remaining = path
     if isinstance(obj, dict):
-        return {**obj, first: changed(obj.get(first), tuple(rest), value)}
+        return {**obj, first: changed(obj.get(first), tuple(remaining), value)}
     assert isinstance(first, int)
-    return [changed(item, tuple(rest), value) if number == first else item for number, item in enumerate(obj)]
+    return [changed(item, tuple(remaining), value) if number == first else item for number, item in enumerate(obj)]
 
 
 def spoiled(good: Any) -> st.SearchStrategy[Any]:
     """Give a good object with one or two places spoiled."""
     places = sorted(paths(good), key=repr)
-    one = st.tuples(st.sampled_from(places), st.sampled_from(VALUES))
-    return st.lists(one, min_size=1, max_size=2, unique_by=lambda pair: pair[0]).map(
+    change = st.tuples(st.sampled_from(places), st.sampled_from(VALUES))
+    return st.lists(change, min_size=1, max_size=2, unique_by=lambda pair: pair[0]).map(
         lambda changes: _spoil(good, changes)
     )
 

@@ -39,8 +39,8 @@ class Objects:
 
     def items(self, kind: Kind, namespace: str = "") -> list[Json]:
         """Return all objects of a kind in a namespace."""
-        found: list[Json] = self.client.request("GET", object_path(kind, namespace))["items"]
-        return found
+        items: list[Json] = self.client.request("GET", object_path(kind, namespace))["items"]
+        return items
 
     def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
         """Delete an object if it is there."""

@@ -75,8 +75,8 @@ def policies(random: Random) -> Policies:
     )
 
 
-def _some(random: Random, found: Sequence[T]) -> tuple[T, ...]:
-    return tuple(random.sample(found, random.randint(0, len(found))))
+def _some(random: Random, values: Sequence[T]) -> tuple[T, ...]:
+    return tuple(random.sample(values, random.randint(0, len(values))))
 
 
 def _peers(random: Random, direction: PolicyDirection) -> PolicyPeers:
@@ -84,7 +84,7 @@ def _peers(random: Random, direction: PolicyDirection) -> PolicyPeers:
         return PolicyPeers(any_peer=True)
     networks = _some(random, NETWORKS[1:3] if random.random() < 0.5 else ())
     if direction is PolicyDirection.EGRESS:
-        ends = ((one, protocol, port) for one in OTHERS for protocol in (IP_TCP, IP_UDP) for port in PORTS[:2])
+        ends = ((cidr, protocol, port) for cidr in OTHERS for protocol in (IP_TCP, IP_UDP) for port in PORTS[:2])
         return PolicyPeers(networks=networks, services=_some(random, tuple(ends)))
     pairs = tuple((cluster, identity) for cluster in (0, *CLUSTERS) for identity in IDENTITIES)
     return PolicyPeers(
@@ -104,14 +104,14 @@ def _port(random: Random) -> PolicyPort:
 
 def request(random: Random, direction: PolicyDirection) -> Packet:
     """Return the first packet of a connection, of a Pod (port 1) or another cluster (port 10 and its ID)."""
-    ours, theirs = random.choice(PODS), random.choice(OTHERS)
+    own_pod, other_pod = random.choice(PODS), random.choice(OTHERS)
     outwards = direction is PolicyDirection.EGRESS
     protocol = random.choice((IP_TCP, IP_TCP, IP_UDP, IP_ICMP))
     identity = random.choice(IDENTITIES)
     return Packet(
         in_port=1 if outwards else 10 + random.choice(CLUSTERS),
-        src=ours if outwards else theirs,
-        dst=theirs if outwards else ours,
+        src=own_pod if outwards else other_pod,
+        dst=other_pod if outwards else own_pod,
         proto=protocol,
         src_port=4000,
         dst_port=0 if protocol == IP_ICMP else random.choice(PORTS),
@@ -122,13 +122,15 @@ def request(random: Random, direction: PolicyDirection) -> Packet:
     )
 
 
-def verdict_of(known: Policies, packet: Packet, direction: PolicyDirection) -> PolicyVerdict:
+def verdict_of(policies: Policies, packet: Packet, direction: PolicyDirection) -> PolicyVerdict:
     """Return what the rules say of a request, read one by one."""
     pod, peer = (packet.src, packet.dst) if direction is PolicyDirection.EGRESS else (packet.dst, packet.src)
-    isolated = known.pods.isolated_egress if direction is PolicyDirection.EGRESS else known.pods.isolated_ingress
+    isolated = (
+        policies.pods.isolated_egress if direction is PolicyDirection.EGRESS else policies.pods.isolated_ingress
+    )
     for stage in STAGES:
-        found = [rule for rule in known.rules if rule.direction is direction and rule.stage is stage]
-        for rule in sorted(found, key=lambda rule: rule.level):
+        rules = [rule for rule in policies.rules if rule.direction is direction and rule.stage is stage]
+        for rule in sorted(rules, key=lambda rule: rule.level):
             if pod not in rule.pods or not _is_peer(rule.peers, packet, peer) or not _is_port(rule.ports, packet):
                 continue
             if rule.verdict is not PolicyVerdict.PASS:
@@ -136,7 +138,7 @@ def verdict_of(known: Policies, packet: Packet, direction: PolicyDirection) -> P
             break
         if stage is PolicyStage.NETWORK_POLICY and pod in isolated:
             return PolicyVerdict.DROP
-    if direction is PolicyDirection.INGRESS and pod in known.pods.unknown_dropped and packet.tun_id == UNKNOWN:
+    if direction is PolicyDirection.INGRESS and pod in policies.pods.unknown_dropped and packet.tun_id == UNKNOWN:
         return PolicyVerdict.DROP
     return PolicyVerdict.ALLOW
 

@@ -31,25 +31,29 @@ SENDERS: tuple[tuple[str, dict[str, str], int, tuple[str, ...] | None], ...] = (
 
 def world(random: Random) -> list[Manifest]:
     """Return Namespaces, Pods, LabelIdentities, an imported Service, tiers, and random policies."""
-    found = [manifest("v1", "Namespace", name, labels=labels) for name, labels in SPACES.items()]
+    manifests = [manifest("v1", "Namespace", name, labels=labels) for name, labels in SPACES.items()]
     for number, ((space, name), labels) in enumerate(PODS.items(), 1):
         ports = [{"name": "http", "protocol": "TCP", "containerPort": 80 + number % 2}]
         spec = {"nodeName": NODE, "containers": [{"name": "c", "ports": ports if number < 4 else []}]}
         status = {"phase": "Running", "podIPs": [{"ip": f"10.1.0.{number}"}]}
-        found.append(manifest("v1", "Pod", name, space, labels=labels, spec=spec, status=status))
+        manifests.append(manifest("v1", "Pod", name, space, labels=labels, spec=spec, status=status))
     for space, labels, number, clusters in SENDERS:
         text = normalised(space, SPACES[space], labels)
-        said = {} if clusters is None else {"mcagent.io/exporters": ",".join(clusters)}
-        made = manifest("multicluster.crd.antrea.io/v1alpha1", "LabelIdentity", label_hash(text), notes=said)
-        found.append(made | {"spec": {"label": text, "id": number}})
+        annotations = {} if clusters is None else {"mcagent.io/exporters": ",".join(clusters)}
+        identity = manifest(
+            "multicluster.crd.antrea.io/v1alpha1", "LabelIdentity", label_hash(text), notes=annotations
+        )
+        manifests.append(identity | {"spec": {"label": text, "id": number}})
     for name, addresses in (("antrea-mc-cart", ADDRESSES[:2]), ("cart", ADDRESSES[2:])):
         ports = [{"name": "p", "protocol": "TCP", "port": 80}, {"name": "q", "protocol": "UDP", "port": 81}]
-        ends = [{"addresses": [one], "conditions": {"ready": True}} for one in addresses]
+        ends = [{"addresses": [address], "conditions": {"ready": True}} for address in addresses]
         of = {"kubernetes.io/service-name": name}
-        made = manifest("discovery.k8s.io/v1", "EndpointSlice", f"{name}-1", "shop", labels=of)
-        found.append(made | {"addressType": "IPv4", "endpoints": ends, "ports": ports})
-    found.append(manifest("crd.antrea.io/v1beta1", "Tier", "mine", spec={"priority": random.choice((10, 250))}))
-    return found + [policy(random, f"policy-{number}") for number in range(random.randint(1, 7))]
+        identity = manifest("discovery.k8s.io/v1", "EndpointSlice", f"{name}-1", "shop", labels=of)
+        manifests.append(identity | {"addressType": "IPv4", "endpoints": ends, "ports": ports})
+    manifests.append(
+        manifest("crd.antrea.io/v1beta1", "Tier", "mine", spec={"priority": random.choice((10, 250))})
+    )
+    return manifests + [policy(random, f"policy-{number}") for number in range(random.randint(1, 7))]
 
 
 def manifest(
@@ -60,13 +64,13 @@ def manifest(
     *,
     labels: dict[str, str] | None = None,
     notes: dict[str, str] | None = None,
-    **rest: object,
+    **fields: object,
 ) -> Manifest:
     """Return a manifest; `notes` are annotations."""
     meta: Manifest = {"name": name, "uid": name, "labels": labels or {}, "annotations": notes or {}}
     if space:
         meta["namespace"] = space
-    return {"apiVersion": version, "kind": kind, "metadata": meta, **rest}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, **fields}
 
 
 def policy(random: Random, name: str) -> Manifest:
@@ -85,65 +89,65 @@ def policy(random: Random, name: str) -> Manifest:
     spec = {"priority": random.choice((1, 5, 5.5)), "tier": tier, "appliedTo": _applied_to(random, space)}
     for way in ("ingress", "egress"):
         rules = [rule(random, way, antrea=True) for _ in range(random.randint(0, 2))]
-        for one in rules:
-            if one["action"] == "Pass" and tier == "baseline":  # the API server of Antrea refuses it
-                one["action"] = "Drop"
+        for own_rule in rules:
+            if own_rule["action"] == "Pass" and tier == "baseline":  # the API server of Antrea refuses it
+                own_rule["action"] = "Drop"
             if random.random() < 0.1:
-                one["appliedTo"] = _applied_to(random, space)
+                own_rule["appliedTo"] = _applied_to(random, space)
         spec[way] = rules
     kind = "NetworkPolicy" if space else "ClusterNetworkPolicy"
     return manifest("crd.antrea.io/v1beta1", kind, name, space, spec=spec)
 
 
 def _applied_to(random: Random, space: str) -> list[Manifest]:
-    found: list[Manifest] = [{"podSelector": selector(random)}]
+    selectors: list[Manifest] = [{"podSelector": selector(random)}]
     if not space and random.random() < 0.5:
-        found.append({"namespaceSelector": selector(random, of_space=True)})
-    return found
+        selectors.append({"namespaceSelector": selector(random, of_space=True)})
+    return selectors
 
 
 def selector(random: Random, *, of_space: bool = False, clusters: bool = False) -> Manifest:
     """Return a label selector; `clusters`: it names the label that says of which cluster a Namespace is."""
     pairs = {"team": "ab", NAME: ("shop", "web")} if of_space else {"app": ("db", "web"), "rev": "23"}
     key = random.choice(list(pairs))
-    found: Manifest = {}
+    selector: Manifest = {}
     match random.randint(0, 3):
         case 0:
-            found = {"matchLabels": {key: random.choice(pairs[key])}}
+            selector = {"matchLabels": {key: random.choice(pairs[key])}}
         case 1:
             operator = random.choice(("In", "NotIn"))
             values = [random.choice(pairs[key])]
-            found = {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
+            selector = {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
         case 2:
-            found = {"matchExpressions": [{"key": key, "operator": random.choice(("Exists", "DoesNotExist"))}]}
+            selector = {"matchExpressions": [{"key": key, "operator": random.choice(("Exists", "DoesNotExist"))}]}
     if clusters:
         how, those = random.choice((("In", ["east"]), ("NotIn", ["west"]), ("In", ["east", "west"])))
         more = {"key": CLUSTER, "operator": how, "values": those}
-        found["matchExpressions"] = [*found.get("matchExpressions", ()), more]
-    return found
+        selector["matchExpressions"] = [*selector.get("matchExpressions", ()), more]
+    return selector
 
 
 def rule(random: Random, way: str, *, antrea: bool) -> Manifest:
     """Return a rule; some have what cannot be enforced."""
-    found: Manifest = {}
+    rule: Manifest = {}
     if antrea:
-        found["action"] = random.choice(("Allow", "Drop", "Reject", "Pass"))
+        rule["action"] = random.choice(("Allow", "Drop", "Reject", "Pass"))
     if antrea and way == "egress" and random.random() < 0.5:
         scope = random.choice(({}, {"scope": "ClusterSet"}))
-        found["toServices"] = [{"name": "cart", "namespace": "shop", **scope}]
-        return found
+        rule["toServices"] = [{"name": "cart", "namespace": "shop", **scope}]
+        return rule
     if random.random() < 0.8:
-        found["from" if way == "ingress" else "to"] = [
+        rule["from" if way == "ingress" else "to"] = [
             peer(random, way, antrea=antrea) for _ in range(random.randint(1, 2))
         ]
     if random.random() < 0.5:
-        found["ports"] = [_port(random, way) for _ in range(random.randint(1, 2))]
+        rule["ports"] = [_port(random, way) for _ in range(random.randint(1, 2))]
     if antrea and random.random() < 0.2:
         icmp = random.choice(({}, {"icmpType": 8}, {"icmpType": 8, "icmpCode": 0}, {"icmpType": 3}))
-        found["protocols"] = [{"icmp": icmp}]
+        rule["protocols"] = [{"icmp": icmp}]
     if random.random() < 0.04:
-        found["unheardOf"] = 1
-    return found
+        rule["unheardOf"] = 1
+    return rule
 
 
 def _port(random: Random, way: str) -> Manifest:
@@ -161,29 +165,29 @@ def peer(random: Random, way: str, *, antrea: bool) -> Manifest:
         return {"ipBlock": {"cidr": inside} | (without if not antrea else {})}
     if antrea and chance < 0.38:
         return {"fqdn": "example.com"}
-    found: Manifest = {"podSelector": selector(random)}
+    peer: Manifest = {"podSelector": selector(random)}
     if random.random() < 0.6:
         clusters = random.random() < (0.1 if way == "egress" else 0.4)
-        found["namespaceSelector"] = selector(random, of_space=True, clusters=clusters)
+        peer["namespaceSelector"] = selector(random, of_space=True, clusters=clusters)
     if antrea and way == "ingress" and random.random() < 0.8:
-        found["scope"] = "ClusterSet"
+        peer["scope"] = "ClusterSet"
         if random.random() < 0.3:
-            found.pop("namespaceSelector", None)
-            found["namespaces"] = random.choice(({"match": "Self"}, {"sameLabels": ["team"]}))
-    return found
+            peer.pop("namespaceSelector", None)
+            peer["namespaces"] = random.choice(({"match": "Self"}, {"sameLabels": ["team"]}))
+    return peer
 
 
 def request(random: Random) -> Request:
     """Return a request between a Pod here and another cluster."""
     space, labels, _, clusters = random.choice(SENDERS)
-    known = random.random() < 0.8
+    is_known = random.random() < 0.8
     icmp = random.random() < 0.15
     return Request(
         direction=random.choice(("ingress", "egress")),
         pod=random.choice(list(PODS)),
         address=random.choice(ADDRESSES),
         cluster=random.choice(clusters or CLUSTERS),
-        labels=({NAME: space, **SPACES[space]}, labels) if known else None,
+        labels=({NAME: space, **SPACES[space]}, labels) if is_known else None,
         named=clusters is not None,
         protocol="ICMP" if icmp else random.choice(("TCP", "TCP", "UDP")),
         port=0 if icmp else random.choice(PORTS),

@@ -42,11 +42,11 @@ def judged(objects: Sequence[Manifest], request: Request, *, closed: bool = True
     """Return the verdict, and the rules ("name ingress[0]") that may have decided; "": isolation, or nothing."""
     for stage in ("tiers", "NetworkPolicy", "baseline"):
         if stage == "NetworkPolicy":
-            found = _network_policies(objects, request, closed)
+            verdict = _network_policies(objects, request, closed)
         else:
-            found = _tiers(objects, request, closed, baseline=stage == "baseline")
-        if found is not None and found[0] != "Pass":
-            return found
+            verdict = _tiers(objects, request, closed, baseline=stage == "baseline")
+        if verdict is not None and verdict[0] != "Pass":
+            return verdict
     blind = any(_selects_labels(objects, policy, rule, request) for policy, _, rule in _rules(objects, request))
     return ("Drop" if blind and request.direction == "ingress" and request.labels is None else "Allow"), {""}
 
@@ -54,7 +54,7 @@ def judged(objects: Sequence[Manifest], request: Request, *, closed: bool = True
 def _tiers(
     objects: Sequence[Manifest], request: Request, closed: bool, *, baseline: bool
 ) -> tuple[str, set[str]] | None:
-    found = []
+    tiers = []
     for policy, index, rule in _rules(objects, request):
         tier = policy["spec"].get("tier", "application")
         if not _antrea(policy) or (tier == "baseline") is not baseline:
@@ -63,11 +63,11 @@ def _tiers(
         if broken if closed and broken else not broken and _matches(objects, policy, rule, request):
             action = "Drop" if broken else rule["action"]
             order = (_tier(objects, tier) or 0, policy["spec"]["priority"], index, STRICTER_FIRST.index(action))
-            found.append((order, action, f"{policy['metadata']['name']} {request.direction}[{index}]"))
-    if not found:
+            tiers.append((order, action, f"{policy['metadata']['name']} {request.direction}[{index}]"))
+    if not tiers:
         return None
-    first = min(found)
-    return first[1], {name for order, _, name in found if order == first[0]}
+    first = min(tiers)
+    return first[1], {name for order, _, name in tiers if order == first[0]}
 
 
 def _network_policies(objects: Sequence[Manifest], request: Request, closed: bool) -> tuple[str, set[str]] | None:
@@ -106,8 +106,8 @@ def _applies(objects: Sequence[Manifest], policy: Manifest, rule: Manifest, requ
     pod, spec = _ours(objects, request), policy["spec"]
     whose = rule.get("appliedTo") or spec.get("appliedTo", ()) if _antrea(policy) else [spec]
     return any(
-        _selected(policy, {k: v for k, v in one.items() if k in ("podSelector", "namespaceSelector")}, *pod)
-        for one in whose
+        _selected(policy, {k: v for k, v in applied_to.items() if k in ("podSelector", "namespaceSelector")}, *pod)
+        for applied_to in whose
     )
 
 
@@ -119,11 +119,11 @@ def _ours(objects: Sequence[Manifest], request: Request) -> tuple[Mapping[str, s
     return {NAME: space, **spaces[0]["metadata"].get("labels", {})}, pods[0]["metadata"].get("labels", {})
 
 
-def _selected(policy: Manifest, one: Manifest, space: Mapping[str, str], pod: Mapping[str, str]) -> bool:
+def _selected(policy: Manifest, manifest: Manifest, space: Mapping[str, str], pod: Mapping[str, str]) -> bool:
     own = policy["metadata"].get("namespace")
-    if "namespaceSelector" not in one and "namespaces" not in one and own and space[NAME] != own:
+    if "namespaceSelector" not in manifest and "namespaces" not in manifest and own and space[NAME] != own:
         return False
-    return _holds(one.get("namespaceSelector", {}), space) and _holds(one.get("podSelector", {}), pod)
+    return _holds(manifest.get("namespaceSelector", {}), space) and _holds(manifest.get("podSelector", {}), pod)
 
 
 def _holds(selector: Manifest, labels: Mapping[str, str]) -> bool:
@@ -134,7 +134,8 @@ def _holds(selector: Manifest, labels: Mapping[str, str]) -> bool:
         "DoesNotExist": lambda key, _: key not in labels,
     }
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
-        tests[one["operator"]](one["key"], one.get("values", ())) for one in selector.get("matchExpressions", ())
+        tests[expression["operator"]](expression["key"], expression.get("values", ()))
+        for expression in selector.get("matchExpressions", ())
     )
 
 
@@ -144,7 +145,7 @@ def _matches(objects: Sequence[Manifest], policy: Manifest, rule: Manifest, requ
 
 def _is_peer(objects: Sequence[Manifest], policy: Manifest, rule: Manifest, request: Request) -> bool:
     if request.direction == "egress" and "toServices" in rule:
-        return any(_is_service(objects, policy, one, request) for one in rule["toServices"])
+        return any(_is_service(objects, policy, service, request) for service in rule["toServices"])
     peers = rule.get("from" if request.direction == "ingress" else "to", ())
     return not peers or any(_is_one(objects, policy, rule, peer, request) for peer in peers)
 
@@ -174,19 +175,22 @@ def _is_one(
 
 def _same(peer: Manifest) -> Sequence[str]:
     """Return the labels that the two Namespaces have to agree in."""
-    said: Manifest = peer.get("namespaces", {})
-    return [NAME] if said.get("match") == "Self" else said.get("sameLabels", [])
+    same_labels: Manifest = peer.get("namespaces", {})
+    return [NAME] if same_labels.get("match") == "Self" else same_labels.get("sameLabels", [])
 
 
 def _names_clusters(peer: Manifest) -> bool:
     spaces = peer.get("namespaceSelector", {})
-    keys = [*spaces.get("matchLabels", {}), *(one["key"] for one in spaces.get("matchExpressions", ()))]
+    keys = [
+        *spaces.get("matchLabels", {}),
+        *(expression["key"] for expression in spaces.get("matchExpressions", ())),
+    ]
     return CLUSTER in keys
 
 
 def _of_all_clusters(policy: Manifest, peer: Manifest) -> bool:
-    said = policy["metadata"].get("annotations", {}).get("mcagent.io/scope") if not _antrea(policy) else None
-    return "ipBlock" not in peer and ("ClusterSet" in (said, peer.get("scope")) or _names_clusters(peer))
+    scope = policy["metadata"].get("annotations", {}).get("mcagent.io/scope") if not _antrea(policy) else None
+    return "ipBlock" not in peer and ("ClusterSet" in (scope, peer.get("scope")) or _names_clusters(peer))
 
 
 def _selects_labels(objects: Sequence[Manifest], policy: Manifest, rule: Manifest, request: Request) -> bool:
@@ -221,9 +225,9 @@ def _broken(objects: Sequence[Manifest], policy: Manifest, rule: Manifest, reque
     )
 
 
-def _is_service(objects: Sequence[Manifest], policy: Manifest, one: Manifest, request: Request) -> bool:
-    name = ("antrea-mc-" if one.get("scope") == "ClusterSet" else "") + one["name"]
-    space = one.get("namespace") or policy["metadata"]["namespace"]
+def _is_service(objects: Sequence[Manifest], policy: Manifest, manifest: Manifest, request: Request) -> bool:
+    name = ("antrea-mc-" if manifest.get("scope") == "ClusterSet" else "") + manifest["name"]
+    space = manifest.get("namespace") or policy["metadata"]["namespace"]
     return any(
         o["kind"] == "EndpointSlice"
         and (o["metadata"]["namespace"], o["metadata"]["labels"]["kubernetes.io/service-name"]) == (space, name)
@@ -238,11 +242,11 @@ def _is_port(objects: Sequence[Manifest], rule: Manifest, request: Request) -> b
     if not ports and not protocols:
         return True
     if request.icmp is not None:
-        said = (one["icmp"] for one in protocols)
+        icmp_texts = (protocol["icmp"] for protocol in protocols)
         return any(
-            one.get("icmpType", request.icmp[0]) == request.icmp[0]
-            and one.get("icmpCode", request.icmp[1]) == request.icmp[1]
-            for one in said
+            protocol.get("icmpType", request.icmp[0]) == request.icmp[0]
+            and protocol.get("icmpCode", request.icmp[1]) == request.icmp[1]
+            for protocol in icmp_texts
         )
     mine = (port for port in ports if port.get("protocol", "TCP") == request.protocol)
     return any(_is_number(objects, port, request) for port in mine)
@@ -256,12 +260,14 @@ def _is_number(objects: Sequence[Manifest], port: Manifest, request: Request) ->
 
 
 def _has(objects: Sequence[Manifest], port: Manifest, request: Request) -> bool:
-    said = (port.get("port"), port.get("protocol", "TCP"))
-    return not isinstance(said[0], str) or said in [one[:2] for one in _named(objects, request)]
+    port_and_protocol = (port.get("port"), port.get("protocol", "TCP"))
+    return not isinstance(port_and_protocol[0], str) or port_and_protocol in [
+        named_port[:2] for named_port in _named(objects, request)
+    ]
 
 
 def _named(objects: Sequence[Manifest], request: Request) -> list[tuple[str, str, int]]:
     """Return the ports of our Pod that have names."""
     pod = next(o for o in objects if o["kind"] == "Pod" and o["metadata"]["name"] == request.pod[1])
-    ports = [one for container in pod["spec"]["containers"] for one in container.get("ports", ())]
-    return [(one["name"], one["protocol"], one["containerPort"]) for one in ports]
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
+    return [(port["name"], port["protocol"], port["containerPort"]) for port in ports]

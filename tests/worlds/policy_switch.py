@@ -23,12 +23,12 @@ PORTS = (1, *(10 + number for number in CLUSTERS), *EXITS)
 _IDENTITY = Move(Bits("", f.ETH_SRC, 0, 23), Bits("", f.TUN_ID, 0, 23))
 
 
-def flows_of(known: Policies) -> tuple[Flow, ...]:
+def flows_of(policies: Policies) -> tuple[Flow, ...]:
     """Return all flows; a Pod's packets come in by port 1, those of another cluster by 10 and its ID."""
-    return tuple(_flows(known))
+    return tuple(_flows(policies))
 
 
-def _flows(known: Policies) -> Iterator[Flow]:
+def _flows(policies: Policies) -> Iterator[Flow]:
     env = pipeline.Env(gateway=True, ct_zone_base=ZONES.arrival, local_gateways=(), identities=True)
     exits = {t.ADMIT: 21, t.DEPARTURE: 21, t.REJECT: 22, t.EGRESS_REJECT: 22}
     for table, port in exits.items():
@@ -42,9 +42,9 @@ def _flows(known: Policies) -> Iterator[Flow]:
     gone = {table.number for table in (*exits, t.REJECT_STATE)}
     mine = (flow for flow in built.base(env) if flow.table not in gone)
     yield from (replace(flow, cookie=flow.cookie or 1) for flow in mine)
-    yield from pipeline.pod_policies(known.pods).flows
+    yield from pipeline.pod_policies(policies.pods).flows
     levels = defaultdict(list)
-    for rule in known.rules:
+    for rule in policies.rules:
         levels[rule.direction, rule.stage, rule.level].append(rule)
     for rules in levels.values():
         yield from pipeline.rules(rules).flows

@@ -115,13 +115,13 @@ class Cluster:
     @cached_property
     def pods(self) -> tuple[Pod, ...]:
         """Pods of every Node: two of its Pod CIDR, one from elsewhere, and the Node itself."""
-        found = []
+        addresses = []
         for node in self.nodes:
             first = node.pod_cidr.network_address
             for address in (first + 5, first + 6, node.other_pod, node.address):
                 published = self.publishes and address in self.pod_cidr
-                found.append(Pod(cluster=self.name, node=node.name, address=address, published=published))
-        return tuple(found)
+                addresses.append(Pod(cluster=self.name, node=node.name, address=address, published=published))
+        return tuple(addresses)
 
     @property
     def gateways(self) -> tuple[Node, ...]:
@@ -130,8 +130,10 @@ class Cluster:
 
     def shares_endpoints(self, service: Service) -> bool:
         """Tell whether another Service leads to one of its endpoints."""
-        others = (one for one in self.services if one is not service and one.protocol == service.protocol)
-        return any(not set(one.endpoints).isdisjoint(service.endpoints) for one in others)
+        other_services = (
+            other for other in self.services if other is not service and other.protocol == service.protocol
+        )
+        return any(not set(other.endpoints).isdisjoint(service.endpoints) for other in other_services)
 
     @property
     def told(self) -> tuple[IPv4Network, ...]:
@@ -185,31 +187,36 @@ class World:
         """Return a cluster by its name."""
         return next(cluster for cluster in self.clusters if cluster.name == name)
 
-    def accepted(self, here: Cluster, there: Cluster) -> tuple[IPv4Network, ...]:
+    def accepted(self, importing: Cluster, exporting: Cluster) -> tuple[IPv4Network, ...]:
         """Return the CIDRs of `there` that `here` uses: none that it has itself, none that another has first."""
-        return self._accepted[here.name, there.name]
+        return self._accepted[importing.name, exporting.name]
 
     @cached_property
     def _accepted(self) -> dict[tuple[str, str], tuple[IPv4Network, ...]]:
-        found: dict[tuple[str, str], tuple[IPv4Network, ...]] = {}
-        for here in self.clusters:
-            taken = [here.service_cidr, here.pod_cidr, here.published_cidr]
+        networks_of: dict[tuple[str, str], tuple[IPv4Network, ...]] = {}
+        for importing in self.clusters:
+            occupied = [importing.service_cidr, importing.pod_cidr, importing.published_cidr]
             for other in self.clusters:
-                if other is not here:
-                    mine = tuple(net for net in other.told if not any(net.overlaps(t) for t in taken))
-                    found[here.name, other.name] = mine
-                    taken += mine
-        return found
+                if other is not importing:
+                    mine = tuple(net for net in other.told if not any(net.overlaps(t) for t in occupied))
+                    networks_of[importing.name, other.name] = mine
+                    occupied += mine
+        return networks_of
 
-    def snat(self, here: Cluster, there: Cluster) -> bool:
+    def snat(self, importing: Cluster, exporting: Cluster) -> bool:
         """Tell whether connections from `here` to `there` hide behind a gateway.
 
         They do unless both publish their Pods, and nobody could mistake them: neither has addresses that some
         other cluster has told everybody, too.
         """
-        if not (here.publishes and there.publishes) or self.accepted(here, there) != there.told:
+        if (
+            not (importing.publishes and exporting.publishes)
+            or self.accepted(importing, exporting) != exporting.told
+        ):
             return True
-        return any(here.published_cidr.overlaps(net) for c in self.clusters if c is not here for net in c.told)
+        return any(
+            importing.published_cidr.overlaps(net) for c in self.clusters if c is not importing for net in c.told
+        )
 
     def reaches(self, pod: Pod, other: Pod) -> bool:
         """Tell whether `pod` may open connections to `other` of another cluster."""
@@ -220,9 +227,9 @@ class World:
         """Return the address of a Pod as other clusters know it."""
         return self.cluster(pod.cluster).abroad(pod.address)
 
-    def keeps_source(self, pod: Pod, there: str) -> bool:
+    def keeps_source(self, pod: Pod, exporting: str) -> bool:
         """Tell whether cluster `there` sees the Pod's own address."""
-        return pod.published and not self.snat(self.cluster(pod.cluster), self.cluster(there))
+        return pod.published and not self.snat(self.cluster(pod.cluster), self.cluster(exporting))
 
     @cached_property
     def ports(self) -> dict[tuple[str, str], int]:
@@ -246,12 +253,12 @@ class World:
     def env(self, node: Node) -> pipeline.Env:
         """Return what all parts of a Node's pipeline share."""
         cluster = self.cluster(node.cluster)
-        others = sorted(self.ports[node.name, g.name] for g in cluster.gateways if g is not node)
+        other_ports = sorted(self.ports[node.name, g.name] for g in cluster.gateways if g is not node)
         datapath = DatapathType.NETDEV if self.userspace_conntrack else DatapathType.SYSTEM
         return pipeline.Env(
             gateway=node.gateway,
             ct_zone_base=ZONES.arrival,
-            local_gateways=tuple(others),
+            local_gateways=tuple(other_ports),
             own_gateway_ips=(node.address,) if node.gateway else (),
             service_cidrs=(cluster.service_cidr,),
             published_pods=(cluster.published_cidr,) if cluster.publishes else (),
@@ -269,8 +276,8 @@ class World:
 
     def choice(self, node: Node) -> pipeline.NextHopGroup:
         """Return the gateways of its own cluster that a Node chooses from."""
-        others = (g for g in self.ordered(self.cluster(node.cluster).gateways) if g is not node)
-        ways = (self.next_hop(node.name, g.name) for g in others)
+        other_gateways = (g for g in self.ordered(self.cluster(node.cluster).gateways) if g is not node)
+        ways = (self.next_hop(node.name, g.name) for g in other_gateways)
         return pipeline.NextHopGroup(next_hops=tuple(filter(None, ways)), ordered=bool(self.order))
 
     def next_hop(self, *end: str) -> pipeline.NextHop | None:
@@ -282,27 +289,27 @@ class World:
 
     def parts(self, node: Node) -> Iterator[pipeline.Entries]:
         """Yield the parts of a Node's pipeline."""
-        env, here = self.env(node), self.cluster(node.cluster)
+        env, own_cluster = self.env(node), self.cluster(node.cluster)
         yield _base(env, self.choice(node))
-        for there in self.clusters:
-            if there is not here:
+        for other_cluster in self.clusters:
+            if other_cluster is not own_cluster:
                 remotes = (
                     pipeline.RemoteGateway(address=g.address, next_hop=self.next_hop(node.name, g.name))
-                    for g in self.ordered(there.gateways)
+                    for g in self.ordered(other_cluster.gateways)
                 )
                 yield _cluster(
                     env,
                     pipeline.RemoteCluster(
-                        id=there.number,
-                        cidrs=self.accepted(here, there),
+                        id=other_cluster.number,
+                        cidrs=self.accepted(own_cluster, other_cluster),
                         gateways=tuple(remotes),
-                        snat=self.snat(here, there),
+                        snat=self.snat(own_cluster, other_cluster),
                         ordered=bool(self.order),
-                        mapped=tuple((g.address, mapped(g.address)) for g in there.gateways),
-                        meter=there.number,
+                        mapped=tuple((g.address, mapped(g.address)) for g in other_cluster.gateways),
+                        meter=other_cluster.number,
                     ),
                 )
-        for number, peer in enumerate(here.nodes, 1):
+        for number, peer in enumerate(own_cluster.nodes, 1):
             if peer is node or node.gateway:
                 ofport = 1 if peer is node else self.ports[node.name, peer.name]
                 yield _node(
@@ -314,13 +321,13 @@ class World:
         yield _endpoints(
             tuple(
                 pipeline.ServiceEndpoint(address=a, port=p)
-                for service in here.services
+                for service in own_cluster.services
                 for a, p in (*service.endpoints, *service.old_endpoints)
                 if service.protocol == IP_TCP and any(a in net for net in node.networks)
             ),
-            here.prefixes,
+            own_cluster.prefixes,
         )
-        for number, service in enumerate(here.services, 1):
+        for number, service in enumerate(own_cluster.services, 1):
             if node.gateway:
                 yield _service(
                     env,
@@ -332,7 +339,7 @@ class World:
                         client_ip_affinity=service.affinity,
                         endpoints=tuple(self.endpoint(node, a, p) for a, p in service.endpoints),
                         old_endpoints=tuple(self.endpoint(node, a, p) for a, p in service.old_endpoints),
-                        shares_endpoints=here.shares_endpoints(service),
+                        shares_endpoints=own_cluster.shares_endpoints(service),
                     ),
                 )
 
@@ -345,10 +352,10 @@ class World:
         for rule in self.rules:
             pods = tuple(pod for pod in rule.pods if any(pod in net for net in node.networks))
             yield _rules((replace(rule, pods=pods),), self.cluster(node.cluster).prefixes)
-        for there in self.clusters if node.gateway else ():
-            if there.name != node.cluster:
-                numbers = {self.identity(pod) for pod in there.pods} - {IDENTITY_UNKNOWN}
-                yield _claimed_identities(there.number, tuple(sorted(numbers)))
+        for other_cluster in self.clusters if node.gateway else ():
+            if other_cluster.name != node.cluster:
+                numbers = {self.identity(pod) for pod in other_cluster.pods} - {IDENTITY_UNKNOWN}
+                yield _claimed_identities(other_cluster.number, tuple(sorted(numbers)))
 
     def quoting_gateways(self, error: Packet, cluster: str = "") -> Packet:
         """Return an ICMP error of a kernel of `cluster` as nft sends it to the bridge.

@@ -30,5 +30,5 @@ def test_a_real_api_server_takes_every_manifest(server: Server, role: str) -> No
                     raise
             continue
         query = {"dryRun": "All", "fieldValidation": "Strict"}
-        made = server.client.request("POST", collection(server.client, manifest), query, body=manifest)
-        assert made["metadata"]["name"] == meta["name"]
+        created = server.client.request("POST", collection(server.client, manifest), query, body=manifest)
+        assert created["metadata"]["name"] == meta["name"]
