@@ -39,7 +39,7 @@ def test_a_lost_sibling_is_reported_when_it_stays_lost() -> None:
     assert reported(observer, CONFIRMED_AFTER) == {"g2"}
     observer.say(2, UP)
     assert reported(observer, 5.0) == frozenset()
-    assert observer.live._dead_gateways[1] == math.inf
+    assert observer.live._state.dead_wake == math.inf
 
 
 def test_a_short_loss_is_not_reported() -> None:

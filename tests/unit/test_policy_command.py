@@ -120,8 +120,8 @@ def test_explain_leaves_out_addresses_that_clusters_do_not_connect(
     two = pod("data", "two", "10.1.0.4", app="db")
     two["status"]["podIPs"].append({"ip": "fd00::4"})
     (world / "two.yaml").write_text(yaml.safe_dump(two), encoding="utf-8")
-    _, found = explain(world, capsys, "--from", "shop:app=web", "--to", "data/two", "--port", "3306")
-    assert [(step["podAddress"], step["verdict"]) for step in found] == [("10.1.0.4", "Allow")]
+    _, steps = explain(world, capsys, "--from", "shop:app=web", "--to", "data/two", "--port", "3306")
+    assert [(step["podAddress"], step["verdict"]) for step in steps] == [("10.1.0.4", "Allow")]
     command = ["policy", "explain", "--local", "-f", str(world), "--from", "fd00::9", "--to", "data/two"]
     assert main(command) == 2
     assert "clusters are connected by IPv4" in capsys.readouterr().err

@@ -152,34 +152,34 @@ def test_policy_explain_says_what_all_flows_of_a_node_do(seed: int, mode: Policy
     ports = {port.peer: port.ofport for port in simulated.tunnels.values()}
     in_force = policy_view.in_force(objects, settings)
     for _ in range(30):
-        asked = request(random)
-        asked = replace(asked, cluster="west" if asked.address == "10.3.0.1" else "east")
-        seen = as_seen(asked)
-        exporters = next((clusters for *_, number, clusters in SENDERS if number == seen.identity), ())
-        if exporters is not None and asked.cluster not in exporters:
-            seen = replace(seen, identity=labels.UNKNOWN)
-        if asked.icmp is not None:
-            seen = replace(seen, icmp=(8, 0))
-        ingress = seen.direction is Direction.INGRESS
-        ends = (seen.peer, seen.pod) if ingress else (seen.pod, seen.peer)
+        generated = request(random)
+        generated = replace(generated, cluster="west" if generated.address == "10.3.0.1" else "east")
+        policy_request = as_seen(generated)
+        exporters = next((clusters for *_, number, clusters in SENDERS if number == policy_request.identity), ())
+        if exporters is not None and generated.cluster not in exporters:
+            policy_request = replace(policy_request, identity=labels.UNKNOWN)
+        if generated.icmp is not None:
+            policy_request = replace(policy_request, icmp=(8, 0))
+        ingress = policy_request.direction is Direction.INGRESS
+        ends = (policy_request.peer, policy_request.pod) if ingress else (policy_request.pod, policy_request.peer)
         probe = Probe(
-            in_port=ports[asked.cluster] if ingress else HOST_OFPORT,
+            in_port=ports[generated.cluster] if ingress else HOST_OFPORT,
             source=IPv4Address(str(ends[0])),
             destination=IPv4Address(str(ends[1])),
-            protocol=asked.protocol.lower(),
+            protocol=generated.protocol.lower(),
             source_port=4000,
-            port=asked.port,
-            identity=seen.identity if ingress else 0,
+            port=generated.port,
+            identity=policy_request.identity if ingress else 0,
         )
-        trace, decision = simulated.trace(probe), policy_view.decide(in_force, seen)
+        trace, decision = simulated.trace(probe), policy_view.decide(in_force, policy_request)
         rules = [rule for rule in trace.policies if rule.verdict != "pass"]
         named = [(rule.policy.replace("/", " ", 1), rule.rule) for rule in rules]
-        assert named == ([(decision.policy, decision.rule)] if decision.policy else []), (seen, trace, decision)
+        assert named == ([(decision.policy, decision.rule)] if decision.policy else []), (generated, trace)
         if trace.isolated_by:
             assert f"isolated by {', '.join(trace.isolated_by)}, " in decision.why
         reached = TraceOutcome.HOST if ingress else TraceOutcome.TUNNEL
         outcome = {Verdict.DROP: TraceOutcome.DROPPED, Verdict.REJECT: TraceOutcome.REJECTED}
-        assert trace.outcome == outcome.get(decision.verdict, reached), (seen, trace, decision)
+        assert trace.outcome == outcome.get(decision.verdict, reached), (generated, trace)
 
 
 @costly
