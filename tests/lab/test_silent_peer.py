@@ -103,8 +103,8 @@ def is_judged(lab: Lab, gateway: str, peer: str) -> bool:
     """Tell whether a gateway has a half-up session with a peer, and has decided whether to use it."""
     columns = ("--bare", "--columns=bfd_status", "find", "Interface", f"options:remote_ip={peer}")
     status: Any = lab.status(gateway)["gateways"]
-    (seen,) = (item for cluster in status for item in cluster["gateways"] if item["address"] == peer)
-    return " state=init" in lab.ovs(gateway).vsctl(*columns) and not seen["damped"]
+    (reported,) = (item for cluster in status for item in cluster["gateways"] if item["address"] == peer)
+    return " state=init" in lab.ovs(gateway).vsctl(*columns) and not reported["damped"]
 
 
 def answered(client: str, server: str) -> bool:
