@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from mcagent.api.doctor import CheckFinding
@@ -43,7 +44,8 @@ def crds(cluster: ExaminedCluster) -> dict[str, RawObject]:
     return {name_of(crd): crd for crd in items}
 
 
-def expected_crds(role: InstalledRole) -> list[RawObject]:
+@cache
+def expected_crds(role: InstalledRole) -> Sequence[RawObject]:
     """Return the CRDs of this version for a role."""
     parts = {Part.CRDS, *manifests.PARTS[role]}
     return [obj for obj in manifests.objects(parts, manifests.Site()) if obj["kind"] == CRD]
