@@ -184,6 +184,7 @@ class Controller:
         self.view = view
         self.user = user
         self.reconcilers = tuple(reconcilers)
+        self._views: dict[int, DeclaredView] = {}  # by the ID of a reconciler, which its view keeps
         self.events: dict[tuple[str, str], tuple[Event, ...]] = {}
         view.events_by_entry = self.events
         self.past_events: list[Event] = []
@@ -195,6 +196,11 @@ class Controller:
         if view.leader_api is not None:
             view.leader_api.watch(lambda kind, old, new: self._change(Side.LEADER, kind, old, new))
 
+    def _view_of(self, reconciler: Reconciler) -> DeclaredView:
+        if id(reconciler) not in self._views:
+            self._views[id(reconciler)] = DeclaredView(self.view, reconciler)
+        return self._views[id(reconciler)]
+
     def _change(self, side: Side, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
         leader = self.view.leader
         if self.closed:
@@ -205,13 +211,13 @@ class Controller:
         change = ObjectChange(side=side, kind=kind, old=before, new=after)
         for number, reconciler in enumerate(self.reconcilers):
             if kind in reconciler.reads.on(side):
-                for key in reconciler.keys(change, DeclaredView(self.view, reconciler)):
+                for key in reconciler.keys(change, self._view_of(reconciler)):
                     self._queue[number, key] = None
 
     def enqueue_all(self) -> None:
         """Put every key of every reconciler into the queue, as at start and after a reconnect."""
         for number, reconciler in enumerate(self.reconcilers):
-            for key in reconciler.all_keys(DeclaredView(self.view, reconciler)):
+            for key in reconciler.all_keys(self._view_of(reconciler)):
                 self._queue[number, key] = None
 
     def step(self, place: int = 0) -> bool:
@@ -225,7 +231,7 @@ class Controller:
         leader = self.view.leader
         if reconciler.needs_leader and (leader is None or not leader.synced):
             return True
-        outcome = reconciler.desired(key, DeclaredView(self.view, reconciler), self.view.local.clock())
+        outcome = reconciler.desired(key, self._view_of(reconciler), self.view.local.clock())
         check_writes(reconciler, outcome)
         self._carry_out(reconciler, key, outcome)
         return True
