@@ -18,6 +18,7 @@ from mcagent.controller.admission.identity import ambiguous_with
 from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.kube.source import RawObject
+from mcagent.kube.sources.manifests import FastLoader
 from tests.worlds.admission_cases import CASES, EAST, OURS, Case, Why
 from tests.worlds.admission_objects import AREA, OWN, WORLD, World, a_policy, a_service, an_info, put, sa
 from tests.worlds.antrea_objects import VERSIONS, written_by
@@ -74,7 +75,7 @@ def test_each_rule_has_one_place() -> None:
 
 def test_policies_are_not_asked_about_deletions() -> None:
     """So the table has no answer of theirs."""
-    for policy in yaml.safe_load_all(POLICIES.read_text()):
+    for policy in yaml.load_all(POLICIES.read_text(), FastLoader):
         rules = policy["spec"].get("matchConstraints", {}).get("resourceRules", ())
         assert all({*rule["operations"]} <= {"CREATE", "UPDATE"} for rule in rules)
 

@@ -13,12 +13,13 @@ import yaml
 
 from devtools.apiserver.objects.registry import parse_crd
 from devtools.apiserver.objects.resources import BUILT_IN
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy/helm/mcagent/files/crds"
-CRDS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FILES.glob("*.yaml"))}
-OBJECTS = list(yaml.safe_load_all((ROOT / "tests/data/objects.yaml").read_text()))
+CRDS = {path.stem: yaml.load(path.read_text(), FastLoader) for path in sorted(FILES.glob("*.yaml"))}
+OBJECTS = list(yaml.load_all((ROOT / "tests/data/objects.yaml").read_text(), FastLoader))
 
 # What may stand in a schema here (apiextensions.k8s.io/v1 JSONSchemaProps, the part that is used).
 KEYWORDS = {"type", "description", "properties", "additionalProperties", "items", "required", "enum", "format"}

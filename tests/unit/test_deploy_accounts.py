@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from mcagent.kube.sources.manifests import FastLoader
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/deploy.md"
 START = "<!-- accounts: compared by tests/unit/test_deploy_accounts.py -->"
@@ -35,7 +37,7 @@ def table() -> str:
     """Return the table, from the manifests."""
     rows: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in FILES:
-        for manifest in yaml.safe_load_all((ROOT / "deploy" / file).read_text()):
+        for manifest in yaml.load_all((ROOT / "deploy" / file).read_text(), FastLoader):
             if manifest["kind"] not in ("Role", "ClusterRole"):
                 continue
             of_member = manifest["metadata"]["name"] == MEMBER_ROLE
@@ -71,7 +73,7 @@ def test_secrets_are_read_by_name_only() -> None:
     """Every rule about Secrets or Leases names them, and nobody creates one."""
     count = 0
     for file in FILES:
-        for manifest in yaml.safe_load_all((ROOT / "deploy" / file).read_text()):
+        for manifest in yaml.load_all((ROOT / "deploy" / file).read_text(), FastLoader):
             for rule in manifest.get("rules", ()):
                 if {"secrets", "leases"} & set(rule["resources"]):
                     count += 1

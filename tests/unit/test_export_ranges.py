@@ -72,11 +72,11 @@ def test_ranges_are_unique_stable_and_in_the_pool(history: list[list[str]], serv
         assert ranges == assign(ranges, members, POOL)
         in_use, recorded = used(ranges), [a.cidr for a in ranges.values() if a.cidr]
         assert len(set(recorded)) == len(recorded)
-        assert set(recorded) <= set(map(str, places))
+        assert set(recorded) <= set(places)
         occupied = [reals[cluster] for cluster in clusters]
         new = [IPv4Network(cidr) for cidr in in_use.values() if cidr not in used(before).values()]
         assert not any(cidr.overlaps(real) for cidr in new for real in occupied)
-        free = {str(slot) for slot in places if not any(slot.overlaps(real) for real in occupied)}
+        free = {slot for slot in places if not any(IPv4Network(slot).overlaps(real) for real in occupied)}
         for cluster in clusters:
             assert in_use.get(cluster) == (used(before).get(cluster) or in_use.get(cluster))
             other_ranges = [reals[other] for other in clusters if other != cluster]

@@ -151,6 +151,7 @@ def clusters_of_ours(draw: st.DrawFn) -> tuple[ClusterInfoImport, ...]:
     return tuple(clusters)
 
 
+@pytest.mark.costly
 @given(clusters_of_ours(), NAMES, st.integers(0, 1 << 12))
 def test_nothing_changes_for_clusters_of_ours(found: tuple[ClusterInfoImport, ...], on: str, bits: int) -> None:
     """Whoever never answered, flows are the same to the byte where what a cluster publishes says it is ours."""

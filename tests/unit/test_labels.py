@@ -34,6 +34,7 @@ def test_hash_is_antreas() -> None:
     assert labels.label_hash("") == "da39a3ee5e6b4b0d"
 
 
+@pytest.mark.costly
 @given(SETS, SETS)
 def test_what_is_written_is_read(space: dict[str, str], pod: dict[str, str]) -> None:
     """Any labels that Kubernetes takes come back as they were."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -326,6 +327,7 @@ def _stories(draw: st.DrawFn) -> list[tuple[float, list[Observation]]]:
     return looks
 
 
+@pytest.mark.costly
 @given(story=_stories(), initial=st.floats(0.1, 5.0), more=st.floats(0.0, 100.0))
 def test_whatever_happens_the_machine_keeps_its_promises(
     story: list[tuple[float, list[Observation]]], initial: float, more: float

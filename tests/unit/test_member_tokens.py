@@ -26,6 +26,7 @@ from mcagent.controller.contract.member_tokens import (
 from mcagent.controller.machinery.connection.renewal import is_due
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.leader_token import token_state
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.objects import Kind
 from tests.worlds.control_view import Controller
 from tests.worlds.member_world import HOME, SET, conditions_of, leader, member, settings
@@ -113,7 +114,7 @@ def test_the_admission_policy_has_the_same_rule() -> None:
     """The pattern in CEL is that of `longest_life`."""
     (policy,) = (
         obj
-        for obj in yaml.safe_load_all(POLICIES.read_text())
+        for obj in yaml.load_all(POLICIES.read_text(), FastLoader)
         if obj["metadata"]["name"] == "membertokens.mcagent.io" and obj["kind"] == "ValidatingAdmissionPolicy"
     )
     variables = {variable["name"]: variable["expression"] for variable in policy["spec"]["variables"]}

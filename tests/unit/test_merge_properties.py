@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import ip_address
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def specs(offers: Sequence[Offer]) -> list[tuple[str, ServiceSpec]]:
     return [(o.header.cluster_id, o.definition) for o in ordered if isinstance(o.definition, ServiceSpec)]
 
 
+@pytest.mark.costly
 @given(st.data(), offers(), st.booleans())
 def test_any_order_has_the_same_result(data: st.DataObject, some: list[Offer], refuse: bool) -> None:
     """In whatever order a leader sees the exports, it says the same."""
@@ -83,6 +85,7 @@ def test_any_order_has_the_same_result(data: st.DataObject, some: list[Offer], r
     assert merge(some, refuse_conflicts=refuse) == merge(other, refuse_conflicts=refuse)
 
 
+@pytest.mark.costly
 @given(offers())
 def test_nobody_starves(some: list[Offer]) -> None:
     """A cluster serves every port that is like the oldest of its name, and the oldest export all of its own."""
@@ -101,6 +104,7 @@ def test_nobody_starves(some: list[Offer]) -> None:
     assert {(oldest, p.name) for p in spec.ports} <= served(merged)
 
 
+@pytest.mark.costly
 @given(offers())
 def test_what_is_imported_is_a_service(some: list[Offer]) -> None:
     """No two ports have one name, or one number and protocol; of several each has a name."""
@@ -113,6 +117,7 @@ def test_what_is_imported_is_a_service(some: list[Offer]) -> None:
     assert {name for _, name in served(merged)} <= {p.name for p in ports}
 
 
+@pytest.mark.costly
 @given(offers())
 def test_an_address_is_there_once_for_its_ports(some: list[Offer]) -> None:
     """Of two clusters that name one address for the same ports the older has it."""
@@ -121,6 +126,7 @@ def test_an_address_is_there_once_for_its_ports(some: list[Offer]) -> None:
     assert len(set(pairs)) == len(pairs)
 
 
+@pytest.mark.costly
 @given(st.data(), offers(), st.booleans())
 def test_removing_one_gives_what_the_others_alone_give(
     data: st.DataObject,
@@ -137,6 +143,7 @@ def test_removing_one_gives_what_the_others_alone_give(
         assert (alone.definition, alone.subsets) == (None, None)
 
 
+@pytest.mark.costly
 @given(offers())
 def test_conflicts_are_told_to_all_or_nobody(some: list[Offer]) -> None:
     """Whoever takes part reads of a conflict exactly if not all say the same."""

@@ -11,6 +11,7 @@ import yaml
 from mcagent.controller.config import ControllerSettings
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.doctor.readings import probe
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import DEFAULT_PORTS
 
@@ -28,7 +29,7 @@ def default(kind: type[Config | ControllerSettings], name: str) -> int:
 def container_ports(manifest: str) -> dict[str, int]:
     """Return the ports of Pods by name."""
     ports: dict[str, int] = {}
-    for raw in yaml.safe_load_all((ROOT / f"deploy/{manifest}.yaml").read_text(encoding="utf-8")):
+    for raw in yaml.load_all((ROOT / f"deploy/{manifest}.yaml").read_text(encoding="utf-8"), FastLoader):
         for container in (raw or {}).get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
             ports |= {port["name"]: port["containerPort"] for port in container.get("ports", ())}
     return ports

@@ -175,6 +175,7 @@ def test_the_mtu_leaves_room_on_every_node(on: str, mode: NodeTrafficEncryption)
 # --- Nodes without a key
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("on", KEYS)
 @given(st.sets(st.sampled_from(sorted(KEYS))), st.sampled_from([PREFERRED, REQUIRED]))
 def test_no_packet_leaves_or_enters_unencrypted(on: str, with_key: set[str], mode: NodeTrafficEncryption) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from random import Random
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -151,6 +152,7 @@ def judge(world: World, node: Node, packet: Packet) -> bool:
     return bool(packet_walk.deliveries)
 
 
+@pytest.mark.costly
 @given(junk())
 def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""

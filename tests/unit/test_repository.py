@@ -29,12 +29,19 @@ def test_nothing_refers_to_a_directory_beside_the_repository() -> None:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the top-level packages that a module imports, at its beginning or in a function."""
-    for node in ast.walk(tree):
+    """Yield the top-level packages that a module imports, at its beginning or in a function.
+
+    Only statements are looked at: most of a tree is expressions, which import nothing.
+    """
+    blocks: list[ast.AST] = [tree]
+    while blocks:
+        node = blocks.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.partition(".")[0]
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            blocks += getattr(node, name, ())
 
 
 def normalised(name: str) -> str:

@@ -53,6 +53,7 @@ class Member:
         self.away = False
         self.user = f"system:serviceaccount:{AREA}:{cluster_id}"
         self.controller = Controller(self.view, [])
+        self._linked: object = None  # what the last `link` depended on
         self.restart()
 
     def restart(self) -> None:
@@ -66,6 +67,9 @@ class Member:
 
     def link(self) -> None:
         """Follow the ClusterSet, as `mcagent.controller.machinery.connection.connection` does."""
+        revisions = [self.api.revisions[kind] for kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)]
+        if self._linked == (revisions, self.away, self.view.leader):
+            return
         try:
             cluster_sets = self.view.list(ClusterSet, namespace=HOME)
             joined = membership(cluster_sets, self.view.list(ClusterClaim, namespace=HOME))
@@ -86,6 +90,7 @@ class Member:
                 self.view.successes.clear()
             self.view.leader = new
             self.controller.enqueue_all()
+        self._linked = (revisions, self.away, self.view.leader)
 
     def look_again(self) -> bool:
         """Reconcile all again once the announcement is answered, as after LOOK_AGAIN; return whether it is."""

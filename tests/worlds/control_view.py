@@ -60,7 +60,11 @@ class MemoryView:
         self.events_by_entry: dict[tuple[str, str], tuple[Event, ...]] = {}  # of reconciler and key
         self._leader = leader
         self._frozen: dict[Key, RawObject] | None = None
+        self._times_frozen = 0
         self._decoded: dict[int, tuple[RawObject, ApiObject]] = {}
+        # Lists, and objects by the values of an index, each with the revision (`_revision`) of which they are.
+        self._listed: dict[tuple[Kind, Side, str | None], tuple[object, Sequence[ApiObject]]] = {}
+        self._indexed: dict[tuple[Side, str], tuple[object, Mapping[str, Sequence[ApiObject]]]] = {}
         self._filed: dict[tuple[str, int], tuple[ApiObject, frozenset[str]]] = {}
 
     @property
@@ -76,6 +80,7 @@ class MemoryView:
             self._frozen = None
         elif self._frozen is None and self.leader_api is not None:
             self._frozen = self.leader_api.objects()
+            self._times_frozen += 1
 
     def api(self, side: Side) -> MemoryObjects | None:
         """Return the API server of a side."""
@@ -104,9 +109,20 @@ class MemoryView:
         api = self._readable(ref.side)
         return api.get(ref.kind, ref.namespace, ref.name) if api else None
 
+    def _revision(self, kind: Kind, side: Side) -> tuple[object, int]:
+        """Return a value that is equal as long as the objects of a kind are the same."""
+        if side is Side.LEADER and self._frozen is not None:
+            return "frozen", self._times_frozen
+        api = self._readable(side)
+        return api, api.revisions[kind] if api else 0
+
     def list(self, cls: type[Object], side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[Object]:
         """Return the objects of a kind, sorted."""
-        return cast("list[Object]", [self.decoded(cls.KIND, raw) for raw in self._list(cls.KIND, side, namespace)])
+        key, revision = (cls.KIND, side, namespace), self._revision(cls.KIND, side)
+        if key not in self._listed or self._listed[key][0] != revision:
+            objects = [self.decoded(cls.KIND, raw) for raw in self._list(cls.KIND, side, namespace)]
+            self._listed[key] = (revision, objects)
+        return cast("list[Object]", self._listed[key][1])
 
     def _list(self, kind: Kind, side: Side, namespace: str | None) -> Sequence[RawObject]:
         if side is Side.LEADER and self._frozen is not None:
@@ -117,7 +133,14 @@ class MemoryView:
 
     def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value."""
-        return [obj for obj in self.list(index.of, index.side) if value in self._filed_under(index, obj)]
+        key, revision = (index.side, index.name), self._revision(index.of.KIND, index.side)
+        if key not in self._indexed or self._indexed[key][0] != revision:
+            by_value: dict[str, list[ApiObject]] = {}
+            for obj in self.list(index.of, index.side):
+                for filed_under in self._filed_under(index, obj):
+                    by_value.setdefault(filed_under, []).append(obj)
+            self._indexed[key] = (revision, by_value)
+        return cast("Sequence[Object]", self._indexed[key][1].get(value, ()))
 
     def _filed_under(self, index: Index[Object], obj: Object) -> frozenset[str]:
         """Return the values under which an index files an object, computed once."""
@@ -163,6 +186,7 @@ class Controller:
         self.view = view
         self.user = user
         self.reconcilers = tuple(reconcilers)
+        self._views: dict[int, DeclaredView] = {}  # by the ID of a reconciler, which its view keeps
         self.events: dict[tuple[str, str], tuple[Event, ...]] = {}
         view.events_by_entry = self.events
         self.past_events: list[Event] = []
@@ -174,6 +198,11 @@ class Controller:
         if view.leader_api is not None:
             view.leader_api.watch(lambda kind, old, new: self._change(Side.LEADER, kind, old, new))
 
+    def _view_of(self, reconciler: Reconciler) -> DeclaredView:
+        if id(reconciler) not in self._views:
+            self._views[id(reconciler)] = DeclaredView(self.view, reconciler)
+        return self._views[id(reconciler)]
+
     def _change(self, side: Side, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
         leader = self.view.leader
         if self.closed:
@@ -184,13 +213,13 @@ class Controller:
         change = ObjectChange(side=side, kind=kind, old=before, new=after)
         for number, reconciler in enumerate(self.reconcilers):
             if kind in reconciler.reads.on(side):
-                for key in reconciler.keys(change, DeclaredView(self.view, reconciler)):
+                for key in reconciler.keys(change, self._view_of(reconciler)):
                     self._queue[number, key] = None
 
     def enqueue_all(self) -> None:
         """Put every key of every reconciler into the queue, as at start and after a reconnect."""
         for number, reconciler in enumerate(self.reconcilers):
-            for key in reconciler.all_keys(DeclaredView(self.view, reconciler)):
+            for key in reconciler.all_keys(self._view_of(reconciler)):
                 self._queue[number, key] = None
 
     def step(self, place: int = 0) -> bool:
@@ -204,7 +233,7 @@ class Controller:
         leader = self.view.leader
         if reconciler.needs_leader and (leader is None or not leader.synced):
             return True
-        outcome = reconciler.desired(key, DeclaredView(self.view, reconciler), self.view.local.clock())
+        outcome = reconciler.desired(key, self._view_of(reconciler), self.view.local.clock())
         check_writes(reconciler, outcome)
         self._carry_out(reconciler, key, outcome)
         return True

@@ -7,6 +7,7 @@ threads, no network, and a clock that a test moves.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -95,6 +96,7 @@ class MemoryObjects:
         self.caller = ""
         self.writes: list[str] = []  # "create Service default/web", ... of controllers only
         self.changes: dict[Key, float] = {}  # when objects were last written
+        self.revisions: Counter[Kind] = Counter()  # how many writes of a kind there were
         numbers = count(1)
         self._store = Store(
             Registry(TYPES.values()),
@@ -108,6 +110,7 @@ class MemoryObjects:
 
     def _note(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
         meta = (new or old or {})["metadata"]
+        self.revisions[kind] += 1
         self.changes[kind, meta.get("namespace", ""), meta["name"]] = self.clock()
 
     def watch(self, watcher: Watcher) -> None:

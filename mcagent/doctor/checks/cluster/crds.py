@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
@@ -42,7 +43,8 @@ def crds(cluster: ExaminedCluster) -> dict[str, RawObject]:
     return {name_of(crd): crd for crd in items}
 
 
-def expected_crds(role: InstalledRole) -> list[RawObject]:
+@cache
+def expected_crds(role: InstalledRole) -> Sequence[RawObject]:
     """Return the CRDs of this version for a role."""
     parts = {Part.CRDS, *manifests.PARTS[role]}
     return [obj for obj in manifests.objects(parts, manifests.Site()) if obj["kind"] == CRD]
