@@ -1,7 +1,7 @@
 """Standard language: `python -m devtools.language [--update]` checks the names and words of product and tests.
 
-Three checks: names of local variables, parameters and fields that do not say what the value is (EMPTY_NAMES); class
-names that several modules of the product define; and pronouns in place of an actor (VAGUE_WORDS).
+Three checks: names of local variables, parameters and fields that do not say what the value is (EMPTY_NAMES);
+class names that several modules of the product define; and pronouns in place of an actor (VAGUE_WORDS).
 tests/language/allowed.txt lists the remaining exceptions, with a number for each file and word. The list may only
 shrink: a larger number than listed fails, and so does a smaller one until `--update` has lowered the list.
 `--update` never raises a number. The last lines are the share of empty names in product and tests.
