@@ -21,7 +21,7 @@ from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.dataplane.resources import NftChain, NftSet
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.tunnel_packets import GENEVE, VXLAN
+from tests.attacks.tunnel_packets import GENEVE
 from tests.attacks.tunnel_range import ETH_P_ALL, TRIES, Range, encrypted_nodes, plain, six, v4
 from tests.contract.inside import make
 from tests.worlds.core_inputs import cluster, config, gateway, networks, node, snapshot
@@ -85,12 +85,7 @@ table ip attack-ends {{
 )
 def test_a_second_address_of_a_gateway(plain: Range) -> None:
     """The packet leaves with the address of the gateway Node: nobody there knows the address as a peer's."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), SECOND, GENEVE, payload)
-
+    send = plain.forging(plain.gateway, SECOND, plain.worker, plain.far_worker)
     with second_address(plain, SECOND):
         assert plain.attempt(plain.gateway, send).arrived == 0
 
@@ -101,15 +96,10 @@ def test_a_second_address_of_a_gateway(plain: Range) -> None:
 )
 def test_a_second_ipv6_address_of_a_gateway(six: Range) -> None:
     """A dual-stack Pod, masqueraded to the Node's IPv6 address."""
-    victim, forged = six.far_worker.pods[0], six.worker.pods[0].address
     cluster = six.west
     assert cluster.subnet6 is not None
     address = cluster.subnet6[0x200]
-
-    def send(token: bytes) -> None:
-        payload = packets.vxlan(six.datagram(forged, victim, token))
-        packets.send(six.pod(six.gateway), address, VXLAN, payload)
-
+    send = six.forging(six.gateway, address, six.worker, six.far_worker)
     with second_address(six, address):
         assert six.attempt(six.gateway, send).arrived == 0
 
@@ -149,13 +139,9 @@ def _undisturbed(field: Range, node: Node, hook: str, rule: str) -> None:
 )
 def test_a_node_port_that_leads_to_the_own_tunnel_port(plain: Range) -> None:
     """The CNI gives what a Pod of another cluster sends there the address of its gateway."""
-    node, victim, forged = plain.far_gateway, plain.far_worker.pods[0], plain.worker.pods[0].address
+    node = plain.far_gateway
     rule = f"ip daddr {node.address} udp dport 30124 dnat to {node.address}:{GENEVE}"
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), node.address, 30124, payload)
-
+    send = plain.forging(plain.gateway, node.address, plain.worker, plain.far_worker, port=30124)
     with translating(plain, node, "prerouting", rule), plain.listener(node, GENEVE) as count:
         assert plain.attempt(plain.gateway, send, count=count).arrived == 0
 

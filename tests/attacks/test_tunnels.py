@@ -46,12 +46,7 @@ SOURCES = "the guard of tunnels (nft, hook prerouting): a peer's packet comes by
 )
 def test_geneve_from_a_pod_to_a_remote_gateway(plain: Range) -> None:
     """The CNI would give it the address of the gateway Node, which the other gateway takes for its peer."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), plain.far_gateway.address, GENEVE, payload)
-
+    send = plain.forging(plain.gateway, plain.far_gateway.address, plain.worker, plain.far_worker)
     assert plain.attempt(plain.gateway, send) == NOTHING
     with plain.counting(plain.gateway, "to-tunnel"):
         plain.attempt(plain.gateway, send)
@@ -135,12 +130,7 @@ def test_geneve_from_a_pod_of_a_worker_to_its_own_gateway(plain: Range) -> None:
 )
 def test_geneve_from_a_pod_of_a_gateway_to_a_worker(plain: Range) -> None:
     """The worker takes it for its gateway's, which may bring packets from any other cluster."""
-    victim, forged = plain.worker.pods[0], plain.far_worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), plain.worker.address, GENEVE, payload)
-
+    send = plain.forging(plain.gateway, plain.worker.address, plain.far_worker, plain.worker)
     assert plain.attempt(plain.gateway, send) == NOTHING
 
 
@@ -150,14 +140,9 @@ def test_geneve_from_a_pod_of_a_gateway_to_a_worker(plain: Range) -> None:
 )
 def test_a_service_that_leads_to_a_tunnel_port(plain: Range) -> None:
     """The Pod sends to a ClusterIP and another port: what counts is where it goes in the end."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
     cluster_ip = plain.east.service_cidr[123]
     rule = f"ip daddr {cluster_ip} udp dport 53 dnat to {plain.far_gateway.address}:{GENEVE}"
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), cluster_ip, 53, payload)
-
+    send = plain.forging(plain.gateway, cluster_ip, plain.worker, plain.far_worker, port=53)
     with _proxied(plain, rule):
         assert plain.attempt(plain.gateway, send) == NOTHING
 
@@ -188,12 +173,11 @@ table ip attack-proxy {{
 )
 def test_a_node_port_that_leads_to_a_tunnel_port(plain: Range) -> None:
     """From a worker the packet has a Node's address already, as that of a Node behind a router would."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
     rule = f"ip daddr {plain.gateway.address} udp dport 30123 dnat to {plain.far_gateway.address}:{GENEVE}"
+    forge = plain.forging(plain.worker, plain.gateway.address, plain.worker, plain.far_worker, port=30123)
 
     def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.worker), plain.gateway.address, 30123, payload)
+        forge(token)
         plain.honest(plain.worker)
 
     with _proxied(plain, rule):
@@ -339,12 +323,7 @@ def test_a_forged_gateway_from_a_worker(plain: Range) -> None:
 )
 def test_vxlan_over_ipv6(six: Range) -> None:
     """A dual-stack Pod, masqueraded to the Node's IPv6 address."""
-    victim, forged = six.far_worker.pods[0], six.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.vxlan(six.datagram(forged, victim, token))
-        packets.send(six.pod(six.gateway), v6(six.far_gateway), VXLAN, payload)
-
+    send = six.forging(six.gateway, v6(six.far_gateway), six.worker, six.far_worker)
     assert six.attempt(six.gateway, send) == NOTHING
     with six.counting(six.gateway, "to-tunnel"):
         six.attempt(six.gateway, send)
@@ -407,13 +386,8 @@ def test_the_wireguard_port(encrypted: Range) -> None:
 )
 def test_into_the_wireguard_device(encrypted: Range) -> None:
     """The CNI would give the packet the address of the device, which the peer takes for its peer."""
-    victim, forged = encrypted.far_worker.pods[0], encrypted.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(encrypted.datagram(forged, victim, token))
-        target = endpoint_of(encrypted.far_gateway.address)
-        packets.send(encrypted.pod(encrypted.gateway), target, GENEVE, payload)
-
+    target = endpoint_of(encrypted.far_gateway.address)
+    send = encrypted.forging(encrypted.gateway, target, encrypted.worker, encrypted.far_worker)
     with encrypted.loose(encrypted.gateway):
         assert encrypted.attempt(encrypted.gateway, send) == NOTHING
 

@@ -23,7 +23,10 @@ from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.net import Address
 from tests.attacks import tunnel_packets as packets
+from tests.attacks.tunnel_packets import GENEVE, VXLAN
 from tests.worlds.labs import MakeLab
+
+Send = Callable[[bytes], None]
 
 ETH_P_ALL = 3  # linux/if_ether.h: a bridge takes the packets of its ports before others see them (packet(7))
 TRIES = 3  # of each attack: one packet could be lost on a busy machine, and look like one that was stopped
@@ -48,6 +51,7 @@ class Range:
         self.east, self.west = lab.topology.clusters
         self.gateway, self.worker = self.east.gateways[0], self.east.workers[0]
         self.far_gateway, self.far_worker = self.west.gateways[0], self.west.workers[0]
+        self.is_vxlan = lab.topology.tunnel is TunnelType.VXLAN
 
     def pod(self, node: Node) -> str:
         """Namespace of a Node's Pod."""
@@ -149,6 +153,19 @@ class Range:
 
         with netns.call(self.lab.namespace(node), listen) as sock:
             yield count
+
+    def forging(self, sender: Node, to: Address, source: Node, victim: Node, *, port: int = 0) -> Send:
+        """Return an attack: a Pod of `sender` sends tunnel packets for `victim` in the name of a Pod of `source`.
+
+        `port`: 0 is the tunnels' own.
+        """
+        kind, default = (packets.vxlan, VXLAN) if self.is_vxlan else (packets.geneve, GENEVE)
+
+        def send(token: bytes) -> None:
+            payload = kind(self.datagram(source.pods[0].address, victim.pods[0], token))
+            packets.send(self.pod(sender), to, port or default, payload)
+
+        return send
 
     def datagram(self, source: IPv4Address, pod: Pod, token: bytes) -> bytes:
         """Return the inside of a tunnel packet: a datagram from a Pod that is somebody else."""

@@ -420,12 +420,12 @@ def _worlds(draw: st.DrawFn) -> tuple[Snapshot, Facts]:
             source, gateways={k: g for k, g in source.gateways.items() if g is not gone}, leaving=(gone,)
         )
     names = sorted(port.name for port in tunnels(compile_desired(source, Facts(), config("g1"))).values())
-    frozensets = st.frozensets(st.sampled_from(names))
+    some_names = st.frozensets(st.sampled_from(names))
     order = st.lists(st.sampled_from(["g1", "g2", "g3", "gone", "203.0.113.2", "203.0.113.9"]), unique=True)
     facts = Facts(
-        bfd_seen=draw(frozensets),
-        damped=draw(frozensets),
-        silent=draw(frozensets),
+        bfd_seen=draw(some_names),
+        damped=draw(some_names),
+        silent=draw(some_names),
         drain=draw(st.sampled_from(Drain)),
         active_order=tuple(draw(order)),
     )
