@@ -58,7 +58,7 @@ def test_a_peer_that_never_answers_is_reported(make_lab: Callable[[Topology], La
         settled.wait()
 
 
-def test_a_gateway_that_does_not_receive_our_packets_gets_no_connections(make_lab: Callable[[Topology], Lab]) -> None:
+def test_a_gateway_that_receives_none_of_our_packets_is_avoided(make_lab: Callable[[Topology], Lab]) -> None:
     """Its BFD packets arrive, ours are lost, from the first one on: connections use the other gateway."""
     with make_lab(generate(name="oneway", clusters=2, gateways=2, workers=1, pods=1)) as lab:
         settled = Settled(lab)
