@@ -37,7 +37,7 @@ from mcagent.controller.contract.services import (
     service_ports,
     session_affinity,
 )
-from mcagent.model.api.base import Condition
+from mcagent.model.api.base import Condition, as_json
 from mcagent.model.api.kubernetes import ApiService, EndpointAddress
 from mcagent.model.api.multicluster import (
     ApiServiceImport,
@@ -526,10 +526,11 @@ def test_uids_of_an_announcement() -> None:
 
 def test_a_second_cluster_with_one_id() -> None:
     """It is refused, writes its UID only, and is told both UIDs and what to do."""
-    announce = {"metadata": {"namespace": "mcs", "annotations": {"mcagent.io/cluster-uid": OTHER_UID}}}
+    raw: Any = {"metadata": {"namespace": "mcs", "annotations": {"mcagent.io/cluster-uid": OTHER_UID}}}
+    announce = read_as(MemberClusterAnnounce, raw)
     refusal = refuse(announce, "east", UID)
     assert refusal is not None
-    assert refusal.body == {"metadata": {"annotations": {"mcagent.io/refused-cluster-uid": UID}}}
+    assert as_json(refusal.body) == {"metadata": {"annotations": {"mcagent.io/refused-cluster-uid": UID}}}
     assert refusal.reason == (
         f"cluster ID east is that of the cluster with UID {OTHER_UID}, and this cluster has UID {UID}: give one "
         "of them another cluster ID (mcagent clusterset leave --clusterset NAME, then join with another "
@@ -541,8 +542,9 @@ def test_a_second_cluster_with_one_id() -> None:
     assert refuse(announce, "east", OTHER_UID) is None
     assert refuse(announce, "east", "") is None
     for notes in (None, {}, {"mcagent.io/cluster-uid": "a b"}):
-        assert refuse({"metadata": {"annotations": notes}}, "east", UID) is None
-    no_namespace = refuse({"metadata": {"annotations": {"mcagent.io/cluster-uid": OTHER_UID}}}, "east", UID)
+        assert refuse(read_as(MemberClusterAnnounce, {"metadata": {"annotations": notes}}), "east", UID) is None
+    del raw["metadata"]["namespace"]
+    no_namespace = refuse(read_as(MemberClusterAnnounce, raw), "east", UID)
     assert no_namespace is not None
     assert no_namespace.reason.endswith("-n  member-announce-from-east")
 
@@ -578,7 +580,7 @@ def test_the_time_of_a_condition_is_that_of_its_status() -> None:
         Condition(type="Empty", status="True"),
     ]
     now, text = 1_700_000_000, "2023-11-14T22:13:20Z"
-    assert condition(before, "Ready", "True", reason="A", message="b", now=now) == {
+    assert as_json(condition(before, "Ready", "True", reason="A", message="b", now=now)) == {
         "type": "Ready",
         "status": "True",
         "lastTransitionTime": "2021-01-01T00:00:00Z",
@@ -586,9 +588,9 @@ def test_the_time_of_a_condition_is_that_of_its_status() -> None:
         "message": "b",
     }
     changed = {"type": "Ready", "status": "False", "lastTransitionTime": text}
-    assert condition(before, "Ready", "False", now=now) == changed
-    assert condition(before, "Empty", "True", now=now)["lastTransitionTime"] == text
-    assert condition([], "Ready", "False", now=now) == changed
+    assert as_json(condition(before, "Ready", "False", now=now)) == changed
+    assert condition(before, "Empty", "True", now=now).last_transition_time == text
+    assert as_json(condition([], "Ready", "False", now=now)) == changed
 
 
 # --- policies ---------------------------------------------------------------------------------------------

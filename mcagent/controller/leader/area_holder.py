@@ -31,7 +31,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model.api.base import condition_of
+from mcagent.model.api.base import annotated, condition_of
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -80,7 +80,7 @@ class AreaHolder:
                 notes[REFUSED_HOLDER_ANNOTATION] = None
         text = message(cluster_set)
         events = [Event(subject=str(ref), reason=SECOND_CONTROLLER, message=text)] if text else []
-        steps = [Wanted(ref=ref, body={"metadata": {"annotations": notes}}, create=False)] if notes else []
+        steps = [Wanted(ref=ref, body=annotated(ClusterSet, notes), create=False)] if notes else []
         return DesiredObjects(steps=steps, events=events, again=again)
 
 

@@ -41,7 +41,7 @@ from mcagent.controller.leader.exports.header import CLUSTER_INFOS, changed_memb
 from mcagent.controller.leader.pod_ranges import Occupied, PodMember, assign_pods
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model.api.base import ApiObject
+from mcagent.model.api.base import ApiObject, annotated
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
 from mcagent.model.event import Event
@@ -117,7 +117,7 @@ class ExportRanges:
         ranges = assign(before, members, pool, recorded_pods(pods_before))
         pods = assign_pods(pods_before, _pod_members(members), self._pod_pool, _occupied(members, ranges))
         annotations = {RANGES_ANNOTATION: as_text(ranges), POD_RANGES_ANNOTATION: as_text(pods)}
-        body = {"metadata": {"annotations": annotations}}
+        body = annotated(ClusterSet, annotations)
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=key, name=cluster_set.name)
         return DesiredObjects(
             steps=[Wanted(ref=ref, body=body, create=False)],

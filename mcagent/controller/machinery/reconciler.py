@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from mcagent.controller.contract.member_tokens import TokenClaims
-from mcagent.model.api.base import ApiObject
+from mcagent.model.api.base import ApiObject, Condition
 from mcagent.model.errors import McagentError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -163,27 +163,26 @@ class Refusal:
     """Why a present object must not be changed to what is wanted. `body`: what is written to it instead."""
 
     reason: str
-    body: Json
+    body: ApiObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What an object should be. Only the fields given are compared and written; what others added stays.
 
-    `body` holds metadata (labels, annotations, finalizers, ...) and the content without `status`; a field that is
-    None must be absent. `status`, if given, is written through the status subresource by the same rule. In lists
-    every item counts, so a list is owned whole, as are policies (`apply.RAW`). `conditions`: those of the status
-    that are owned, by type (None: none of this type); those of other types stay as they are. `create` False: only
-    changed if it is there. `refuse` judges the present object (raw JSON); its refusal becomes the failure of this
-    write.
+    `body` is a patch (`mcagent.model.api.base.patch`) of metadata (labels, annotations, finalizers, ...), content
+    and status, which is written through the status subresource. In lists every item counts, so a list is owned
+    whole, as are policies (`apply.RAW`). `conditions`: those of the status that are owned, by type (None: none of
+    this type); those of other types stay as they are. `create` False: only changed if it is there. `refuse` judges
+    the present object; its refusal becomes the failure of this write.
     """
 
     ref: Ref
-    body: Json = field(default_factory=dict)
+    body: ApiObject | Json | None = None
     status: Json | None = None
-    conditions: Mapping[str, Json | None] = field(default_factory=dict)
+    conditions: Mapping[str, Condition | None] = field(default_factory=dict)
     create: bool = True
-    refuse: Callable[[Json], Refusal | None] = field(default=lambda _present: None, compare=False)
+    refuse: Callable[[ApiObject], Refusal | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
