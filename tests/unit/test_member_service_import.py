@@ -13,6 +13,7 @@ from mcagent.controller.member.services.imported import MOST, WHOLE, Details, Im
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ApiEndpointSlice
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
 from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
@@ -714,18 +715,16 @@ POOL = [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(3000)]
 SETS = st.lists(st.sampled_from(POOL), unique=True, max_size=400)
 
 
-def places(found: dict[str, RawObject]) -> dict[str, str]:
+def places(found: dict[str, ApiEndpointSlice]) -> dict[str, str]:
     """Return in which slice each address is."""
-    return {item["addresses"][0]: name for name, body in found.items() for item in body["endpoints"]}
+    return {item.addresses[0]: name for name, body in found.items() for item in body.endpoints}
 
 
 @given(SETS, st.randoms())
 def test_slices_hold_each_address_once_whatever_the_order(addresses: list[str], random: Any) -> None:
     """Every address is in exactly one slice, and the slices are the same for any order of the input."""
     found = slices(SVC, {WEST_HTTP: addresses}, Details())
-    assert sorted(item["addresses"][0] for body in found.values() for item in body["endpoints"]) == sorted(
-        addresses
-    )
+    assert sorted(item.addresses[0] for body in found.values() for item in body.endpoints) == sorted(addresses)
     assert len(found) == 1 or len(addresses) > WHOLE or not addresses
     shuffled = list(addresses)
     random.shuffle(shuffled)
@@ -739,14 +738,14 @@ def test_one_address_more_or_less_changes_two_slices_at_most(count: int, data: s
     after = slices(SVC, {WEST_HTTP: POOL[: count + 1]}, Details())
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert 1 <= len(changed) <= 2
-    assert all(len(body["endpoints"]) <= MOST for body in after.values())
+    assert all(len(body.endpoints) <= MOST for body in after.values())
 
 
 def test_large_services_fill_slices_well() -> None:
     """Ten thousand endpoints make slices that the API takes, some sixty addresses each."""
     found = slices(SVC, {WEST_HTTP: [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000)]}, Details())
     assert 100 < len(found) < 250
-    assert max(len(body["endpoints"]) for body in found.values()) < MOST
+    assert max(len(body.endpoints) for body in found.values()) < MOST
 
 
 CIDRS = st.lists(

@@ -33,7 +33,7 @@ from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.health import Health, HealthFinding, HealthReason, in_order
-from mcagent.model.api.base import ApiObject, Condition, condition_of, patch
+from mcagent.model.api.base import UNSET, ApiObject, Condition, condition_of, patch
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import (
     ApiClusterSetStatus,
@@ -194,8 +194,7 @@ class ClusterSetStatus:
             reason = area_holder.SECOND_CONTROLLER
             own.append(condition(conditions, ONE_CONTROLLER, FALSE, reason=reason, message=second, now=now))
         owned = by_type(own, (ONE_CONTROLLER,))
-        cluster_id = _missing_cluster_id(cluster_set, view)
-        spec = patch(ClusterSetSpec, cluster_id=cluster_id) if cluster_id else patch(ClusterSetSpec)
+        spec = patch(ClusterSetSpec, cluster_id=_missing_cluster_id(cluster_set, view) or UNSET)
         body = patch(ClusterSet, spec=spec, status=status)
         step = Wanted(ref=ref, body=body, conditions=owned, create=False)
         return DesiredObjects(steps=[step], events=events, again=min(again, default=None))

@@ -107,13 +107,9 @@ def plan(
 
 def _desired(step: Wanted) -> tuple[Json, Json]:
     """Return the content and the status that are wanted, without what names the object."""
-    if isinstance(step.body, dict):
-        content, status = dict(step.body), dict(step.status or {})
-        content.pop("kind", None)
-    else:
-        assert step.body is None or step.body.IS_PATCH
-        content = as_json(step.body) if step.body is not None else {}
-        status = content.pop("status", {}) | (step.status or {})
+    assert step.body is None or step.body.IS_PATCH
+    content = as_json(step.body) if step.body is not None else {}
+    status = content.pop("status", {})
     metadata = content.pop("metadata", {})
     meta = {key: value for key, value in metadata.items() if key not in _IDENTITY}
     return content | ({"metadata": meta} if meta else {}), status

@@ -178,8 +178,7 @@ class Wanted:
     """
 
     ref: Ref
-    body: ApiObject | Json | None = None
-    status: Json | None = None
+    body: ApiObject | None = None
     conditions: Mapping[str, Condition | None] = field(default_factory=dict)
     create: bool = True
     refuse: Callable[[ApiObject], Refusal | None] | None = field(default=None, compare=False)

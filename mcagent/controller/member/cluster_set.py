@@ -39,7 +39,7 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE, range_conditions
 from mcagent.core.health import HealthReason, cluster_health
-from mcagent.model.api.base import condition_of, metadata_patch, patch
+from mcagent.model.api.base import UNSET, condition_of, metadata_patch, patch
 from mcagent.model.api.multicluster import (
     ApiClusterSetStatus,
     ApiClusterStatus,
@@ -90,12 +90,11 @@ class MemberClusterSet:
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if cluster_set.is_deleting:
             return DesiredObjects()  # `leave` reconciles it
-        metadata, spec = metadata_patch(), patch(ClusterSetSpec)
-        if names.MEMBER_FINALIZER not in finalizers:
-            metadata = metadata_patch(finalizers=[*finalizers, names.MEMBER_FINALIZER])
+        held = names.MEMBER_FINALIZER in finalizers
+        metadata = metadata_patch(finalizers=None if held else [*finalizers, names.MEMBER_FINALIZER])
         claims = view.list(ClusterClaim, namespace=view.namespace)
-        if not cluster_set.spec.cluster_id and names.is_cluster_id(claimed(claims)):
-            spec = patch(ClusterSetSpec, cluster_id=claimed(claims))
+        is_missing = not cluster_set.spec.cluster_id and names.is_cluster_id(claimed(claims))
+        spec = patch(ClusterSetSpec, cluster_id=claimed(claims) if is_missing else UNSET)
         before = cluster_set.status.conditions
         status, reason, message = _state(cluster_set, claims, leader, view)
         events = []

@@ -35,6 +35,7 @@ class ApiPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename=
 # --- what is written --------------------------------------------------------------------------------------
 
 ABSENT: Any = None  # in a patch: the field must be absent
+UNSET: Any = msgspec.UNSET  # in a patch: the field is not written
 
 _Fields = ParamSpec("_Fields")
 _Part = TypeVar("_Part", bound=ApiPart)
@@ -59,7 +60,7 @@ def whole(part: _Part) -> _Part:
 def _patch_of(part: type[ApiPart]) -> Any:
     """Return the class of patches of a part: its fields without defaults, but for `fault`."""
     fields = [
-        (field.name, Any, msgspec.field(default=msgspec.UNSET, name=field.encode_name))
+        (field.name, Any, msgspec.field(default=UNSET, name=field.encode_name))
         for field in msgspec.structs.fields(part)
         if field.name != "fault"
     ]
@@ -180,11 +181,11 @@ _Object = TypeVar("_Object", bound=ApiObject)
 
 def metadata_patch(
     *,
-    labels: Mapping[str, str] = NO_TEXTS,
+    labels: Mapping[str, str | None] = NO_TEXTS,
     annotations: Mapping[str, str | None] = NO_TEXTS,
     finalizers: Sequence[str] | None = None,
 ) -> Metadata:
-    """Return a patch of metadata. An annotation that is None must be absent; `finalizers`: all that remain."""
+    """Return a patch of metadata. A label or annotation that is None must be absent. `finalizers`: all of them."""
     given: dict[str, Any] = {"labels": labels, "annotations": annotations}
     given = {name: texts for name, texts in given.items() if texts}
     if finalizers is not None:

@@ -23,7 +23,6 @@ from mcagent.controller.contract.cidr_claims import (
     claims_of,
     collide,
     colliding,
-    complete,
     gateway_claim,
     pairs,
     without,
@@ -54,7 +53,7 @@ from mcagent.controller.member.networks.cidr_claims import (
 from mcagent.controller.member.published import export_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import objects
-from mcagent.model.api.base import ApiObject, Metadata
+from mcagent.model.api.base import ApiObject, Metadata, metadata_patch, patch, whole
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
 from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
@@ -168,9 +167,9 @@ class ClusterInfoImports:
         message = "; ".join([*(text for _, text in problems), *notes[:_SHOWN]])
         before = present.status.conditions if present is not None else ()
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
-        meta = {
-            "labels": managed_labels(),
-            "annotations": {
+        metadata = metadata_patch(
+            labels=managed_labels(),
+            annotations={
                 CLAIMS_ANNOTATION: granted_text(times),
                 PROTECTED_ANNOTATION: claims_text(left_out),
                 REFUSED_PODS_ANNOTATION: claims_text(self._refused_pods(resource_import, leader, view)),
@@ -179,10 +178,10 @@ class ClusterInfoImports:
                 else None,
                 MTU_ANNOTATION: _mtu(resource_import),
             },
-        }
-        spec = complete(info)
-        spec["gatewayInfos"] = spec["gatewayInfos"] or []
-        import_step = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, conditions={"Ready": ready})
+        )
+        spec = replace(whole(info), gateway_infos=info.gateway_infos)  # the CRD requires it
+        body = patch(ApiClusterInfoImport, metadata=metadata, spec=spec)
+        import_step = Wanted(ref=ref, body=body, conditions={"Ready": ready})
         return DesiredObjects(
             steps=[import_step],
             events=[Event(subject=str(ref), reason=reason, message=text) for reason, text in problems],

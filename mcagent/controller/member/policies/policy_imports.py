@@ -38,7 +38,7 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.policies.consent import read_kinds, refusal, written_kinds
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import ApiObject
+from mcagent.model.api.base import ApiObject, metadata_patch, patch
 from mcagent.model.api.kubernetes import ApiNamespace
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.api.policies import ApiTier, ClusterNetworkPolicy, PolicyObject
@@ -143,13 +143,10 @@ def _read(resource_import: ResourceImport) -> tuple[Carried | None, str]:
 
 def _wanted(ref: Ref, policy: Carried, key: str) -> Wanted:
     is_antrea = policy.kind is Kind.CLUSTER_NETWORK_POLICY
-    meta = {
-        "annotations": {names.IMPORTED_POLICY_ANNOTATION: "true"}
-        if is_antrea
-        else {names.REPLICATED_POLICY_ANNOTATION: key},
-        "labels": managed_labels(),
-    }
-    return Wanted(ref=ref, body={"metadata": meta, "spec": as_stored(policy.kind, policy.spec)})
+    marks = {names.IMPORTED_POLICY_ANNOTATION: "true"} if is_antrea else {names.REPLICATED_POLICY_ANNOTATION: key}
+    metadata = metadata_patch(labels=managed_labels(), annotations=marks)
+    body = patch(PolicyObject, metadata=metadata, spec=as_stored(policy.kind, policy.spec))
+    return Wanted(ref=ref, body=body)
 
 
 def _obstacle(view: View, policy: Carried, key: str) -> str:

@@ -25,7 +25,6 @@ from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
     Index,
-    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -70,8 +69,16 @@ from mcagent.controller.member.services.export_conditions import (
 )
 from mcagent.controller.member.services.served import ServedEndpoints, network_changed
 from mcagent.controller.settings import EndpointIpType, MemberSettings
-from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode, ApiService, ApiServicePort
-from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
+from mcagent.model.api.base import patch
+from mcagent.model.api.kubernetes import (
+    ApiEndpointSlice,
+    ApiNode,
+    ApiService,
+    ApiServicePort,
+    ApiServiceSpec,
+    Subsets,
+)
+from mcagent.model.api.multicluster import ApiServiceExport, ExportedService, ResourceExport, ResourceExportSpec
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
@@ -95,7 +102,7 @@ class ExportDecision:
 
     reason: str = ""
     message: str = ""
-    spec: Json = field(default_factory=dict)
+    spec: ApiServiceSpec = field(default_factory=ApiServiceSpec)
     ports: Sequence[ApiServicePort] = ()
     subsets: PortSubsets = field(default_factory=dict)
     hostnames: Hostnames = field(default_factory=dict)
@@ -197,23 +204,31 @@ class ServiceExports:
         events += _events(export, decision, refs, view)
         if decision.refusal:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events, again=again)
-        own = {"clusterID": leader.cluster_id, "namespace": export.namespace, "name": export.name}
         subsets = endpoint_subsets(decision.subsets, decision.hostnames)
         metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
         metadata |= {TRAFFIC_ANNOTATION: decision.traffic or None, ADDRESS_ANNOTATION: decision.address or None}
         ready = str(told_ready(ready_of(resource_exports[1]), decision.ready)) if decision.ready else None
-        payloads: tuple[tuple[Json, dict[str, str | None]], ...] = (
-            ({"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}}, metadata),
-            (
-                {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": subsets}},
-                {READY_ANNOTATION: ready},
-            ),
+        service_payload = patch(
+            ResourceExportSpec,
+            cluster_id=leader.cluster_id,
+            namespace=export.namespace,
+            name=export.name,
+            kind=ExportKind.SERVICE,
+            service=patch(ExportedService, service_spec=decision.spec),
         )
-        for ref, present, (payload, notes) in zip(refs, resource_exports, payloads, strict=True):
+        endpoints_payload = patch(
+            ResourceExportSpec,
+            cluster_id=leader.cluster_id,
+            namespace=export.namespace,
+            name=export.name,
+            kind=ExportKind.ENDPOINTS,
+            endpoints=patch(Subsets, subsets=subsets),
+        )
+        payloads = ((service_payload, metadata), (endpoints_payload, {READY_ANNOTATION: ready}))
+        for ref, present, (spec, notes) in zip(refs, resource_exports, payloads, strict=True):
             if present is not None and present.is_deleting:
                 break  # created again once it is gone
-            spec = own | payload
-            if present is not None and not _is_about(present, spec):
+            if present is not None and _identity(present.spec) != _identity(spec):
                 # It is of another Service with this name, and these fields cannot be changed.
                 steps += _removals(view, leader, refs)
                 if present.spec.cluster_id != leader.cluster_id:
@@ -295,15 +310,8 @@ class ServiceExports:
         )
 
 
-def _is_about(resource_export: ResourceExport, spec: Json) -> bool:
-    """Tell whether a ResourceExport has the cluster ID, namespace, name and kind of a spec."""
-    present = {
-        "clusterID": resource_export.spec.cluster_id,
-        "namespace": resource_export.spec.namespace,
-        "name": resource_export.spec.name,
-        "kind": resource_export.spec.kind,
-    }
-    return present.items() <= spec.items()
+def _identity(spec: ResourceExportSpec) -> tuple[str, ...]:
+    return (spec.cluster_id, spec.namespace, spec.name, spec.kind)
 
 
 def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> list[str]:
