@@ -155,10 +155,16 @@ def _versioned(patch: Json, present: Json) -> Json:
 
 
 def _without_none(value: Any) -> Any:
+    """Return a value as JSON without what is null. Only values with "null" in them are looked through."""
+    encoded = msgspec.json.encode(value)
+    return msgspec.json.decode(encoded) if b"null" not in encoded else _filtered(value)
+
+
+def _filtered(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+        return {key: _filtered(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [_without_none(item) for item in value]
+        return [_filtered(item) for item in value]
     return value
 
 
