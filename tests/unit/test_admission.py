@@ -126,7 +126,7 @@ def patched(raw: RawObject) -> RawObject:
     found = copy.deepcopy(raw)
     for step in decision.patch:
         assert step["op"] == "add"
-        _, meta, name = step["path"].split("/")
+        _, meta, name = str(step["path"]).split("/")
         found[meta][name] = step["value"]
     return found
 

@@ -7,7 +7,6 @@ a refused controller is removed after REFUSED_KEPT; one that is still refused wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from mcagent.controller.contract.area_holder import (
     HOLDER_ANNOTATION,
@@ -22,8 +21,8 @@ from mcagent.controller.leader.cluster_set import ONE_CONTROLLER
 from mcagent.controller.leader.members import REFUSED_KEPT
 from mcagent.controller.machinery.reconciler import (
     Access,
+    AnyIndex,
     DesiredObjects,
-    Index,
     ObjectChange,
     Reconciler,
     Ref,
@@ -44,7 +43,7 @@ class AreaHolder:
     needs_leader = False
     reads = Access(local={Kind.CLUSTER_SET})
     writes = Access(local={Kind.CLUSTER_SET})
-    indexes: Sequence[Index[Any]] = ()
+    indexes: Sequence[AnyIndex] = ()
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._home = settings.home

@@ -117,7 +117,7 @@ class View(Protocol):
     def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value, sorted likewise."""
 
-    def count(self, index: Index[Any], value: str) -> int:
+    def count(self, index: Index[Object], value: str) -> int:
         """Return how many objects an index files under a value, however many that are at no cost."""
 
     def quiet_for(self, ref: Ref) -> float:
@@ -156,6 +156,9 @@ class Index(Generic[Object]):
     def kind(self) -> Kind:
         """The kind of the objects."""
         return self.of.KIND
+
+
+AnyIndex = Index[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +237,7 @@ class Reconciler(Protocol):
         """Name the kinds of which it creates, changes (also only a status) or deletes objects."""
 
     @property
-    def indexes(self) -> Sequence[Index[Any]]:
+    def indexes(self) -> Sequence[AnyIndex]:
         """Name the indexes that it looks things up in; each over a kind that it reads."""
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:

@@ -12,13 +12,13 @@ withdrawn. The announcement reports each reason to the leader (`member.announce`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.policies import CARRIED, Carried, as_stored, read_carried
 from mcagent.controller.machinery.reconciler import (
     Access,
+    AnyIndex,
     DesiredObjects,
     Index,
     Leader,
@@ -60,7 +60,7 @@ class PolicyImports:
         self._settings, self._kinds = settings, written_kinds(settings)
         self.reads = Access(local={*read_kinds(settings), Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
         self.writes = Access(local=set(self._kinds))
-        self.indexes: tuple[Index[Any], ...] = (POLICIES, *(COPIES[kind] for kind in self._kinds))
+        self.indexes: tuple[AnyIndex, ...] = (POLICIES, *(COPIES[kind] for kind in self._kinds))
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the imports that a change touches: all if a Tier or Namespace is created or deleted."""
