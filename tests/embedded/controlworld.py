@@ -22,9 +22,10 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.kube.client import Client
 from mcagent.kube.sources.informer import Timing
-from mcagent.model.api.base import ApiObject, metadata_patch, patch
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS

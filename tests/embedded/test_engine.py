@@ -27,8 +27,9 @@ from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.writer import Writer
 from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.source import EventType, WatchEvent
-from mcagent.model.api.base import Metadata, patch
+from mcagent.model.api.base import Metadata
 from mcagent.model.api.kubernetes import ConfigMap
+from mcagent.model.api.patches import patch
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind

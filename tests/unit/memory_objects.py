@@ -23,7 +23,8 @@ from devtools.apiserver.storage.store import Store
 from mcagent.controller.machinery.apply import Verb, Write, plan
 from mcagent.controller.machinery.reconciler import Ref, Wanted
 from mcagent.kube.source import RawObject
-from mcagent.model.api.base import ApiObject, patch
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.patches import patch
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object

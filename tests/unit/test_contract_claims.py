@@ -34,8 +34,9 @@ from mcagent.controller.contract.ranges import (
     networks_of,
     range_of,
 )
-from mcagent.model.api.base import as_json, whole
+from mcagent.model.api.base import as_json
 from mcagent.model.api.multicluster import ApiClusterInfoImport, ClusterInfo, ResourceExport, ResourceImport
+from mcagent.model.api.patches import whole
 from mcagent.model.parsing.decode import read_as, read_part
 
 KEYS = tuple(letter * 43 + "=" for letter in "ABCD")

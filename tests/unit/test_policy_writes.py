@@ -13,7 +13,7 @@ from devtools.apiserver.storage.merge import merge_patch
 from mcagent.controller.contract.policies import CARRIED, as_stored
 from mcagent.controller.machinery.apply import RAW, Verb, plan
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
-from mcagent.model.api.base import patch
+from mcagent.model.api.patches import patch
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import TYPES

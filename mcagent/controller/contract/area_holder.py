@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
-from mcagent.model.api.base import annotated
 from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.api.patches import annotated
 from mcagent.model.objects import Kind
 
 HOLDER_ANNOTATION = "mcagent.io/controller"

@@ -13,8 +13,9 @@ import re
 
 from mcagent.controller.contract import names
 from mcagent.controller.machinery.reconciler import Refusal
-from mcagent.model.api.base import ApiObject, annotated
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import MemberClusterAnnounce
+from mcagent.model.api.patches import annotated
 
 CLUSTER_UID_ANNOTATION = "mcagent.io/cluster-uid"
 REFUSED_UID_ANNOTATION = "mcagent.io/refused-cluster-uid"

@@ -16,8 +16,9 @@ import re
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import DUPLICATE_MARK, is_uid
 from mcagent.controller.machinery.reconciler import Refusal
-from mcagent.model.api.base import ApiObject, annotated
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import MemberClusterAnnounce
+from mcagent.model.api.patches import annotated
 
 INSTANCE_ANNOTATION = "mcagent.io/instance"
 REFUSED_INSTANCE_ANNOTATION = "mcagent.io/refused-instance"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mcagent.controller.contract import names
 from mcagent.controller.contract.annotations import Texts
 from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
-from mcagent.model.api.base import ABSENT, UNSET, ApiObject, patch
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import (
     ApiEndpointPort,
     ApiServicePort,
@@ -27,6 +27,7 @@ from mcagent.model.api.kubernetes import (
 )
 from mcagent.model.api.kubernetes import ApiServiceSpec as Spec
 from mcagent.model.api.multicluster import ResourceImport, ServiceImportSpec
+from mcagent.model.api.patches import ABSENT, UNSET, patch
 from mcagent.model.errors import InputError
 from mcagent.model.objects import IpProtocol
 from mcagent.model.parsing.field import Field, printable

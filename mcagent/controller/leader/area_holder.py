@@ -30,8 +30,9 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model.api.base import annotated, condition_of
+from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 

@@ -41,7 +41,7 @@ from mcagent.controller.leader.ledger import Ledger, touched
 from mcagent.controller.leader.proofs import CONFIRMING, REPORTERS, link_report
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model.api.base import ABSENT, ApiObject, metadata_patch, patch, whole
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import (
     ApiClusterStatus,
@@ -53,6 +53,7 @@ from mcagent.model.api.multicluster import (
     ResourceImportSpec,
     ResourceImportStatus,
 )
+from mcagent.model.api.patches import ABSENT, metadata_patch, patch, whole
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

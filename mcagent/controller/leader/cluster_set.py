@@ -33,7 +33,7 @@ from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.health import Health, HealthFinding, HealthReason, in_order
-from mcagent.model.api.base import UNSET, ApiObject, Condition, condition_of, patch
+from mcagent.model.api.base import ApiObject, Condition, condition_of
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import (
     ApiClusterSetStatus,
@@ -44,6 +44,7 @@ from mcagent.model.api.multicluster import (
     MemberClusterAnnounce,
     ResourceExport,
 )
+from mcagent.model.api.patches import UNSET, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import listed, printable

@@ -41,9 +41,10 @@ from mcagent.controller.leader.exports.header import CLUSTER_INFOS, changed_memb
 from mcagent.controller.leader.pod_ranges import Occupied, PodMember, assign_pods
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model.api.base import ApiObject, annotated
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.net import parse_network
 from mcagent.model.objects import Kind

@@ -51,7 +51,6 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model.api.base import annotated, metadata_patch, patch
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import (
     ClusterSet,
@@ -61,6 +60,7 @@ from mcagent.model.api.multicluster import (
     ResourceImport,
     ResourceImportSpec,
 )
+from mcagent.model.api.patches import annotated, metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels

@@ -20,8 +20,9 @@ from mcagent.controller.leader.exports.header import BY_CLUSTER, announce_ref, a
 from mcagent.controller.leader.exports.status import export_ref
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
-from mcagent.model.api.base import ApiObject, condition_of, metadata_patch, patch
+from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 

@@ -27,7 +27,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.model.api.base import ApiObject, patch
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import (
     MemberClusterAnnounce,
     RawPayload,
@@ -35,6 +35,7 @@ from mcagent.model.api.multicluster import (
     ResourceImport,
     ResourceImportSpec,
 )
+from mcagent.model.api.patches import patch
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

@@ -173,11 +173,11 @@ class Refusal:
 class Wanted:
     """What an object should be. Only the fields given are compared and written; what others added stays.
 
-    `body` is a patch (`mcagent.model.api.base.patch`) of metadata (labels, annotations, finalizers, ...), content
-    and status, which is written through the status subresource. In lists every item counts, so a list is owned
-    whole, as are policies (`apply.RAW`). `conditions`: those of the status that are owned, by type (None: none of
-    this type); those of other types stay as they are. `create` False: only changed if it is there. `refuse` judges
-    the present object; its refusal becomes the failure of this write.
+    `body` is a patch (`mcagent.model.api.patches`) of metadata, content and status, which is written through the
+    status subresource. In lists every item counts, so a list is owned whole, as are policies (`apply.RAW`).
+    `conditions`: those of the status that are owned, by type (None: none of this type); those of other types stay
+    as they are. `create` False: only changed if it is there. `refuse` judges the present object; its refusal
+    becomes the failure of this write.
     """
 
     ref: Ref

@@ -47,8 +47,9 @@ from mcagent.controller.member.policies.consent import read_kinds
 from mcagent.controller.member.policies.policy_imports import POLICIES, report
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import ApiObject, annotated, metadata_patch, patch
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import ApiGateway, MemberClusterAnnounce
+from mcagent.model.api.patches import annotated, metadata_patch, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links

@@ -39,7 +39,7 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE, range_conditions
 from mcagent.core.health import HealthReason, cluster_health
-from mcagent.model.api.base import UNSET, condition_of, metadata_patch, patch
+from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import (
     ApiClusterSetStatus,
     ApiClusterStatus,
@@ -47,6 +47,7 @@ from mcagent.model.api.multicluster import (
     ClusterSet,
     ClusterSetSpec,
 )
+from mcagent.model.api.patches import UNSET, metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

@@ -20,7 +20,7 @@ from mcagent.controller.member.membership import import_ref
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.shares import max_min_shares
 from mcagent.model import objects
-from mcagent.model.api.base import NO_TEXTS, metadata_patch, patch
+from mcagent.model.api.base import NO_TEXTS
 from mcagent.model.api.multicluster import (
     ApiGateway,
     ResourceExport,
@@ -28,6 +28,7 @@ from mcagent.model.api.multicluster import (
     ResourceImport,
     WireGuard,
 )
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.parse import parse_object
 

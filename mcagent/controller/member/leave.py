@@ -19,8 +19,8 @@ from mcagent.controller.member.cleanup import owned, owned_kinds
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.membership import cluster_set_of, is_duplicate, released
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import annotated
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 

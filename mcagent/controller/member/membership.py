@@ -7,8 +7,9 @@ from mcagent.controller.contract.cluster_uid import DUPLICATE
 from mcagent.controller.contract.export_ranges import RANGE_ANNOTATION
 from mcagent.controller.contract.pod_ranges import POD_RANGE_ANNOTATION
 from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, Side, View, Wanted
-from mcagent.model.api.base import ApiObject, condition_of, metadata_patch, patch
+from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, ResourceImport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 
 # Reasons of a ClusterSet's Ready; "": it has no status yet.

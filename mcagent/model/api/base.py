@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -29,54 +28,7 @@ def _api_name(name: str) -> str:
 class ApiPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename=_api_name):
     """A JSON object with known fields. What is absent or null has the field's default."""
 
-    IS_PATCH: ClassVar[bool] = False
-
-
-# --- what is written --------------------------------------------------------------------------------------
-
-ABSENT: Any = None  # in a patch: the field must be absent
-UNSET: Any = msgspec.UNSET  # in a patch: the field is not written
-
-_Fields = ParamSpec("_Fields")
-_Part = TypeVar("_Part", bound=ApiPart)
-
-
-def patch(part: Callable[_Fields, _Part], /, *args: _Fields.args, **fields: _Fields.kwargs) -> _Part:
-    """Return a JSON merge patch (RFC 7386): the fields given, as they are, also empty ones; ABSENT removes one.
-
-    Fields that are not given are not written, and stay as they are; they must not be read, they are UNSET.
-    """
-    return _patch_of(part)(*args, **fields)  # type: ignore[no-any-return]
-
-
-def whole(part: _Part) -> _Part:
-    """Return a patch with all fields of a part: one without a value must be absent."""
-    values = {name: getattr(part, name) for name in part.__struct_fields__}
-    fields = {name: whole(value) if isinstance(value, ApiPart) else value for name, value in values.items()}
-    return _patch_of(type(part))(**{name: value or ABSENT for name, value in fields.items()})  # type: ignore[no-any-return]
-
-
-@cache
-def _patch_of(part: type[ApiPart]) -> Any:
-    """Return the class of patches of a part: its fields without defaults, but for `fault`."""
-    fields = [
-        (field.name, Any, msgspec.field(default=UNSET, name=field.encode_name))
-        for field in msgspec.structs.fields(part)
-        if field.name != "fault"
-    ]
-    own = {"__post_init__": _check_parts, "IS_PATCH": True}
-    return msgspec.defstruct(part.__name__, fields, bases=(part,), namespace=own, frozen=True, gc=False)
-
-
-def _check_parts(patch_of_part: ApiPart) -> None:
-    """Raise TypeError for a part that is no patch: it does not say whether its empty fields must be absent."""
-    for name in patch_of_part.__struct_fields__:
-        value = getattr(patch_of_part, name)
-        if isinstance(value, ApiPart) and not value.IS_PATCH:
-            raise TypeError(f"{type(patch_of_part).__name__}.{name} is no patch")
-
-
-# --- what all objects have --------------------------------------------------------------------------------
+    IS_PATCH: ClassVar[bool] = False  # made by `patches.patch`
 
 
 class Fault:
@@ -174,28 +126,6 @@ class ApiObject(ApiPart, frozen=True):
         error = self._fault_at(path)
         if error is not None and not (but and but in error.path):
             raise error
-
-
-_Object = TypeVar("_Object", bound=ApiObject)
-
-
-def metadata_patch(
-    *,
-    labels: Mapping[str, str | None] = NO_TEXTS,
-    annotations: Mapping[str, str | None] = NO_TEXTS,
-    finalizers: Sequence[str] | None = None,
-) -> Metadata:
-    """Return a patch of metadata. A label or annotation that is None must be absent. `finalizers`: all of them."""
-    given: dict[str, Any] = {"labels": labels, "annotations": annotations}
-    given = {name: texts for name, texts in given.items() if texts}
-    if finalizers is not None:
-        given["finalizers"] = tuple(finalizers) or ABSENT
-    return patch(Metadata, **given)
-
-
-def annotated(kind: type[_Object], annotations: Mapping[str, str | None]) -> _Object:
-    """Return a patch of annotations alone."""
-    return patch(kind, metadata=metadata_patch(annotations=annotations))
 
 
 class Condition(ApiPart, frozen=True):

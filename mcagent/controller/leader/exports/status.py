@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS
 from mcagent.controller.contract.conditions import FALSE, TRUE, by_type, condition
 from mcagent.controller.machinery.reconciler import Ref, Wanted
-from mcagent.model.api.base import Condition, metadata_patch, patch
+from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ResourceExport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 

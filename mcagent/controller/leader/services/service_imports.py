@@ -15,7 +15,6 @@ from mcagent.controller.contract.services import (
 )
 from mcagent.controller.leader.services.merge import Merged, MergeResult
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
-from mcagent.model.api.base import metadata_patch, patch
 from mcagent.model.api.kubernetes import Subsets
 from mcagent.model.api.multicluster import (
     ApiClusterStatus,
@@ -24,6 +23,7 @@ from mcagent.model.api.multicluster import (
     ResourceImportSpec,
     ResourceImportStatus,
 )
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION
 

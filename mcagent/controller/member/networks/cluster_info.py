@@ -27,8 +27,8 @@ from mcagent.controller.member.networks.gateways import serving
 from mcagent.controller.member.published import published_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.addresses.underlay import refuse_underlay
-from mcagent.model.api.base import patch, whole
 from mcagent.model.api.multicluster import ApiGateway, ClusterInfo, GatewayInfo, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import patch, whole
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

@@ -53,7 +53,7 @@ from mcagent.controller.member.networks.cidr_claims import (
 from mcagent.controller.member.published import export_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.model import objects
-from mcagent.model.api.base import ApiObject, Metadata, metadata_patch, patch, whole
+from mcagent.model.api.base import ApiObject, Metadata
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode
 from mcagent.model.api.multicluster import (
     ApiClusterInfoImport,
@@ -62,6 +62,7 @@ from mcagent.model.api.multicluster import (
     GatewayInfo,
     ResourceImport,
 )
+from mcagent.model.api.patches import metadata_patch, patch, whole
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

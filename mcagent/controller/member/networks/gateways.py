@@ -24,9 +24,9 @@ from mcagent.controller.member.networks.election import (
 )
 from mcagent.controller.member.published import pod_prefixes, published_cidr
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import ABSENT, UNSET, metadata_patch, patch
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway
+from mcagent.model.api.patches import ABSENT, UNSET, metadata_patch, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import DEMOTIONS_ANNOTATION, SERVICE_CIDR_ANNOTATION

@@ -21,9 +21,9 @@ from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Lead
 from mcagent.controller.member.membership import cluster_set_of, concerns_membership, import_ref, joined_leader
 from mcagent.controller.member.published import ASSIGNED, CONFIGURED, NO_POOL
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import annotated
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway, ClusterSet, ResourceImport
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION

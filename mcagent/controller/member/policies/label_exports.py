@@ -28,9 +28,10 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.member.exports import BY_CLUSTER, OWN_BY_KIND, RETRY, Quota, export_ref
 from mcagent.controller.member.membership import concerns_membership, exporting_leader
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import ApiObject, condition_of, metadata_patch, patch
+from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiNamespace, ApiPod
 from mcagent.model.api.multicluster import LabelIdentityExport, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

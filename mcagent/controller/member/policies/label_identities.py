@@ -32,8 +32,8 @@ from mcagent.controller.member.membership import (
     managed_labels,
 )
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import metadata_patch, patch
 from mcagent.model.api.multicluster import ApiLabelIdentity, LabelIdentitySpec, ResourceImport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 

@@ -38,9 +38,10 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.policies.consent import read_kinds, refusal, written_kinds
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.base import ApiObject, metadata_patch, patch
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiNamespace
 from mcagent.model.api.multicluster import ResourceImport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.api.policies import ApiTier, ClusterNetworkPolicy, PolicyObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind

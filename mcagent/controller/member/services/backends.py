@@ -23,8 +23,9 @@ from mcagent.controller.contract.services import (
     service_ports,
 )
 from mcagent.core.addresses.rules import refuse_address
-from mcagent.model.api.base import ABSENT, as_json, patch
+from mcagent.model.api.base import as_json
 from mcagent.model.api.kubernetes import ApiEndpoint, ApiEndpointSlice, ApiService, ApiServiceSpec
+from mcagent.model.api.patches import ABSENT, patch
 from mcagent.model.net import address_or_none
 
 MAX_SIZE = 240_000  # bytes of JSON that the subsets may have: leaders refuse exports of more than 256 KiB

@@ -13,9 +13,10 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, by_type, condition
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.controller.member.membership import import_ref
-from mcagent.model.api.base import Condition, condition_of, patch
+from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.kubernetes import ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceImport
+from mcagent.model.api.patches import patch
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION
 from mcagent.model.parsing.field import printable

@@ -25,7 +25,7 @@ from mcagent.controller.contract.services import (
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
 from mcagent.controller.member.membership import is_managed, managed_labels
-from mcagent.model.api.base import ABSENT, UNSET, ApiObject, Metadata, metadata_patch, patch
+from mcagent.model.api.base import ApiObject, Metadata
 from mcagent.model.api.kubernetes import (
     ApiEndpoint,
     ApiEndpointPort,
@@ -36,6 +36,7 @@ from mcagent.model.api.kubernetes import (
     Endpoints,
 )
 from mcagent.model.api.multicluster import ApiServiceImport, ImportedCluster, ServiceImportStatus
+from mcagent.model.api.patches import ABSENT, UNSET, metadata_patch, patch
 from mcagent.model.objects import IpProtocol, Kind
 from mcagent.model.traffic import EXPORTED_TRAFFIC_ANNOTATION, READY_ANNOTATION
 

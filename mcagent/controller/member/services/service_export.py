@@ -69,7 +69,6 @@ from mcagent.controller.member.services.export_conditions import (
 )
 from mcagent.controller.member.services.served import ServedEndpoints, network_changed
 from mcagent.controller.settings import EndpointIpType, MemberSettings
-from mcagent.model.api.base import patch
 from mcagent.model.api.kubernetes import (
     ApiEndpointSlice,
     ApiNode,
@@ -79,6 +78,7 @@ from mcagent.model.api.kubernetes import (
     Subsets,
 )
 from mcagent.model.api.multicluster import ApiServiceExport, ExportedService, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
