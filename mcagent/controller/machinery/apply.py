@@ -107,8 +107,9 @@ def plan(
 
 def _desired(step: Wanted) -> tuple[Json, Json]:
     """Return the content and the status that are wanted, without what names the object."""
-    assert step.body is None or step.body.IS_PATCH
-    content = as_json(step.body) if step.body is not None else {}
+    body = step.body
+    assert body is None or (body.IS_PATCH and getattr(body, "KIND", step.ref.kind) is step.ref.kind), step.ref
+    content = as_json(body) if body is not None else {}
     status = content.pop("status", {})
     metadata = content.pop("metadata", {})
     meta = {key: value for key, value in metadata.items() if key not in _IDENTITY}

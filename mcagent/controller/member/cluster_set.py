@@ -91,8 +91,8 @@ class MemberClusterSet:
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if cluster_set.is_deleting:
             return DesiredObjects()  # `leave` reconciles it
-        held = names.MEMBER_FINALIZER in finalizers
-        metadata = metadata_patch(finalizers=None if held else [*finalizers, names.MEMBER_FINALIZER])
+        has_finalizer = names.MEMBER_FINALIZER in finalizers
+        metadata = metadata_patch(finalizers=None if has_finalizer else [*finalizers, names.MEMBER_FINALIZER])
         claims = view.list(ClusterClaim, namespace=view.namespace)
         is_missing = not cluster_set.spec.cluster_id and names.is_cluster_id(claimed(claims))
         spec = patch(ClusterSetSpec, cluster_id=claimed(claims) if is_missing else UNSET)

@@ -48,11 +48,11 @@ def metadata_patch(
 
     `finalizers`: all that the object has to have; None: they stay as they are.
     """
-    given: dict[str, Any] = {"labels": labels, "annotations": annotations}
-    given = {name: texts for name, texts in given.items() if texts}
+    texts: dict[str, Any] = {"labels": labels, "annotations": annotations}
+    fields = {name: values for name, values in texts.items() if values}
     if finalizers is not None:
-        given["finalizers"] = tuple(finalizers) or ABSENT
-    return patch(Metadata, **given)
+        fields["finalizers"] = tuple(finalizers) or ABSENT
+    return patch(Metadata, **fields)
 
 
 def annotated(kind: type[_Object], annotations: Mapping[str, str | None]) -> _Object:
