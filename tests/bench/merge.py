@@ -15,8 +15,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
 
+from devtools.apiserver.storage.merge import merge_patch
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.services.reconciler import ServiceMerge
@@ -76,22 +76,16 @@ class Leader:
         differing = 0
         for step in desired.steps:
             ref = step.ref if isinstance(step, Wanted) else step
-            present = self._view.get(ref, ApiObject)
-            raw: RawObject = {} if present is None else as_json(present)
-            if plan(step, raw or None) is None:
-                continue
-            differing += 1
-            if write and isinstance(step, Wanted):
-                self.put(_written(step, raw))
+            change = plan(step, raw := self._present(ref))
+            differing += change is not None
+            while write and change is not None and isinstance(step, Wanted):
+                self.put({**merge_patch(raw or {}, change.body), "kind": str(ref.kind)})
+                change = plan(step, raw := self._present(ref))
         return differing
 
-
-def _written(step: Wanted, present: RawObject) -> RawObject:
-    metadata = {**present.get("metadata", {}), **step.body.get("metadata", {}), "name": step.ref.name}
-    status: Any = dict(present.get("status") or {}) if step.status is None else dict(step.status)
-    if step.conditions:
-        status["conditions"] = [condition for condition in step.conditions.values() if condition is not None]
-    return {**present, **step.body, "kind": str(step.ref.kind), "metadata": metadata, "status": status}
+    def _present(self, ref: Ref) -> RawObject | None:
+        present = self._view.get(ref, ApiObject)
+        return None if present is None else dict(as_json(present))
 
 
 def exporters(count: int, addresses: int) -> Iterable[RawObject]:

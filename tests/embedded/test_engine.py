@@ -29,6 +29,7 @@ from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.api.base import Metadata
 from mcagent.model.api.kubernetes import ConfigMap
+from mcagent.model.api.patches import patch
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
@@ -500,7 +501,8 @@ class Beats:
             return DesiredObjects()
         self.count += 1
         ref = Ref(side=Side.LEADER, kind=Kind.CONFIG_MAP, namespace=COMMON_AREA, name=key)
-        return DesiredObjects(steps=[Wanted(ref=ref, body={"data": {"beat": str(self.count)}})], again=0.02)
+        body = patch(ConfigMap, data={"beat": str(self.count)})
+        return DesiredObjects(steps=[Wanted(ref=ref, body=body)], again=0.02)
 
 
 def test_what_is_not_watched_is_not_read_before_each_write(

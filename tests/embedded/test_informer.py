@@ -545,7 +545,7 @@ def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:
     decoded = read_object(Kind.POD, pod)
     assert as_json(decoded) == {
         "metadata": {"name": "a", "labels": {"app": "x"}},
-        "spec": {"nodeName": "n", "containers": [{}]},
+        "spec": {"nodeName": "n", "containers": ({},)},
     }
     assert decoded.fault is not None
     assert [(error.path, error.reason) for error in decoded.fault.errors] == [

@@ -127,7 +127,7 @@ def patched(raw: RawObject) -> RawObject:
     patched_account = copy.deepcopy(raw)
     for step in decision.patch:
         assert step["op"] == "add"
-        _, meta, name = step["path"].split("/")
+        _, meta, name = str(step["path"]).split("/")
         patched_account[meta][name] = step["value"]
     return patched_account
 

@@ -80,7 +80,7 @@ def test_foreign_conditions_are_written_unchanged(conditions: list[Json]) -> Non
     """With each status of a ServiceExport, whichever fields they have, empty or null or not, known or not."""
     export = read_as(ApiServiceExport, with_conditions(export_of("web"), conditions))
     assert export.fault is None
-    assert as_json(export).get("status", {}).get("conditions", []) == conditions
+    assert [*as_json(export).get("status", {}).get("conditions", [])] == conditions
     refusal = ("NoService", f"there is none {NOW}")
     own = ("Valid", "Ready", "Conflict", "mcagent.io/ExportAddress")
     faulty = read_as(ApiServiceExport, with_conditions({**export_of("web"), "spec": 7}, conditions))

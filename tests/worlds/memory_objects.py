@@ -24,6 +24,8 @@ from devtools.apiserver.storage.store import Store
 from mcagent.controller.machinery.apply import Verb, Write, plan
 from mcagent.controller.machinery.reconciler import Ref, Wanted
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.patches import patch
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
@@ -55,6 +57,20 @@ def timestamp(now: float) -> str:
 def typed(raw: RawObject, kind: Kind | None = None) -> Any:
     """Return an object as informers deliver it."""
     return read_object(kind or Kind(raw["kind"]), raw)
+
+
+class Content(ApiObject, frozen=True):
+    """An object with any content."""
+
+    spec: Any = None
+    data: Any = None
+    extra: Any = None
+    status: Any = None
+
+
+def content_patch(**fields: Any) -> Content:
+    """Return a patch of these fields, which may be JSON."""
+    return patch(Content, **fields)
 
 
 def _resource_type(kind: Kind) -> ResourceType:

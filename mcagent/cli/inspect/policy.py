@@ -126,11 +126,9 @@ def _cluster_id(cluster: Cluster) -> str:
     """Return the cluster's ID in its ClusterSet; "" if there is none, or it may not be read."""
     from mcagent.kube.errors import ApiRefusalError
     from mcagent.model.api.multicluster import ClusterSet
-    from mcagent.model.objects import Kind
-    from mcagent.model.parsing.decode import read_as
 
     try:
-        cluster_sets = [read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET)]
+        cluster_sets = cluster.typed(ClusterSet)
     except ApiRefusalError:
         return ""
     return next((item.spec.cluster_id for item in cluster_sets if item.spec.cluster_id), "")

@@ -43,6 +43,7 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.net import parse_network
 from mcagent.model.objects import Kind
@@ -116,7 +117,7 @@ class ExportRanges:
         ranges = assign(before, members, pool, recorded_pods(pods_before))
         pods = assign_pods(pods_before, _pod_members(members), self._pod_pool, _occupied(members, ranges))
         annotations = {RANGES_ANNOTATION: as_text(ranges), POD_RANGES_ANNOTATION: as_text(pods)}
-        body = {"metadata": {"annotations": annotations}}
+        body = annotated(ClusterSet, annotations)
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=key, name=cluster_set.name)
         return DesiredObjects(
             steps=[Wanted(ref=ref, body=body, create=False)],

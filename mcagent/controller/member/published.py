@@ -14,9 +14,10 @@ from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.export_ranges import ALWAYS, NEVER, UsedRange, read_used
 from mcagent.controller.contract.pod_ranges import UsedPodCidrs, read_used_pods
 from mcagent.controller.contract.services import ImportedEndpoint, PortSubsets
-from mcagent.controller.machinery.reconciler import Json, View
+from mcagent.controller.machinery.reconciler import View
 from mcagent.controller.member.membership import cluster_set_of
 from mcagent.controller.settings import MemberSettings
+from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.net import PodPrefix, address_or_none, contains, network_or_none, parse_network
 
@@ -95,7 +96,7 @@ def local_endpoints(
     return [replace(e, address=local[e.address]) if e.address in local else e for e in endpoints]
 
 
-def range_conditions(cluster_set: ClusterSet, now: float) -> list[Json]:
+def range_conditions(cluster_set: ClusterSet, now: float) -> list[Condition]:
     """Return the conditions on export range and virtual Pod CIDRs, each unless this cluster has and needs none."""
     own_range, pods = read_used(cluster_set), read_used_pods(cluster_set)
     decisions: list[tuple[str, UsedRange | UsedPodCidrs, str]] = []

@@ -25,7 +25,6 @@ from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
     Index,
-    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -40,7 +39,6 @@ from mcagent.controller.member.exports import (
     TOO_MANY_EXPORTS,
     Quota,
     export_ref,
-    is_export_of,
     resource_export,
 )
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
@@ -71,8 +69,16 @@ from mcagent.controller.member.services.export_conditions import (
 )
 from mcagent.controller.member.services.served import ServedEndpoints, network_changed
 from mcagent.controller.settings import EndpointIpType, MemberSettings
-from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode, ApiService, ApiServicePort
-from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
+from mcagent.model.api.kubernetes import (
+    ApiEndpointSlice,
+    ApiNode,
+    ApiService,
+    ApiServicePort,
+    ApiServiceSpec,
+    Subsets,
+)
+from mcagent.model.api.multicluster import ApiServiceExport, ExportedService, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
@@ -98,7 +104,7 @@ class ExportDecision:
 
     reason: str = ""
     message: str = ""
-    spec: Json = field(default_factory=dict)
+    spec: ApiServiceSpec = field(default_factory=ApiServiceSpec)
     ports: Sequence[ApiServicePort] = ()
     subsets: PortSubsets = field(default_factory=dict)
     hostnames: Hostnames = field(default_factory=dict)
@@ -288,17 +294,29 @@ def _written(
     metadata |= {TRAFFIC_ANNOTATION: decision.traffic or None, ADDRESS_ANNOTATION: decision.address or None}
     subsets = endpoint_subsets(decision.subsets, decision.hostnames)
     ready = str(told_ready(ready_of([*present.values()][1]), decision.ready)) if decision.ready else None
-    payloads: tuple[tuple[ExportKind, Json, dict[str, str | None]], ...] = (
-        (ExportKind.SERVICE, {"service": {"serviceSpec": decision.spec}}, metadata),
-        (ExportKind.ENDPOINTS, {"endpoints": {"subsets": subsets}}, {READY_ANNOTATION: ready}),
+    service_payload = patch(
+        ResourceExportSpec,
+        cluster_id=leader.cluster_id,
+        namespace=export.namespace,
+        name=export.name,
+        kind=ExportKind.SERVICE,
+        service=patch(ExportedService, service_spec=decision.spec),
     )
-    for (ref, before), (kind, payload, notes) in zip(present.items(), payloads, strict=True):
+    endpoints_payload = patch(
+        ResourceExportSpec,
+        cluster_id=leader.cluster_id,
+        namespace=export.namespace,
+        name=export.name,
+        kind=ExportKind.ENDPOINTS,
+        endpoints=patch(Subsets, subsets=subsets),
+    )
+    payloads = ((service_payload, metadata), (endpoints_payload, {READY_ANNOTATION: ready}))
+    for (ref, before), (spec, notes) in zip(present.items(), payloads, strict=True):
         if before is not None and before.is_deleting:
             break  # created again once it is gone
-        if before is not None and not is_export_of(before, leader, export.namespace, export.name, kind):
+        if before is not None and _identity(before.spec) != _identity(spec):
             return written, before
-        own = {"clusterID": leader.cluster_id, "namespace": export.namespace, "name": export.name, "kind": kind}
-        written.append(resource_export(ref, own | payload, before, notes))
+        written.append(resource_export(ref, spec, before, notes))
     return written, None
 
 
@@ -306,6 +324,10 @@ def _name_held(export: ApiServiceExport, holder: ResourceExport | None, leader: 
     if holder is not None and holder.spec.cluster_id != leader.cluster_id:
         message = f'the name {holder.name} is taken by cluster "{printable(holder.spec.cluster_id)}"'
         yield Event(subject=export.subject, reason="ExportFailed", message=message)
+
+
+def _identity(spec: ResourceExportSpec) -> tuple[str, ...]:
+    return (spec.cluster_id, spec.namespace, spec.name, spec.kind)
 
 
 def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> list[str]:

@@ -18,7 +18,6 @@ from mcagent.controller.contract.services import ServiceSpec, import_target
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
-    Json,
     ObjectChange,
     Ref,
     Side,
@@ -80,7 +79,7 @@ _REFILLED = 64  # free places that are filled at once; the resync fills the othe
 class _Objects:
     """The objects of an import beside the Service."""
 
-    slices: Mapping[str, Json]
+    slices: Mapping[str, ApiEndpointSlice]
     endpoints: Wanted  # written only with WriteEndpoints.ALWAYS
     service_import: Wanted
 
