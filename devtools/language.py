@@ -15,6 +15,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,18 +41,26 @@ _CODE = re.compile(r"`[^`\n]+`")  # of a page: a name, which is checked where it
 Fault = tuple[str, str]  # file, word
 
 
-def names(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of local variables, parameters and fields, once for each binding."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    local = {node for function in functions for node in ast.walk(function)}  # a function may contain another
-    for node in ast.walk(tree):
+@cache
+def names(tree: ast.AST) -> tuple[str, ...]:
+    """Return the names of local variables, parameters and fields, once for each binding."""
+    bound: list[str] = []
+    pending: list[tuple[ast.AST, bool]] = [(tree, False)]  # with whether a node is inside a function
+    while pending:
+        node, is_local = pending.pop()
         if isinstance(node, ast.arg):
-            yield node.arg
+            bound.append(node.arg)
+        elif isinstance(node, ast.Name):
+            if is_local and isinstance(node.ctx, ast.Store):
+                bound.append(node.id)
+            continue
         elif isinstance(node, ast.ClassDef):
             targets = (statement.target for statement in node.body if isinstance(statement, ast.AnnAssign))
-            yield from (target.id for target in targets if isinstance(target, ast.Name))
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node in local:
-            yield node.id
+            bound += (target.id for target in targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_local = True
+        pending += ((child, is_local) for child in ast.iter_child_nodes(node))
+    return tuple(bound)
 
 
 def empty_names(tree: ast.AST) -> Iterator[str]:
@@ -74,7 +83,7 @@ def repeated_classes(trees: Mapping[str, ast.AST]) -> Iterator[Fault]:
     """Yield the public classes whose name several modules define, once for each further definition."""
     defined: dict[str, str] = {}
     for path, tree in trees.items():
-        classes = (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        classes = (node.name for node in ast.iter_child_nodes(tree) if isinstance(node, ast.ClassDef))
         for name in classes:
             if not name.startswith("_") and defined.setdefault(name, path) != path:
                 yield path, f"class {name}"

@@ -268,7 +268,7 @@ class Interleavings(RuleBasedStateMachine):
     def cut(self, member: str, away: bool) -> None:
         self.world.members[member].away = away
 
-    @rule(member=members, asked=st.lists(st.sampled_from(CLAIMS), max_size=2, unique=True))
+    @rule(member=members, cidrs=st.lists(st.sampled_from(CLAIMS), max_size=2, unique=True))
     def claim(self, member: str, cidrs: list[str]) -> None:
         self.world.members[member].settings = settings(service_cidr=CIDRS[member], pod_cidrs=tuple(cidrs))
         self.world.members[member].restart()

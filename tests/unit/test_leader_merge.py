@@ -695,13 +695,13 @@ class AnyOrder(RuleBasedStateMachine):
     def leave(self, cluster: str) -> None:
         self.leader.leave(cluster)
 
-    @rule(cluster=st.sampled_from(CLUSTERS), which=st.sampled_from(TARGETS), ports=st.sampled_from([80, 81, "x"]))
+    @rule(cluster=st.sampled_from(CLUSTERS), kind=st.sampled_from(TARGETS), ports=st.sampled_from([80, 81, "x"]))
     def export_service(self, cluster: str, kind: str, ports: Any) -> None:
         self.leader.put(service(cluster, kind, ports))
 
     @rule(
         cluster=st.sampled_from(CLUSTERS),
-        which=st.sampled_from(TARGETS),
+        kind=st.sampled_from(TARGETS),
         ips=st.lists(st.sampled_from(["10.1.0.1", "10.2.0.1", "10.3.0.1", "127.0.0.1"]), max_size=3),
     )
     def export_endpoints(self, cluster: str, kind: str, ips: list[str]) -> None:
