@@ -73,7 +73,10 @@ TESTS = {
     "mcagent/controller/admission": "admission admission_*",
     "mcagent/controller/contract": "antrea_before_2_7 contract_* exported_metadata leader_ledger leader_merge",
     "mcagent/model/parsing": "api_objects granted labels links parse parse_* policy_parsing",
-    "mcagent/kube/sources": "directory source_* watch ../embedded/informer* ../embedded/reading_once",
+    "mcagent/kube/sources": (
+        "apiserver_source directory* informer_turns lister source_* watch ../embedded/informer*"
+        " ../embedded/reading_once"
+    ),
 }
 """The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""
 # Exit codes of mutmut's workers (mutmut/stats.py). Without a test that calls the function, a mutant survives.
