@@ -55,11 +55,12 @@ TESTS = {
     "mcagent/core/addresses": "address_rules ownership remote_cluster_problems underlay",
     "mcagent/core": (
         "address_rules antrea_verdicts bad_objects cleanup compile compile_failover conflicts contention"
-        " control_loop_apply core_* dead_gateways detection* diff draining encryption endpoints_at_nodes"
-        " engine export_addresses failover gateways_view granted identities implementation imported_services"
-        " liveness loop mapped_sources node_encryption observe own_endpoints ownership path_down"
-        " pod_prefixes pod_sources policy_* reachability remote_cluster_problems server_addresses silence"
-        " snapshot topology tunnel_guard tunnel_probes underlay what_if wireguard_*"
+        " control_loop_apply core_* dead_gateways detection* diff draining enclosed_networks encryption"
+        " ended_connections endpoints_at_nodes engine export_addresses failover gateways_view granted health"
+        " identities identity_shares implementation imported_services liveness loop mapped_sources"
+        " node_encryption observe own_endpoints ownership path_down pod_prefixes pod_sources policy_*"
+        " reachability remote_cluster_problems resource_counts server_addresses silence silent_nodes snapshot"
+        " snapshot_store topology tunnel_guard tunnel_probes underlay usable_endpoints what_if wireguard_*"
     ),
     "flows": (
         "compile compile_failover flows_* mid_connection path_down pipeline_* pod_prefixes policy_rules probes"
@@ -68,7 +69,8 @@ TESTS = {
     "mcagent/controller/leader/ledger": "contested_gateways disputes leader_ledger leader_members member_bounds",
     "mcagent/controller/leader": (
         "bad_objects contested_gateways control_clusters disputes duplicate_cluster_id export_ranges*"
-        " kubernetes_policies leader_* member_bounds merge_properties pod_ranges policy_replication"
+        " foreign_conditions import_reports kubernetes_policies leader_* member_bounds merge_properties pod_ranges"
+        " policy_replication second_controller topology"
     ),
     "mcagent/controller/admission": "admission admission_*",
     "mcagent/controller/contract": "antrea_before_2_7 contract_* exported_metadata leader_ledger leader_merge",
