@@ -48,6 +48,10 @@ TARGETS = {
     "mcagent/controller/contract": 85,
     "mcagent/model/parsing": 85,
     "mcagent/kube/sources": 85,
+    "mcagent/kube": 85,
+    "mcagent/trace": 85,
+    "mcagent/controller/machinery": 85,
+    "mcagent/controller/member": 85,
 }
 """Percent of the mutants that must be killed, by package. A mutant belongs to the first one that has its file."""
 TESTS = {
@@ -78,6 +82,19 @@ TESTS = {
     "mcagent/kube/sources": (
         "apiserver_source directory* informer_turns lister source_* watch ../embedded/informer*"
         " ../embedded/reading_once"
+    ),
+    "mcagent/kube": (
+        "agents_asked api_requests credentials event_recorder linear_time server_addresses serving snapshot_store"
+        " source_files topology watch wireguard_view ../embedded/kube_events"
+    ),
+    "mcagent/trace": "simulate_* trace trace_live trace_simulated trace_way what_if",
+    "mcagent/controller/machinery": (
+        "controller_* control_clusters copied_cluster member_membership second_controller workqueue"
+        " ../embedded/engine ../embedded/lease"
+    ),
+    "mcagent/controller/member": (
+        "cleanup control_clusters copied_cluster duplicate_cluster_id import_reports member_* policy_consent"
+        " policy_writes topology"
     ),
 }
 """The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""
