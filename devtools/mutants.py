@@ -84,7 +84,7 @@ TESTS = {
         " ../embedded/reading_once"
     ),
     "mcagent/kube": (
-        "agents_asked api_requests credentials event_recorder linear_time server_addresses serving snapshot_store"
+        "agents_asked api_requests controller_cache credentials event_recorder linear_time server_addresses serving"
         " source_files topology watch wireguard_view ../embedded/kube_events"
     ),
     "mcagent/trace": "simulate_* trace trace_live trace_simulated trace_way what_if",

@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 from http.client import IncompleteRead, RemoteDisconnected
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from urllib3 import exceptions
 
 from mcagent.kube import stream as stream_module
+from mcagent.kube.bearer import bearer_access
 from mcagent.kube.client import MAX_ANSWER, Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import (
@@ -26,8 +28,11 @@ from mcagent.kube.errors import (
     status_error,
     words_of,
 )
+from mcagent.kube.source import checked_object
 from mcagent.kube.stream import Stream
+from mcagent.kube.version import server_version
 from mcagent.model.errors import SourceError
+from mcagent.model.objects import Kind
 
 SERVER = "http://192.0.2.1:6443"
 
@@ -227,6 +232,58 @@ def test_a_client_that_reads_its_credentials_again_or_takes_others(client: Clien
     assert client.server == "http://192.0.2.9:1"
 
 
+def test_the_version_of_the_server(client: Client, pool: Pool) -> None:
+    """It is asked at the path that everybody may read; an answer without one is no API server's."""
+    pool.answers = [Response(b'{"gitVersion": "v1.30.2"}'), *(Response(text) for text in (b"{}", b"[]", b"7"))]
+    pool.answers.append(Response(b'{"gitVersion": "latest"}'))
+    assert server_version(client, timeout=3.0) == "v1.30.2"
+    method, url, more = pool.requests[0]
+    assert (method, url, more["timeout"].total) == ("GET", f"{SERVER}/version", 3.0)
+    for _ in range(4):
+        with pytest.raises(ApiGarbageError, match=f"^{SERVER}: /version has no gitVersion"):
+            server_version(client)
+    assert pool.requests[1][2]["timeout"].total == 10.0
+
+
+def test_who_the_client_is(tmp_path: Path) -> None:
+    """Without a token nobody; a kubeconfig may hold the authority that signs the server's certificate."""
+    assert Client(token_kubeconfig(SERVER, b"", "")).credentials.token() == ""
+    assert Client(token_kubeconfig(SERVER, b"", "t0ken")).credentials.token() == "t0ken"
+    access = bearer_access(token_kubeconfig("https://192.0.2.1", b"an authority", "t"), "")
+    assert access is not None
+    assert (access.ca_data, access.ca_file) == ("an authority", None)
+    # Another access than by a token: contexts are chosen by the official client's rules.
+    document = token_kubeconfig("http://192.0.2.1", b"", "")
+    document["users"] = [{"name": "u", "user": {"username": "a", "password": "b"}}]
+    document["clusters"].append({"name": "d", "cluster": {"server": "http://192.0.2.2"}})
+    document["contexts"].append({"name": "y", "context": {"cluster": "d", "user": "u"}})
+    file = tmp_path / "config"
+    file.write_text(json.dumps(document))
+    assert [Client(str(file), context).server[-1] for context in ("", "x", "y")] == ["1", "1", "2"]
+    with pytest.raises(SourceError, match=r'has no context "other"; it has x, y$'):
+        Client(str(file), "other")
+
+
+@pytest.mark.parametrize(
+    ("answer", "usable"),
+    [
+        ({"kind": "Node", "metadata": {"name": "a", "resourceVersion": "7"}}, True),
+        ({"kind": "Node", "metadata": {"name": "a", "resourceVersion": ""}}, False),
+        ({"kind": "Node", "metadata": {"name": "a", "resourceVersion": 7}}, False),
+        ({"kind": "Pod", "metadata": {"name": "a", "resourceVersion": "7"}}, False),
+        ({"kind": "Node", "metadata": {"resourceVersion": "7"}}, False),
+        ([], False),
+    ],
+)
+def test_an_answer_that_must_be_an_object(answer: Any, usable: bool) -> None:
+    """Of its kind, with a name and a version."""
+    if usable:
+        assert checked_object(answer, Kind.NODE, "here") is answer
+    else:
+        with pytest.raises(ApiGarbageError, match=r"^here: the answer is no Node$"):
+            checked_object(answer, Kind.NODE, "here")
+
+
 # --- what is read -----------------------------------------------------------------------------------------
 
 
@@ -240,6 +297,7 @@ def test_lines_come_whole() -> None:
     blocks = (b"on", b"e\n", b"\n  \ntwo\nthr", b"e", b"e\r\nfo", b"ur")
     assert list(stream(*blocks).lines()) == [b"one", b"two", b"three", b"four"]
     assert list(stream().lines()) == []
+    assert list(stream(b"one\n", b"  ").lines()) == [b"one"]
 
 
 def test_a_line_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +308,7 @@ def test_a_line_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
     assert list(stream(*blocks).lines(lambda: told.append(1))) == [b"1234", b"ab", b"cd", b"1234"]
     assert len(told) == 2
     assert list(stream(b"12345\nab").lines()) == [b"ab"]
+    assert list(stream(b"1234").lines()) == [b"1234"]
 
 
 def test_a_connection_that_is_cut_ends_the_lines() -> None:
@@ -309,6 +368,7 @@ def test_refusals_in_plain_words(code: int, reason: str, message: str, text: str
     assert text in str(error)
     assert type(error) is ApiRefusalError
     assert str(error).startswith("x: ")
+    assert error.retry_after == 0.0
 
 
 @pytest.mark.parametrize(("code", "reason"), [(410, ""), (500, "Expired"), (400, "Gone")])

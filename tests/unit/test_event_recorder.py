@@ -263,6 +263,10 @@ def test_problems_that_last_are_renewed(server: Server, clock: Clock, make: Call
     server.written.clear()
     clock.now += 1799.0
     assert recorder._write_next() == 1.0
+    recorder.problems([problem("B"), problem("A")])  # another one comes
+    recorder._write_next()
+    server.written.clear()
+    recorder.problems([problem("A")])
     clock.now += 1.0
     recorder._write_next()
     ((method, path, patch),) = server.written
@@ -280,7 +284,7 @@ def test_problems_that_last_are_renewed(server: Server, clock: Clock, make: Call
     server.codes = {"PATCH": 500}
     clock.now += 1.2 * 1800.0
     recorder._write_next()
-    assert recorder.counts() == {"written": 4, "failed": 1}
+    assert recorder.counts() == {"written": 5, "failed": 1}
 
 
 def test_an_event_of_another_node_is_left_to_it(

@@ -317,6 +317,26 @@ def test_the_gateways_status_follows_the_links() -> None:
     assert len(server.writes) == 2
 
 
+def test_waits_after_refusals_begin_anew(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ever longer in a row, each row told once; a success ends it."""
+    server, waits = Server(refusals=3), list[float]()
+    publisher = LinkPublisher(server, traffic=30.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(publisher, "pause", waits.append)
+    for number, wait in enumerate((0.0, 0.0, 0.0, 30.0)):
+        publisher.want(GATEWAY, lambda: (UP,), object())
+        assert publisher._publish() == wait, number
+    server._refusals = 1
+    publisher.want(GATEWAY, lambda: (DOWN,), object())
+    publisher._publish()
+    assert waits == [1.0, 2.0, 4.0, 1.0]
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert [record.getMessage() for record in warnings] == [
+        "Gateway mc/g1: cannot publish how other clusters are reached: refused"
+    ] * 2
+
+
 @pytest.mark.usefixtures("_soon")
 def test_the_gateways_status_has_the_cluster_id_of_its_agent() -> None:
     """It follows a reloaded configuration, also while no link changes, and is removed with the key."""
