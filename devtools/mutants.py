@@ -84,8 +84,8 @@ TESTS = {
         " ../embedded/reading_once"
     ),
     "mcagent/kube": (
-        "agents_asked api_requests controller_cache credentials event_recorder linear_time server_addresses serving"
-        " source_files topology watch wireguard_view ../embedded/kube_events"
+        "agents_asked api_requests controller_cache credentials event_recorder linear_time server_addresses"
+        " serving source_files topology watch wireguard_view ../embedded/kube_events"
     ),
     "mcagent/trace": "simulate_* trace trace_live trace_simulated trace_way what_if",
     "mcagent/controller/machinery": (
