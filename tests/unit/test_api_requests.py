@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from urllib3 import exceptions
+from websocket import WebSocketBadStatusException
 
 from mcagent.kube import stream as stream_module
 from mcagent.kube.bearer import bearer_access
@@ -28,6 +29,7 @@ from mcagent.kube.errors import (
     status_error,
     words_of,
 )
+from mcagent.kube.execute import execute
 from mcagent.kube.source import checked_object
 from mcagent.kube.stream import Stream
 from mcagent.kube.version import server_version
@@ -282,6 +284,30 @@ def test_an_answer_that_must_be_an_object(answer: Any, usable: bool) -> None:
     else:
         with pytest.raises(ApiGarbageError, match=r"^here: the answer is no Node$"):
             checked_object(answer, Kind.NODE, "here")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"message": "no Pod", "reason": "NotFound"}', "no Pod"),
+        (b"no \xff kubelet", "no \ufffd kubelet"),
+        (b"[]", "HTTP 502"),
+        (None, "HTTP 502"),
+    ],
+)
+def test_a_command_that_is_refused(
+    body: bytes | None, text: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error has the words of the API server, or of what stands in its place."""
+
+    def refuse(_path: str, _query: object) -> None:
+        raise WebSocketBadStatusException("refused", 502, resp_body=body)
+
+    monkeypatch.setattr(client.credentials, "stream", refuse)
+    with pytest.raises(ApiRefusalError) as refused:
+        execute(client, namespace="n", pod="p", container="c", command=["ls"], timeout=1.0, most=9)
+    assert str(refused.value).startswith(f"{SERVER}: exec in n/p: HTTP 502")
+    assert text in str(refused.value)
 
 
 # --- what is read -----------------------------------------------------------------------------------------

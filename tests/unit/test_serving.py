@@ -215,7 +215,18 @@ def test_reviews_that_fail_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
     reviewer = Reviewer(api.request, clock=lambda: now[0])
     api.answers["TokenReview"] = None
     assert [reviewer(f"token-{number}", "/metrics", "a") for number in range(1000, 1003)] == [503] * 3
-    assert caplog.messages == ["tokens cannot be reviewed: TokenReview: the answer has no status"]
+    failure = "tokens cannot be reviewed: TokenReview: the answer has no status"
+    assert caplog.messages == [failure]
+    api.answers["TokenReview"] = {"authenticated": True, "user": {"username": "u"}}
+    assert reviewer("token-1", "/metrics", "b") == 401  # too short: not even asked
+    assert reviewer("token-0001", "/metrics", "b") == 200
+    api.answers["TokenReview"] = None
+    now[0] = 61.0  # who was good is so for five minutes more, if no review can be made
+    assert reviewer("token-0001", "/metrics", "b") == 200
+    assert reviewer("token-0001", "/other", "c") == 503
+    now[0] = 360.0
+    assert reviewer("token-0001", "/metrics", "b") == 503
+    assert caplog.messages == [failure] * 2
 
 
 def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:

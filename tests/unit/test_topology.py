@@ -261,6 +261,7 @@ class Server:
         """Answer as an API server."""
         if method == "PATCH":
             assert path.endswith("/status")
+            assert content_type == "application/merge-patch+json"
             if self._refusals:
                 self._refusals -= 1
                 raise SourceError("refused")
@@ -335,6 +336,35 @@ def test_waits_after_refusals_begin_anew(
     assert [record.getMessage() for record in warnings] == [
         "Gateway mc/g1: cannot publish how other clusters are reached: refused"
     ] * 2
+
+
+def test_all_that_a_gateway_reports_is_in_its_status() -> None:
+    """Under the names of the CustomResourceDefinition; what it reports no longer is removed."""
+    server = Server()
+    report = GatewayReport(
+        cluster_id="west",
+        antrea_clusters=("a",),
+        unreachable_gateways=("g2",),
+        encryption_error="no key",
+        tunnel_mtu=1400,
+        export_addresses=True,
+        pod_prefixes=True,
+    )
+    publisher = LinkPublisher(server)  # type: ignore[arg-type]
+    publisher.want(GATEWAY, tuple, object(), report)
+    publisher._publish()
+    assert server.status == {
+        "clusterID": "west",
+        "antreaClusters": ["a"],
+        "unreachableGateways": ["g2"],
+        "encryptionError": "no key",
+        "tunnelMTU": 1400,
+        "exportAddresses": True,
+        "podPrefixes": True,
+    }
+    publisher.want(GATEWAY, tuple, object())
+    publisher._publish()
+    assert server.status == {}
 
 
 @pytest.mark.usefixtures("_soon")
