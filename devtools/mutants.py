@@ -93,8 +93,8 @@ TESTS = {
         " ../embedded/engine ../embedded/lease"
     ),
     "mcagent/controller/member": (
-        "cleanup control_clusters copied_cluster duplicate_cluster_id import_reports member_* policy_consent"
-        " policy_writes topology"
+        "cleanup control_clusters copied_cluster duplicate_cluster_id foreign_conditions import_reports"
+        " kubernetes_policies member_* policy_consent policy_replication policy_writes topology usable_endpoints"
     ),
 }
 """The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""
